@@ -19,7 +19,8 @@ BATCH_KINDS = (TYPICAL, WORST)
 LIKELY_SHARE = 0.5
 ALL = "all"  # ranks, as `--rank` has it
 MOST_RANKS = 2**20  # beyond any cluster, and few enough to list them, and to look for their divisors
-DDP, REPLICATE, FSDP, TP, PP = "ddp", "replicate", "fsdp", "tp", "pp"
+DDP, REPLICATE, FSDP, CP, TP, PP = "ddp", "replicate", "fsdp", "cp", "tp", "pp"
+FSDP_CP = "fsdp_cp"  # the dimension of a mesh that both are: parameters are sharded over contexts too
 SCRIPT = "script"  # ranks that share the work as their script has it
 # FullyShardedDataParallel, PyTorch's first FSDP, by how it shards: the name of its `ShardingStrategy`.
 FSDP1 = {"fsdp1": "FULL_SHARD", "fsdp1+grad-op": "SHARD_GRAD_OP", "fsdp1+no-shard": "NO_SHARD"}
@@ -51,12 +52,13 @@ PARALLEL_KINDS = {
         kind: f"DeepSpeed's ZeRO {zero.stage}{', offloaded' if zero.offloads else ''}"
         for kind, zero in ZERO.items()
     },
+    CP: "context parallelism",
     TP: "tensor parallelism",
     SCRIPT: "a script",
 }
 _FORMS = (
     "ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, fsdp1:N+grad-op, fsdp1:N+no-shard, "
-    "fsdp:N+offload, zero1:N, zero2:N, zero3:N, zero3:N+offload, pp:N, pp:N+SCHEDULE, "
+    "fsdp:N+offload, cp:N, fsdp:N,cp:M, zero1:N, zero2:N, zero3:N, zero3:N+offload, pp:N, pp:N+SCHEDULE, "
     "or pp:N+SCHEDULE+MICROBATCHES"
 )
 
@@ -97,6 +99,8 @@ class Parallel:
             raise ValueError(f"{self}: fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2")
         if len(kinds) > 1 and not ZERO.keys().isdisjoint(kinds):
             raise ValueError(f"{self}: zero goes with no other kind; use fsdp, as in fsdp:4,tp:2")
+        if CP in kinds and not {CP, FSDP}.issuperset(kinds):
+            raise ValueError(f"{self}: cp goes with fsdp and no other kind, as in fsdp:4,cp:2")
         if PP in kinds and not {PP, REPLICATE, FSDP, TP}.issuperset(kinds):
             raise ValueError(f"{self}: a pipeline goes with fsdp, hsdp and tp, as in fsdp:4,pp:2")
         if (PP in kinds) != (self.pipeline is not None):
@@ -168,11 +172,11 @@ class Parallel:
 
     @property
     def num_replicas(self) -> int:
-        """How many ranks have batches of their own; those of a pipeline, or of spread tensors, share one.
+        """How many ranks have batches of their own; those of a pipeline, or of one context, share one.
 
         Of a script that is not known, and counted as one.
         """
-        return math.prod(degree for kind, degree in self.degrees if kind not in (TP, PP, SCRIPT))
+        return math.prod(degree for kind, degree in self.degrees if kind not in (CP, TP, PP, SCRIPT))
 
     @property
     def num_batches(self) -> int:
@@ -191,8 +195,13 @@ class Parallel:
 
     @property
     def shards(self) -> bool:
-        """Whether parameters are spread over ranks, or by whom they would be (`fsdp1+no-shard`)."""
+        """Whether ranks have parts of parameters, or of samples; of those of `fsdp1+no-shard` as well."""
         return any(kind not in (DDP, SCRIPT) for kind, _ in self.degrees)
+
+    @property
+    def has_ddp(self) -> bool:
+        """Whether DistributedDataParallel exchanges gradients: of parameters that nothing shards."""
+        return self.degree(DDP) > 1 or (self.degree(CP) > 1 and self.degree(FSDP) == 1)
 
     @property
     def casts(self) -> bool:
@@ -214,11 +223,18 @@ class Parallel:
         """Whether the host keeps what a card would."""
         return self.offloads_shards or (self.zero is not None and self.zero.offloads)
 
+    @property
+    def can_be_measured(self) -> bool:
+        """Whether the ranks can be run together, and not predicted alone."""
+        return not self.offloads and self.degree(CP) == 1
+
     def place(self, rank: int) -> dict[str, int]:
         """Where a rank is in the mesh: its number in each dimension, by the kind of parallelism."""
         found = {}
         for kind, degree in reversed(self.degrees):
             rank, found[kind] = divmod(rank, degree)
+        if CP in found and FSDP in found:
+            found[FSDP_CP] = found[FSDP] * self.degree(CP) + found[CP]
         return found
 
     def degree(self, kind: str) -> int:

@@ -181,10 +181,9 @@ def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
         "memory of its buckets"
     )
     which = "the one that needs the most" if settings.setup.rank is None else "one"
-    return (
-        f"{which} of {parallel.num_ranks} ranks is predicted, {defaults}. --probe measure runs all ranks, "
-        "where a machine has a GPU for each",
-    )
+    measured = ". --probe measure runs all ranks, where a machine has a GPU for each"
+    said = f"{which} of {parallel.num_ranks} ranks is predicted, {defaults}"
+    return (f"{said}{measured if parallel.can_be_measured else ''}",)
 
 
 def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:

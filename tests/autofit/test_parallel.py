@@ -54,6 +54,14 @@ def test_the_answer_is_one_ranks_and_the_samples_are_those_of_all(tuned: TuneRes
     assert any("one of 4 ranks is predicted" in note for note in tuned.notes)
 
 
+def test_ranks_that_cannot_be_measured_are_predicted_alone() -> None:
+    found = {
+        each: Parallel.parse(each).can_be_measured
+        for each in ("fsdp:2", "fsdp:2+offload", "cp:2", "zero3:2+offload")
+    }
+    assert [each for each, can in found.items() if can] == ["fsdp:2"]
+
+
 def test_the_budget_leaves_room_for_nccl(tuned: TuneResult) -> None:
     alone = make_budget(15 * GIB, architecture="sm_75", card="t4")
     ranks = make_budget(15 * GIB, architecture="sm_75", card="t4", mesh=(4,))
@@ -160,6 +168,7 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
         ({"parallel": "zero3:4,tp:2"}, "zero3:4,tp:2: zero goes with no other kind; use fsdp"),
         ({"parallel": "zero3:1+offload"}, r"zero3:1\+offload: at least 2 ranks train together"),
         ({"parallel": "fsdp:1+offload"}, "fsdp:1: at least 2 ranks train together"),
+        ({"parallel": "cp:2,tp:2"}, "cp:2,tp:2: cp goes with fsdp and no other kind, as in fsdp:4,cp:2"),
         ({"parallel": "tp:4+offload"}, r"'tp:4\+offload' is not ddp:N.*fsdp:N\+offload"),
         ({"parallel": "hsdp:2x1"}, "hsdp of one shard shards nothing: use ddp:N"),
         ({"parallel": "hsdp:2x0"}, "'hsdp:2x0' is not ddp:N"),

@@ -15,7 +15,7 @@ from workers.errors import InapplicableError
 from workers.knobs.base import QUANTIZATIONS, is_of_bitsandbytes
 from workers.process.ranks import LISTENER
 from workers.protocol import TrialSpec
-from workers.setup import DDP, GENERATE, PP, TP, TRAIN
+from workers.setup import CP, DDP, GENERATE, PP, TP, TRAIN
 from workers.workload.step import seed
 from workers.workload.workload import Optimizers, Workload
 
@@ -42,6 +42,11 @@ def require_applicable(spec: TrialSpec, workload: Workload) -> None:
         raise InapplicableError(
             f"--parallel {parallel} brings shards from a GPU to the host, and trials on the CPU have them "
             "there: leave out +offload"
+        )
+    if parallel.degree(CP) > 1 and spec.is_for_host:
+        raise InapplicableError(
+            f"--parallel {parallel} is for GPUs, whose kernels of attention PyTorch's context parallelism "
+            "takes: leave out cp, or predict for a card"
         )
     if parallel.degree(DDP) > 1 and mode != TRAIN:
         raise InapplicableError(
@@ -97,6 +102,11 @@ def placed(
     parallel, knobs = spec.setup.parallel, spec.knobs
     if not parallel.shards:
         return setting.placed_model(model, knobs, device)
+    if parallel.degree(CP) > 1:
+        raise InapplicableError(
+            f"--parallel {parallel} is predicted and not measured: leave out what measures (--probe measure, "
+            "--device), or cp"
+        )
     if parallel.offloads_shards:
         raise InapplicableError(
             f"--parallel {parallel} is predicted and not measured, as ranks would have to meet over gloo "

@@ -19,12 +19,12 @@ from typing import Any
 
 import torch
 
-from workers.apply import fsdp1, zero
+from workers.apply import context, fsdp1, zero
 from workers.apply.checkpointing import repeated_blocks
 from workers.apply.pipelining import LeftOut, Pipelined
 from workers.apply.setting import AUTOCAST_DTYPES
 from workers.errors import InapplicableError
-from workers.setup import FSDP, PP, REPLICATE, TP, Parallel
+from workers.setup import CP, FSDP, FSDP_CP, PP, REPLICATE, TP, Parallel
 
 _Apply = Callable[[torch.nn.Module], Any]
 
@@ -54,6 +54,8 @@ def sharded(
     shard = None
     if FSDP in kinds:
         of_shards = mesh[(REPLICATE, FSDP)] if REPLICATE in kinds else mesh[FSDP]
+        if CP in kinds:
+            of_shards = mesh[(FSDP, CP)]._flatten(FSDP_CP)  # noqa: SLF001 - as torchtitan does
         shard = _sharding(of_shards, dtype, offloads=parallel.offloads_shards)
     for part, blocks in model.parts if isinstance(model, Pipelined) else ((model, _blocks_of(model)),):
         spread = _spreading(part, mesh[TP], parallel.degree(TP)) if TP in kinds else None
@@ -71,7 +73,7 @@ def notes(model: torch.nn.Module, parallel: Parallel, precision: str) -> tuple[s
     """How a model was sharded, in sentences for whoever reads the answer."""
     if parallel.zero is not None:
         return zero.notes(parallel.zero, precision)
-    said: tuple[str, ...] = model.notes() if isinstance(model, Pipelined) else ()
+    said: tuple[str, ...] = model.notes() if isinstance(model, Pipelined) else context.notes(parallel)
     if parallel.degree(FSDP) == 1:
         return said
     from torch.distributed.fsdp import FSDPModule

@@ -16,6 +16,7 @@ from workers.apply import pipelining, process_state, ranks, setting, sharding, z
 from workers.apply.alike_ranks import alike_ranks
 from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
+from workers.apply.context import Context
 from workers.errors import UnsupportedError
 from workers.knobs import Knobs
 from workers.knobs.base import QUANTIZATIONS
@@ -55,7 +56,7 @@ from workers.predict.values.decisions import Decisions, begin
 from workers.process.garbage import importing, without_collections
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
-from workers.setup import DDP, GENERATE, PP
+from workers.setup import GENERATE, PP
 from workers.trace import Category, Trace
 from workers.workload.in_backward import make_in_backward
 from workers.workload.optimizers import make_optimizers, require_library
@@ -206,7 +207,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         asking.offer_for(spec.knobs)
         model = _built(workload, spec, mode)
         model.train(training)
-        parallel = _parallel(spec, model, mode=mode, recorder=recorder)
+        parallel = _parallel(spec, model, mode=mode, recorder=recorder) if training else None
         optimizer = None
         if training:
             if isinstance(workload.optimizer, str):
@@ -377,7 +378,7 @@ def _sharded(
 def _parallel(
     spec: TrialSpec, model: torch.nn.Module, *, mode: FakeDeviceMode, recorder: Recorder
 ) -> DataParallel | None:
-    if spec.setup.parallel.degree(DDP) == 1:
+    if not spec.setup.parallel.has_ddp:
         return None
     with mode.in_step():
         return DataParallel(model, recorder)
@@ -410,6 +411,7 @@ class _TracedStep:
         self._engine = engine
         self._autocast = setting.autocast_factory(spec.knobs, mode.device.type, spec.setup.parallel)
         self._scaler = setting.make_scaler(spec.knobs, mode.device.type)
+        self._context = Context(model, spec.setup.parallel, mode.device.type)
         self._number = 0
         self._part = WHOLE
 
@@ -439,7 +441,9 @@ class _TracedStep:
                 ("", f"input:{number}", tensor) for number, tensor in enumerate(tensors_of(batch))
             )
         with self._mode.in_step():
-            self._take(self._mode.taken_in(batch))
+            batch = self._mode.taken_in(batch)
+            with self._context.sharing(batch):
+                self._take(batch)
 
     def _take(self, batch: Any) -> None:
         batch = setting.converted_batch(batch, self._spec.knobs)

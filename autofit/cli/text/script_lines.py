@@ -16,7 +16,7 @@ from workers.knobs.optimizer import NAMED, NamedOptimizer
 from workers.pipeline import Pipeline
 from workers.protocol import ScriptCall
 from workers.scripts.launcher_commands import launcher_command
-from workers.setup import ALONE, DDP, FSDP, PP, REPLICATE, TP, Parallel, Zero
+from workers.setup import ALONE, CP, DDP, FSDP, PP, REPLICATE, TP, Parallel, Zero
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
 _IMPLEMENTATIONS = {
@@ -93,10 +93,10 @@ def script_lines(
 
 
 def _sampler(parallel: Parallel) -> str:
-    """What gives ranks batches of their own; neighbours of tensor parallelism share one, and stages do."""
+    """What gives ranks batches of their own; those of spread tensors, a context or a pipeline share one."""
     if parallel.num_replicas == 1:
         return ""
-    shared, num_stages = parallel.degree(TP), parallel.degree(PP)
+    shared, num_stages = parallel.degree(TP) * parallel.degree(CP), parallel.degree(PP)
     rank = "rank=torch.distributed.get_rank()"
     rank += f" % {parallel.num_ranks // num_stages}" if num_stages > 1 else ""
     rank += f" // {shared}" if shared > 1 else ""
@@ -119,10 +119,19 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
     kinds, degrees = zip(*parallel.degrees, strict=True)
     of_mesh = f'"{device_kind}", {degrees}, mesh_dim_names={kinds}'
     yield f"mesh = torch.distributed.device_mesh.init_device_mesh({of_mesh})"
+    if parallel.degree(CP) > 1:
+        buffers = f'mesh["{CP}"], buffers=[inputs, targets], buffer_seq_dims=[1, 1]'
+        yield "# forward and backward of a step, with attention by scaled_dot_product_attention, are in:"
+        yield f"#     with torch.distributed.tensor.experimental.context_parallel({buffers})"
+    if parallel.has_ddp:
+        ranks = f'process_group=mesh["{CP}"].get_group()'
+        yield f"model = torch.nn.parallel.DistributedDataParallel(model, {ranks})"
     if parallel.degree(TP) > 1:
         yield f'# tensor parallelism by the plan of the model, on mesh["{TP}"]'
     if parallel.degree(FSDP) > 1:
         mesh = f'mesh["{REPLICATE}", "{FSDP}"]' if parallel.degree(REPLICATE) > 1 else f'mesh["{FSDP}"]'
+        if parallel.degree(CP) > 1:  # which both share parameters out
+            mesh = f'mesh["{FSDP}", "{CP}"]._flatten()'
         dtype = _AUTOCAST_TYPES.get(knobs.precision)
         policy = "" if dtype is None else ", mp_policy=policy"
         if dtype is not None:  # in place of autocast

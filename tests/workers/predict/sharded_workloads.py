@@ -189,6 +189,40 @@ gpt = _language(build_model=Gpt)
 llama = _language(build_model=_llama)
 
 
+@dataclasses.dataclass
+class _Attending:
+    """Llama by `scaled_dot_product_attention`, of sequences of so many tokens."""
+
+    num_tokens: int = 256
+    changes: tuple[tuple[str, Any], ...] = ()
+
+    def build(self) -> nn.Module:
+        model = _llama(**dict(self.changes))
+        model.set_attn_implementation("sdpa")
+        return model
+
+    def batch(self, batch_size: int, device: torch.device) -> dict[str, Tensor]:
+        tokens = torch.randint(VOCABULARY, (batch_size, self.num_tokens), device=device)
+        places = torch.arange(self.num_tokens, device=device).expand(batch_size, -1).contiguous()
+        return {"input_ids": tokens, "labels": tokens.clone(), "position_ids": places}
+
+    def workload(self) -> Workload:
+        return Workload(
+            build_model=self.build,
+            make_batch=self.batch,
+            loss=lambda model, batch: model(**batch).loss,
+            optimizer=_sgd,
+        )
+
+
+attending = _Attending().workload()
+attending_to_odd = _Attending(250).workload()
+shifting = dataclasses.replace(
+    attending, loss=lambda model, batch: model(batch["input_ids"][:, :-1]).logits.square().mean()
+)
+attending_to_window = _Attending(changes=(("sliding_window", 64),)).workload()
+
+
 def _as_one_unit() -> nn.Module:
     model = Gpt()
     model.fsdp_options = {"auto_wrap_policy": None, "use_orig_params": False}

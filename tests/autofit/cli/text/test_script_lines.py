@@ -252,6 +252,15 @@ def test_shards_are_made_of_blocks_and_of_the_model_around_them(precision: str) 
     assert "torch.autocast(" not in text
 
 
+def test_ranks_of_one_context_have_one_batch_and_share_its_sequences() -> None:
+    alone, sharded = ("\n".join(lines(Knobs(), parallel=each)) for each in ("cp:4", "fsdp:2,cp:2"))
+    assert "DistributedSampler" not in alone
+    assert 'DistributedDataParallel(model, process_group=mesh["cp"].get_group())' in alone
+    assert "num_replicas=2, rank=torch.distributed.get_rank() // 2)" in sharded
+    assert 'fully_shard(module, mesh=mesh["fsdp", "cp"]._flatten())' in sharded
+    assert 'context_parallel(mesh["cp"], buffers=[inputs, targets]' in alone
+
+
 def test_shards_that_the_host_keeps_have_a_policy() -> None:
     text = "\n".join(lines(Knobs(), parallel="fsdp:4+offload"))
     assert 'mesh=mesh["fsdp"], offload_policy=torch.distributed.fsdp.CPUOffloadPolicy())' in text
