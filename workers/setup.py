@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from workers.pipeline import Pipeline
+from workers.pipeline import SCHEDULES, Pipeline
 from workers.plain import from_plain
 
 TRAIN, INFER, GENERATE = "train", "infer", "generate"
@@ -56,11 +56,26 @@ PARALLEL_KINDS = {
     TP: "tensor parallelism",
     SCRIPT: "a script",
 }
-_FORMS = (
-    "ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, fsdp1:N+grad-op, fsdp1:N+no-shard, "
-    "fsdp:N+offload, cp:N, fsdp:N,cp:M, zero1:N, zero2:N, zero3:N, zero3:N+offload, pp:N, pp:N+SCHEDULE, "
-    "or pp:N+SCHEDULE+MICROBATCHES"
-)
+# What `--parallel` takes, and what each is.
+PARALLEL_FORMS = {
+    "ddp:N": "DistributedDataParallel",
+    "fsdp:N": "fully_shard on each repeated block and on the model",
+    "hsdp:RxS": "R replicas of S shards",
+    "fsdp:N+offload": "shards that the host keeps",
+    "tp:N": "tensor parallelism by the model's own plan",
+    "cp:N": "context parallelism, whose ranks share each sequence",
+    "fsdp:N,tp:M": "both, as fsdp:N,cp:M and fsdp:N,pp:M are",
+    "pp:N": "a pipeline of N stages",
+    "pp:N+SCHEDULE": f"that by {', '.join(SCHEDULES)}",
+    "pp:N+SCHEDULE+M": "that with M microbatches",
+    "fsdp1:N": "FullyShardedDataParallel",
+    "fsdp1:N+grad-op": "that with parameters that stay whole in a step",
+    "fsdp1:N+no-shard": "that with parameters that always are",
+    "zero1:N": "DeepSpeed's ZeRO 1",
+    "zero2:N": "ZeRO 2",
+    "zero3:N": "ZeRO 3",
+    "zero3:N+offload": "that, or zero1:N or zero2:N, where the host keeps what it can",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,10 +282,17 @@ def _as_typed(kind: str, degree: int) -> str:
     return f"{name}:{degree}{plus}{variant}"
 
 
+def _no_form(text: str, example: str) -> ValueError:
+    *forms, last = PARALLEL_FORMS
+    return ValueError(
+        f"{text!r} is not {', '.join(forms)} or {last}, with numbers of ranks from 1 on, as in {example}"
+    )
+
+
 def _pipeline_of(part: str, whole: str) -> Pipeline:
     number, _, options = part.removeprefix(f"{PP}:").partition("+")
     if not (number.isascii() and number.isdecimal() and int(number) > 0):
-        raise ValueError(f"{whole!r} is not {_FORMS}, with numbers of ranks from 1 on, as in {PP}:8")
+        raise _no_form(whole, f"{PP}:8")
     return Pipeline.parse(int(number), options)
 
 
@@ -283,7 +305,7 @@ def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
     is_known = kind == "hsdp" or (kind in PARALLEL_KINDS and kind not in (REPLICATE, SCRIPT))
     are_numbers = all(each.isascii() and each.isdecimal() and int(each) > 0 for each in numbers)
     if not is_known or len(numbers) != len(kinds) or not are_numbers:
-        raise ValueError(f"{whole!r} is not {_FORMS}, with numbers of ranks from 1 on, as in fsdp:8")
+        raise _no_form(whole, "fsdp:8")
     return [(each, int(count)) for each, count in zip(kinds, numbers, strict=True)]
 
 

@@ -42,7 +42,7 @@ def rank_peaks(estimate: Estimate) -> tuple[str, ...]:
     said = [f"rank {worst.rank} of {estimate.num_ranks} needs the most, {_need(worst)}"]
     said += [f"rank {each.rank} {_need(each)}" for each in estimate.ranks if each is not worst]
     if untraced := estimate.num_kinds_of_ranks - len(estimate.ranks):
-        said.append(f"{untraced} others that differ lie between these and were not traced")
+        said.append(f"{untraced} others that differ were not traced")
     return ("; ".join(said),)
 
 

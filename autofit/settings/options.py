@@ -14,9 +14,8 @@ from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths_file import lengths
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
-from workers.pipeline import SCHEDULES
 from workers.scripts.launcher_commands import LAUNCHERS
-from workers.setup import MODES, MOST_RANKS, Parallel
+from workers.setup import MODES, MOST_RANKS, PARALLEL_FORMS, Parallel
 
 DEVICES = ("auto", "cuda", "cpu")
 PROBES = ("auto", "predict", "measure")
@@ -280,16 +279,9 @@ _VARIED = (
         name="parallel",
         field=_SETUP + "parallel",
         read=lambda value: Parallel.parse(str(value)),
-        help="One rank of several is predicted; where trials are measured, all run together on one machine. "
-        "ddp:N, of DistributedDataParallel; fsdp:N, of fully_shard on each repeated block and the model; "
-        "hsdp:RxS, of R replicas of S shards; fsdp:N+offload, where the host keeps shards; tp:N, of the "
-        "model's own plan for tensor parallelism; fsdp:N,tp:M of both; cp:N, of "
-        "context parallelism, whose ranks share each sequence, fsdp:N,cp:M with shards too; fsdp1:N, of "
-        "FullyShardedDataParallel, fsdp1:N+grad-op where parameters stay "
-        "whole in a step, fsdp1:N+no-shard where always; zero1:N, zero2:N and zero3:N, of DeepSpeed's ZeRO, "
-        "zero3:N+offload where the host keeps what it can; pp:N, of a pipeline of N stages, pp:N+SCHEDULE of "
-        f"{', '.join(SCHEDULES)}, pp:N+SCHEDULE+M with M microbatches. The batch size is that of one rank, "
-        "of a pipeline that of a microbatch.",
+        help="One rank of several is predicted; where trials are measured, all run together. "
+        + "; ".join(f"{form}: {what}" for form, what in PARALLEL_FORMS.items())
+        + ". The batch size is that of one rank, of a pipeline that of a microbatch.",
         metavar="KIND:N",
     ),
     Option(

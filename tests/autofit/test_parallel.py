@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from autofit.settings.resolve import resolve_settings
 from autofit.settings.target import Target, resolve_target
 from autofit.tuning.result import TuneResult
 from workers.protocol import Probe, TrialSpec, WorkloadRef
-from workers.setup import Parallel, Setup
+from workers.setup import PARALLEL_FORMS, Parallel, Setup
 
 MODEL = "davenet-audio"
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
@@ -152,13 +153,13 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
     [
         (
             {"parallel": "zero"},
-            "--parallel: 'zero' is not ddp:N, fsdp:N, hsdp:RxS, tp:N, fsdp:N,tp:M, fsdp1:N, ",
+            "--parallel: 'zero' is not ddp:N, fsdp:N, hsdp:RxS, fsdp:N\\+offload, tp:N, cp:N, ",
         ),
         ({"parallel": "ddp"}, "'ddp' is not ddp:N"),
         ({"parallel": "ddp:0"}, "'ddp:0' is not ddp:N"),
         ({"parallel": "hsdp:8"}, "'hsdp:8' is not ddp:N"),
         ({"parallel": "fsdp1:2,tp:2"}, "fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2"),
-        ({"parallel": "zero4:8"}, "'zero4:8' is not ddp:N.*zero1:N, zero2:N, zero3:N, zero3:N.offload"),
+        ({"parallel": "zero4:8"}, r"'zero4:8' is not ddp:N.*zero1:N, zero2:N, zero3:N or zero3:N\+offload"),
         ({"parallel": "zero1:2000000"}, "zero1:2000000: at most 1048576 ranks train together"),
         (
             {"search": "parallel=fsdp+tp", "nproc": "1024", "nnodes": "1025"},
@@ -189,6 +190,15 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
 def test_what_cannot_be_predicted_is_refused(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         resolve_settings({"model": MODEL, "gpu_mem": "8G", **options}, {}, None)
+
+
+@pytest.mark.parametrize("form", PARALLEL_FORMS)
+def test_every_form_that_is_told_is_read_and_documented(form: str) -> None:
+    text = form.replace("SCHEDULE", "gpipe").replace("RxS", "2x2").replace("N", "4").replace("M", "4")
+    assert str(Parallel.parse(text)).startswith(text.partition("+gpipe")[0])
+    reference = (Path(autofit.__file__).parent / "README.md").read_text()
+    section = reference.partition("### Several optimizers, several GPUs")[2].partition("\n### ")[0]
+    assert re.search(rf"`{form.partition(':')[0]}:\d", section)
 
 
 def test_the_python_call_refuses_alike() -> None:
