@@ -252,6 +252,7 @@ def test_an_estimate_says_which_rank_of_how_many_it_is_and_what_nccl_takes(ranks
     assert "NCCL: 3276 MiB assumed for each of 8 ranks" in " ".join(text.split())
 
 
+@pytest.mark.process
 def test_a_search_and_a_check_leave_what_nccl_takes_for_all_groups(ranks, call):
     two, _ = assumed_context(None, None, (8, 4), 8)
     checked = json.loads(call("check", *_OF_RANKS, "--batch-size", "8", "--gpu-mem", "8G", "--json").out)

@@ -12,6 +12,8 @@ It is called with a process group that is there; whether its ranks are does not 
 
 from __future__ import annotations
 
+import difflib
+import fnmatch
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +60,9 @@ def sharded(
             of_shards = mesh[(FSDP, CP)]._flatten(FSDP_CP)  # noqa: SLF001 - as torchtitan does
         shard = _sharding(of_shards, dtype, offloads=parallel.offloads_shards)
     for part, blocks in model.parts if isinstance(model, Pipelined) else ((model, _blocks_of(model)),):
-        spread = _spreading(part, mesh[TP], parallel.degree(TP)) if TP in kinds else None
+        spread = None
+        if TP in kinds:
+            spread = _spreading(part, mesh[TP], parallel.degree(TP), is_stage=part is not model)
         # Block by block, so that no more than one of them is on the device before it is sharded.
         for module in (*blocks, part):
             if spread:
@@ -125,8 +129,12 @@ def _blocks_of(model: torch.nn.Module) -> Sequence[torch.nn.Module]:
     return [block for _, block in repeated_blocks(model)]
 
 
-def _spreading(model: torch.nn.Module, mesh: Any, degree: int) -> _Apply:
-    """What spreads those tensors of a part of the model that were not spread yet."""
+def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool) -> _Apply:
+    """What spreads those tensors of a part of the model that were not spread yet.
+
+    Args:
+        is_stage: whether it is a stage of a pipeline, without the modules of others.
+    """
     if getattr(model, "_resolve_parallel_plans", None) is not None:  # of transformers
         _require_divided_heads(model, degree)
         return _spreading_by_transformers(model, mesh, degree)
@@ -139,9 +147,26 @@ def _spreading(model: torch.nn.Module, mesh: Any, degree: int) -> _Apply:
             f"--parallel tp: {type(model).__name__} has no plan for it: give the model an attribute tp_plan, "
             "a dict of module paths to styles of torch.distributed.tensor.parallel, or use fsdp:N"
         )
+    if not is_stage:
+        _require_modules(model, plan)
     # Its paths may be patterns, so that the whole model is spread with its first part.
     whole = functools.cache(lambda: parallelize_module(model, mesh, dict(plan)))
     return lambda _part: whole()
+
+
+def _require_modules(model: torch.nn.Module, plan: Mapping[str, Any]) -> None:
+    """Raises `InapplicableError` where a path of a plan is no module's, of which PyTorch only warns."""
+    names = [name for name, _ in model.named_modules() if name]
+    for path in plan:
+        atoms = path.split(".")
+        found = (name.split(".") for name in names)
+        if any(len(own) == len(atoms) and all(map(fnmatch.fnmatch, own, atoms)) for own in found):
+            continue
+        near = difflib.get_close_matches(path, names, n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else f"it has {', '.join(names[:3])}, …"
+        raise InapplicableError(
+            f"--parallel tp: tp_plan names {path!r}, which is no module of {type(model).__name__}: {hint}"
+        )
 
 
 def _spreading_by_transformers(model: Any, mesh: Any, degree: int) -> _Apply:

@@ -121,6 +121,14 @@ class Perceptrons(nn.Module):
         return hidden
 
 
+class Misnamed(Perceptrons):
+    """The same, with a plan that names a module which is not there."""
+
+    @property
+    def tp_plan(self) -> dict[str, Any]:
+        return {name.replace("down", "dwn"): style for name, style in super().tp_plan.items()}
+
+
 class Basic(nn.Module):
     """A block as of ResNet-18."""
 
@@ -237,6 +245,7 @@ perceptrons = Workload(
     optimizer=_sgd,
 )
 five_perceptrons = dataclasses.replace(perceptrons, build_model=functools.partial(Perceptrons, num_blocks=5))
+misnamed = dataclasses.replace(perceptrons, build_model=Misnamed)
 resnet = Workload(
     build_model=Resnet,
     make_batch=_images,

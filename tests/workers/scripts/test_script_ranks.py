@@ -15,6 +15,8 @@ from workers.scripts.reference import Script
 from workers.setup import Parallel, Setup
 from workers.trace import Category, Trace
 
+pytestmark = pytest.mark.process  # each script has a process, with the imports of what it trains by
+
 MODELS = Path(__file__).parents[1] / "predict" / "sharded_workloads.py"
 BATCH = 16
 SEGMENT_BYTES = 2 * 2**20

@@ -139,6 +139,7 @@ def real_ranks() -> dict[str, list[int]]:
     return answer_of(run_rank((*RUNS, *(f"tracked:{run}" for run in TRACKED))))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("run", RUNS)
 def test_allocations_and_frees_are_those_of_a_real_rank(run, real_ranks):
     real = large(real_ranks[run])
@@ -147,6 +148,7 @@ def test_allocations_and_frees_are_those_of_a_real_rank(run, real_ranks):
         assert large(sizes_in_steps(trace_of(*run.split("="), architecture=architecture))) == real
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("run", TRACKED)
 def test_what_lives_at_most_is_what_the_tracker_of_pytorch_counts(run, real_ranks):
     name, parallel, knobs = run.split("=", 2)
@@ -394,6 +396,12 @@ def test_gradients_are_clipped_and_steps_taken_under_every_precision(precision, 
     ("name", "parallel", "knobs", "message"),
     [
         ("gpt", "tp:2", {}, "--parallel tp: Gpt has no plan for it"),
+        (
+            "misnamed",
+            "fsdp:2,tp:2",
+            {},
+            "--parallel tp: tp_plan names 'layers.*.dwn', which is no module of Misnamed: did you mean",
+        ),
         (
             "llama",
             "tp:3",

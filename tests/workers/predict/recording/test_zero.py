@@ -40,6 +40,7 @@ def real_ranks() -> dict[str, list[int]]:
     return answer_of(run_rank(tuple(RUNS)))
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("run", RUNS)
 def test_allocations_and_frees_are_those_of_a_real_rank(run, real_ranks):
     real = large(real_ranks[run])
