@@ -217,6 +217,11 @@ class TuneSettings:
                 f"--rank names the rank that is predicted and cannot be combined with {wants}, which runs "
                 "all of them: drop one of the two"
             )
+        if not self.setup.parallel.can_be_measured and (wants := self._measures):
+            raise UsageError(
+                f"--parallel {self.setup.parallel} is predicted and not measured, and {wants} measures: drop "
+                "one of the two"
+            )
         if self.num_ranks_of_script > 1 and (wants := self._measures):
             raise UsageError(
                 f"--nproc and --nnodes predict one rank of a script and cannot be combined with {wants}: "

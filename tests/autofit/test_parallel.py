@@ -166,6 +166,10 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
             "--nproc 1024 on --nnodes 1025: at most",
         ),
         ({"parallel": "zero3:0"}, "'zero3:0' is not ddp:N"),
+        (
+            {"parallel": "zero3:2+offload", "probe": "measure"},
+            r"--parallel zero3:2\+offload is predicted and not measured, and --probe measure measures",
+        ),
         ({"parallel": "zero3:4,tp:2"}, "zero3:4,tp:2: zero goes with no other kind; use fsdp"),
         ({"parallel": "zero3:1+offload"}, r"zero3:1\+offload: at least 2 ranks train together"),
         ({"parallel": "fsdp:1+offload"}, "fsdp:1: at least 2 ranks train together"),

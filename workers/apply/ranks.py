@@ -14,7 +14,7 @@ from workers.apply.sharding import sharded
 from workers.errors import InapplicableError
 from workers.knobs.base import QUANTIZATIONS, is_of_bitsandbytes
 from workers.process.ranks import LISTENER
-from workers.protocol import TrialSpec
+from workers.protocol import Probe, TrialSpec
 from workers.setup import CP, DDP, GENERATE, PP, TP, TRAIN
 from workers.workload.step import seed
 from workers.workload.workload import Optimizers, Workload
@@ -34,6 +34,11 @@ def require_applicable(spec: TrialSpec, workload: Workload) -> None:
     parallel, knobs, mode = spec.setup.parallel, spec.knobs, workload.mode
     if not parallel:
         return
+    if spec.probe is not Probe.PREDICT and not parallel.can_be_measured:
+        raise InapplicableError(
+            f"--parallel {parallel} is predicted and not measured: leave out what measures (--probe measure, "
+            "--device), or cp and +offload"
+        )
     if parallel.zero is not None:
         zero.require_applicable(parallel, knobs, mode, has_step=workload.step is not None)
     if parallel.pipeline is not None:
@@ -102,22 +107,7 @@ def placed(
     parallel, knobs = spec.setup.parallel, spec.knobs
     if not parallel.shards:
         return setting.placed_model(model, knobs, device)
-    if parallel.degree(CP) > 1:
-        raise InapplicableError(
-            f"--parallel {parallel} is predicted and not measured: leave out what measures (--probe measure, "
-            "--device), or cp"
-        )
-    if parallel.offloads_shards:
-        raise InapplicableError(
-            f"--parallel {parallel} is predicted and not measured, as ranks would have to meet over gloo "
-            "too: leave out what measures (--probe measure, --device), or +offload"
-        )
     if parallel.zero is not None:  # its engine brings the model there, once there is an optimizer
-        if parallel.zero.offloads:
-            raise InapplicableError(
-                f"--parallel {parallel} is predicted and not measured, as DeepSpeed would first compile its "
-                "optimizer for the CPU: leave out what measures (--probe measure, --device), or +offload"
-            )
         return setting.adapted_model(model, knobs)
     if knobs.base in QUANTIZATIONS:
         raise InapplicableError(
