@@ -199,7 +199,7 @@ def _protect_local_cluster() -> None:
     """
     chosen = any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     if not chosen and not Path("~/.ray/auth_token").expanduser().exists():
-        os.environ["RAY_AUTH_TOKEN"] = _token()
+        os.environ["RAY_AUTH_TOKEN"] = own_token()
 
 
 def use_token_at_hand() -> None:
@@ -212,5 +212,6 @@ def use_token_at_hand() -> None:
 
 
 @functools.cache
-def _token() -> str:
-    return secrets.token_hex(32)  # one per process, because Ray remembers the first it is given
+def own_token() -> str:
+    """What protects the clusters that this process starts: one for all, because Ray remembers the first."""
+    return secrets.token_hex(32)

@@ -17,6 +17,7 @@ from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
 from autofit.dispatch import RayDispatcher, Wishes
+from autofit.dispatch.ray_connection import own_token
 from autofit.errors import DispatchError
 from tests.conformance.dispatcher import ROOT, TrialFolder, survivors, trial_processes
 from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
@@ -47,9 +48,15 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(mark: str, hanging: Path) -> Iterator[Cluster]:
     """A head that takes no trials, and two nodes with room for two ranks each."""
     notices_soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200}
-    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": notices_soon})
     with pytest.MonkeyPatch.context() as patch:
+        # Where this process had a local cluster before, its driver still wants a token, of Ray's servers too
+        # that ask it whether an actor is in use; one that is turned away takes the actor for forgotten.
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", own_token())
         patch.setenv("FAULTY_PID_FILE", str(hanging))
+        cluster = Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": notices_soon}
+        )
         for _ in range(2):
             cluster.add_node(num_cpus=2, wait=False)
         cluster.wait_for_nodes()
@@ -90,7 +97,7 @@ def test_two_ranks_on_each_of_two_nodes_have_their_peaks_in_one_outcome(dispatch
     spec = spec_of("sharded_ranks", "fsdp:4")
     assert (dispatcher.capacity(spec), dispatcher.capacity(spec_of("healthy"))) == (1, 2)
     outcome = dispatcher.submit(spec).result()
-    assert (outcome.verdict, outcome.evidence) == (Verdict.FITS, Evidence.MEASURED_CPU)
+    assert (outcome.verdict, outcome.evidence) == (Verdict.FITS, Evidence.MEASURED_CPU), outcome.error
     assert outcome.parallel == "fsdp:4"
     assert [each.rank for each in outcome.ranks] == [0, 1, 2, 3]
     assert all(each.peaks.allocated_bytes > 8 * MIB for each in outcome.ranks)
