@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from typing import Self
 
 
+def is_count(text: str) -> bool:
+    """Whether it is a whole number from 1 on, in digits."""
+    return text.isascii() and text.isdecimal() and int(text) > 0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """A schedule of `torch.distributed.pipelining`.
@@ -77,7 +82,7 @@ class Pipeline:
                 f"pp:{num_ranks}+{options}: {schedule!r} is not a schedule: choose {', '.join(SCHEDULES)}"
             )
         default = num_ranks * SCHEDULES[schedule].stages_per_rank
-        if number and not (number.isascii() and number.isdecimal() and int(number) > 0):
+        if number and not is_count(number):
             raise ValueError(
                 f"pp:{num_ranks}+{options}: {number!r} is not a number of microbatches, as in "
                 f"pp:{num_ranks}+{schedule}+{default}"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from workers.pipeline import SCHEDULES, Pipeline
+from workers.pipeline import SCHEDULES, Pipeline, is_count
 from workers.plain import from_plain
 
 TRAIN, INFER, GENERATE = "train", "infer", "generate"
@@ -177,6 +177,11 @@ class Parallel:
         return cls.parse(text) if text else cls()
 
     @property
+    def name(self) -> str:
+        """What documents call it, which `named` reads; empty for a process by itself."""
+        return str(self) if self else ""
+
+    @property
     def num_ranks(self) -> int:
         return math.prod(degree for _, degree in self.degrees)
 
@@ -291,7 +296,7 @@ def _no_form(text: str, example: str) -> ValueError:
 
 def _pipeline_of(part: str, whole: str) -> Pipeline:
     number, _, options = part.removeprefix(f"{PP}:").partition("+")
-    if not (number.isascii() and number.isdecimal() and int(number) > 0):
+    if not is_count(number):
         raise _no_form(whole, f"{PP}:8")
     return Pipeline.parse(int(number), options)
 
@@ -303,7 +308,7 @@ def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
     numbers = number.split("x") if kind == "hsdp" else [number]
     kinds = [REPLICATE, FSDP] if kind == "hsdp" else [kind]
     is_known = kind == "hsdp" or (kind in PARALLEL_KINDS and kind not in (REPLICATE, SCRIPT))
-    are_numbers = all(each.isascii() and each.isdecimal() and int(each) > 0 for each in numbers)
+    are_numbers = all(map(is_count, numbers))
     if not is_known or len(numbers) != len(kinds) or not are_numbers:
         raise _no_form(whole, "fsdp:8")
     return [(each, int(count)) for each, count in zip(kinds, numbers, strict=True)]

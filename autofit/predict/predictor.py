@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import math
@@ -78,47 +79,42 @@ class Predictor:
         with_tensors: bool = False,
         with_calls: bool = False,
     ) -> None:
-        self._all_ranks: AllRanks | None = None
-        if setup.rank is None:
-
-            def predictor_of(rank: int) -> Predictor:
-                return Predictor(
-                    workload,
-                    run,
-                    setup=dataclasses.replace(setup, rank=rank),
-                    emit=emit,
-                    residuals=residuals,
-                    observations=observations,
-                    plans=plans,
-                    plans_elsewhere=plans_elsewhere,
-                    for_host=for_host,
-                    num_threads=num_threads,
-                    with_tensors=with_tensors,
-                    with_calls=with_calls,
-                )
-
-            self._all_ranks = AllRanks(setup.num_ranks, predictor_of)
-        self._plans = CardPlans(plans, plans_elsewhere)
         self._workload = workload
-        self._setup = setup
         self._residuals = residuals or shipped_residuals()
         self.observations = observations or Observations()
-        self.traces: Traces
-        if self._all_ranks is not None:
-            self.traces = self._all_ranks.first.traces
-        else:
-            self.traces = Traces(
+        self._plans = CardPlans(plans, plans_elsewhere)
+        of_one = dataclasses.replace(setup, rank=0) if setup.rank is None else setup
+        self._follow(
+            of_one,
+            Traces(
                 workload,
                 run,
-                setup=setup,
+                setup=of_one,
                 emit=emit,
                 for_host=for_host,
                 num_threads=num_threads,
                 with_tensors=with_tensors,
                 with_calls=with_calls,
-            )
-        self._steps = StepCurves(self.traces, setup)
+            ),
+        )
+        self._all_ranks: AllRanks | None = (
+            AllRanks(setup.num_ranks, self._of_rank) if setup.rank is None else None
+        )
+
+    def _follow(self, setup: Setup, traces: Traces) -> None:
+        """Predicts the steps of one rank, from its traces."""
+        self._setup = setup
+        self.traces = traces
+        self._steps = StepCurves(traces, setup)
         self._largest: StepCurves | None = None
+        self._all_ranks = None
+
+    def _of_rank(self, rank: int) -> Predictor:
+        """The predictor of one rank alone; rank 0 has the traces of this one."""
+        traces = self.traces.of_rank(rank) if rank else self.traces
+        own = copy.copy(self)
+        own._follow(dataclasses.replace(self._setup, rank=rank), traces)  # noqa: SLF001 - a copy of this one
+        return own
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
         """The trace at a batch size; see `autofit.predict.traces.Traces.trace`."""

@@ -184,6 +184,10 @@ class Traces:
         """Those of the same step where masks select all that they may."""
         return self._like(self._workload, dataclasses.replace(self._setup, nonzero_share=1.0))
 
+    def of_rank(self, rank: int) -> Traces:
+        """Those of another rank of the same step."""
+        return self._like(self._workload, dataclasses.replace(self._setup, rank=rank))
+
     def _like(self, workload: WorkloadRef, setup: Setup) -> Traces:
         return Traces(
             workload,

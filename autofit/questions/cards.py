@@ -212,7 +212,7 @@ def which_cards(
         convolves=estimate.convolves,
         batch_kind=estimate.batch_kind,
         num_ranks=estimate.num_ranks,
-        parallel=_named(settings),
+        parallel=settings.setup.parallel.name,
         versions=estimate.versions,
     )
 
@@ -242,7 +242,7 @@ class Unpredictable:
             largest_batch=None,
             reason=self.reason,
             num_gpus=settings.setup.num_ranks,
-            parallel=_named(settings),
+            parallel=settings.setup.parallel.name,
         )
 
 
@@ -276,7 +276,7 @@ class _Kind:
             largest_batch=self._largest(usable_bytes),
             reason=self._reason,
             num_gpus=settings.setup.num_ranks,
-            parallel=_named(settings),
+            parallel=settings.setup.parallel.name,
         )
 
     def _answer(self, usable_bytes: int) -> Answer:
@@ -304,10 +304,6 @@ def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -
     single = levers(settings.configuration("a table of cards"))
     lever = next((each for each in single if options == (each.how,)), None)
     return dataclasses.replace(fit, advice=advice, lever=lever)
-
-
-def _named(settings: TuneSettings) -> str:
-    return str(settings.setup.parallel) if settings.setup.parallel else ""
 
 
 def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) -> tuple[int, int]:

@@ -53,7 +53,7 @@ def among_ranks_of_script(target: Target, trace: Trace) -> Target:
         architecture=None if card.may_be else card.architecture,
         card=None if card.may_be else card.name,
     )
-    return replace(target, budget=budget, card=card.among(trace.groups, trace.num_ranks))
+    return replace(target, budget=budget, card=replace(card, context_bytes=budget.context_bytes))
 
 
 def resolve_target(

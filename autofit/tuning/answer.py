@@ -81,7 +81,7 @@ def answer(
         lengths=_lengths(settings, predicted, best),
         batch_kinds=kinds,
         num_ranks=ranks.num_ranks,
-        parallel=str(ranks) if ranks else "",
+        parallel=ranks.name,
         conv_plan=None
         if best is None
         else curves.conv_plan(best.knobs, best.batch_size, target.budget.usable_bytes),

@@ -163,13 +163,9 @@ class Frontier:
             samples_per_second=None if fits is None else fits.samples_per_second,
             predicted_bytes=predicted_bytes,
             prediction_error=_error(predicted_bytes, None if fits is None else fits.budgeted_bytes),
-            parallel=self._named_parallel,
+            parallel=self._parallel.name,
             samples_per_step=None if largest is None else self._samples_per_step(knobs, largest),
         )
-
-    @property
-    def _named_parallel(self) -> str:
-        return str(self._parallel) if self._parallel else ""
 
     def _samples_per_step(self, knobs: Knobs, batch_size: int) -> int:
         return knobs.samples_per_step(batch_size, self._parallel.num_batches)
@@ -231,7 +227,7 @@ class Frontier:
             "samples_per_second": outcome.samples_per_second,
             "soak_steps": self._steps_verified(outcome),
             "grad_accumulation": outcome.knobs.num_batches(outcome.batch_size),
-            "parallel": self._named_parallel,
+            "parallel": self._parallel.name,
             "samples_per_step": self._samples_per_step(outcome.knobs, outcome.batch_size),
         }
 

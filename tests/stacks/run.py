@@ -99,8 +99,10 @@ STACKS = {
         ("transformers", "peft", "accelerate", "deepspeed"),
         (
             Script("trainer_lora.py", knobs=f"--seq-len 512 {_LORA}", batch_size=8),
-            Script("trainer_fsdp.py", ranks=("--nproc", "8", "--rank", "7"), phases=("checkpoint",)),
-            Script("trainer_zero.py", ranks=("--nproc", "8", "--launcher", "deepspeed")),
+            Script(
+                "trainer_ranks.py", ("fsdp",), ranks=("--nproc", "8", "--rank", "7"), phases=("checkpoint",)
+            ),
+            Script("trainer_ranks.py", ("zero",), ranks=("--nproc", "8", "--launcher", "deepspeed")),
             Script("trainer_evaluates.py", phases=("evaluation", "checkpoint"), peak_phase="evaluation"),
         ),
     ),

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from workers.apply.sharding import mesh_of
 from workers.errors import InapplicableError
 from workers.setup import CP, Parallel
 from workers.workload.workload import tensors_of
@@ -73,11 +74,8 @@ class Context:
             )
 
     def _mesh_of_ranks(self) -> Any:
-        from torch.distributed.device_mesh import init_device_mesh
-
         if self._mesh is None:
-            kinds, degrees = zip(*self._parallel.degrees, strict=True)
-            self._mesh = init_device_mesh(self._device_kind, degrees, mesh_dim_names=kinds)[CP]
+            self._mesh = mesh_of(self._parallel, self._device_kind)[CP]
         return self._mesh
 
     def _sequences(self, batch: Any) -> list[torch.Tensor]:

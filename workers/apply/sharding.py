@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from workers.apply import context, fsdp1, zero
+from workers.apply import fsdp1, zero
 from workers.apply.checkpointing import repeated_blocks
 from workers.apply.pipelining import LeftOut, Pipelined
 from workers.apply.setting import AUTOCAST_DTYPES
@@ -43,13 +43,11 @@ def sharded(
     Raises:
         InapplicableError: the model has no plan for tensor parallelism, or cannot be divided so.
     """
-    from torch.distributed.device_mesh import init_device_mesh
-
     dtype = AUTOCAST_DTYPES.get(precision)  # both FSDPs cast parameters to what autocast would compute in
     if parallel.fsdp1 is not None:
         return fsdp1.wrapped(model, parallel.fsdp1, device_kind=device_kind, dtype=dtype)
-    kinds, degrees = zip(*parallel.degrees, strict=True)
-    mesh = init_device_mesh(device_kind, degrees, mesh_dim_names=kinds)
+    mesh = mesh_of(parallel, device_kind)
+    kinds = mesh.mesh_dim_names
     if isinstance(model, Pipelined):
         model.group = mesh[PP].get_group()
         model.casts_to = dtype if FSDP in kinds else None
@@ -73,11 +71,19 @@ def sharded(
     return model
 
 
+def mesh_of(parallel: Parallel, device_kind: str) -> Any:
+    """The mesh of all ranks, with a dimension for each kind of parallelism, by its name."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    kinds, degrees = zip(*parallel.degrees, strict=True)
+    return init_device_mesh(device_kind, degrees, mesh_dim_names=kinds)
+
+
 def notes(model: torch.nn.Module, parallel: Parallel, precision: str) -> tuple[str, ...]:
     """How a model was sharded, in sentences for whoever reads the answer."""
     if parallel.zero is not None:
         return zero.notes(parallel.zero, precision)
-    said: tuple[str, ...] = model.notes() if isinstance(model, Pipelined) else context.notes(parallel)
+    said: tuple[str, ...] = model.notes() if isinstance(model, Pipelined) else ()
     if parallel.degree(FSDP) == 1:
         return said
     from torch.distributed.fsdp import FSDPModule

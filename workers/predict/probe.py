@@ -12,11 +12,10 @@ import torch.fx.experimental.symbolic_shapes  # fake tensors import it with thei
 
 from workers import conv
 from workers.allocator import AllocatorSettings
-from workers.apply import pipelining, process_state, ranks, setting, sharding, zero
+from workers.apply import context, pipelining, process_state, ranks, setting, sharding, zero
 from workers.apply.alike_ranks import alike_ranks
 from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
-from workers.apply.context import Context
 from workers.errors import UnsupportedError
 from workers.knobs import Knobs
 from workers.knobs.base import QUANTIZATIONS
@@ -260,6 +259,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         sample=sample_size(workload, spec.knobs.seq_len),
         host_waits=tuple(recorder.order.host_waits),
         notes=(
+            *context.notes(spec.setup.parallel),
             *sharding.notes(model, spec.setup.parallel, spec.knobs.precision),
             *decisions.notes,
             *mode.notes,
@@ -329,8 +329,6 @@ def _engine(
         return None
     assert optimizer is not None
     recorder.category = Category.OTHER
-    if isinstance(mode, fake_gpu.FakeGpuMode):
-        mode.offloads = parallel.zero.offloads
     with mode.in_step():
         return zero.engine(model, optimizer, parallel, spec.knobs, spec.batch_size)
 
@@ -350,6 +348,8 @@ def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.n
             model = pipelining.cut(
                 model, pipeline, spec.setup.parallel.place(spec.setup.rank or 0)[PP], workload
             )
+    if isinstance(mode, fake_gpu.FakeGpuMode):
+        mode.offloads = spec.setup.parallel.offloads
     # DeepSpeed's engine brings it there itself, once there is an optimizer.
     return _sharded(workload, spec, model, mode) if shards and spec.setup.parallel.zero is None else model
 
@@ -360,8 +360,6 @@ def _sharded(
     """This rank's part of a model; on a GPU a model comes from the host, one part after the other."""
     if not spec.is_for_host:
         fake_device.move_buffers(mode, model)
-    if isinstance(mode, fake_gpu.FakeGpuMode):
-        mode.offloads = spec.setup.parallel.offloads
     with mode.in_step(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="It seems like you did not set/select the default device")
         model = sharding.sharded(
@@ -411,7 +409,7 @@ class _TracedStep:
         self._engine = engine
         self._autocast = setting.autocast_factory(spec.knobs, mode.device.type, spec.setup.parallel)
         self._scaler = setting.make_scaler(spec.knobs, mode.device.type)
-        self._context = Context(model, spec.setup.parallel, mode.device.type)
+        self._context = context.Context(model, spec.setup.parallel, mode.device.type)
         self._number = 0
         self._part = WHOLE
 

@@ -125,7 +125,7 @@ class ScriptTracer:
             mode="infer" if self._watch.kind is StepKind.FORWARD else "train",
             optimizer="custom",
             num_ranks=self._ranks.num_ranks,
-            parallel=str(Parallel.of_script(self._ranks.num_ranks)) if self._ranks.num_ranks > 1 else "",
+            parallel=Parallel.of_script(self._ranks.num_ranks).name,
             rank=self._ranks.rank,
             communicators=self._communicators.sizes,
             knobs=spec.knobs,
