@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from workers.predict.fake import flex_attention
+
 _NAME = "torch._dynamo"
 _UTILS = f"{_NAME}.utils"
 
@@ -107,15 +109,15 @@ def install() -> None:
     sys.modules[_UTILS] = _LightUtils(light)
     package: Any = torch
     package._dynamo = light
-    package.compile = _not_compiled
+    package.compile = not_compiled
     package.use_deterministic_algorithms = _use_deterministic_algorithms
     sys.meta_path.insert(0, _RealFirst(light))
     light.config = importlib.import_module(f"{_NAME}.config")
 
 
-def _not_compiled(model: Any = None, **_options: object) -> Any:
+def not_compiled(model: Any = None, **_options: object) -> Any:
     """In place of `torch.compile`, which under a dispatch mode would run the model as it is, too."""
-    return _as_it_is(model)
+    return not_compiled if model is None else flex_attention.compiled(model)
 
 
 def _use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:

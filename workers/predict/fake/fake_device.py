@@ -20,6 +20,7 @@ from workers.apply.base import quantized_before_sharding
 from workers.errors import StaleTensorError
 from workers.predict.fake import composites, dynamo
 from workers.predict.fake.devices import NamedDevices
+from workers.predict.fake.running import MODES
 from workers.predict.fake.shapes import FakeTensors, ShapeCache, as_computed
 from workers.predict.kernels import following, triton
 from workers.predict.values.known import followed
@@ -34,7 +35,6 @@ OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, A
 _READS = {aten._local_scalar_dense.default: scalar, aten.equal.default: ANSWERS[torch.equal]}
 _HOST = torch.device("cpu")
 _MADE_AS = "_class_of_library"  # of a fake parameter: what its library made it as
-_active: list[FakeDeviceMode] = []  # the innermost last
 
 
 class FakeDeviceMode(TorchDispatchMode):
@@ -46,6 +46,9 @@ class FakeDeviceMode(TorchDispatchMode):
         device: where the fake tensors are.
         finish: see `ShapeCache`.
         devices: answers calls before they become operators.
+
+    Attributes:
+        observer: as it is given.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class FakeDeviceMode(TorchDispatchMode):
         self._shapes = ShapeCache(self.fake_mode, device, finish)
         self._on_device = FakeTensors(self.fake_mode, device)
         self._on_host = FakeTensors(self.fake_mode, _HOST)
-        self._observer = observer
+        self.observer = observer
         self._sizes = Sizes(self._fresh, self._run)
         self._named_devices = devices or NamedDevices()
         self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
@@ -72,6 +75,15 @@ class FakeDeviceMode(TorchDispatchMode):
         """What a reader has to know of the operators that ran, in sentences."""
         return following.notes(self._strangers)
 
+    @contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """Operators run within this as ever, and nobody is told of them."""
+        observer, self.observer = self.observer, lambda *_call: None
+        try:
+            yield
+        finally:
+            self.observer = observer
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """Whether every operator passes through what keeps the compiler away, which does not run here."""
@@ -80,11 +92,11 @@ class FakeDeviceMode(TorchDispatchMode):
     def __enter__(self) -> Self:
         self._named_devices.__enter__()
         super().__enter__()
-        _active.append(self)
+        MODES.append(self)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _active.pop()
+        MODES.pop()
         super().__exit__(*exception)
         self._named_devices.__exit__(*exception)
 
@@ -100,7 +112,7 @@ class FakeDeviceMode(TorchDispatchMode):
         rule = rule_of(func)
         if rule is not None:
             result = rule(self._sizes, *args, **kwargs)
-            self._observer(func, args, kwargs, result)
+            self.observer(func, args, kwargs, result)
             return result
         if func in _READS:
             return _READS[func](*args)
@@ -115,7 +127,7 @@ class FakeDeviceMode(TorchDispatchMode):
             with self:
                 return body(*args, **kwargs)
         result = self._result(func, args, kwargs)
-        self._observer(func, args, kwargs, result)
+        self.observer(func, args, kwargs, result)
         followed(func, given, kwargs, result)
         return result
 
@@ -169,7 +181,7 @@ class FakeDeviceMode(TorchDispatchMode):
         """A fake tensor of the same shape on the device, allocated there."""
         size, stride = tensor.size(), tensor.stride()
         made = self._on_device.strided(size, stride, tensor.dtype)
-        self._observer(torch.ops.aten.empty_strided.default, (size, stride), {}, made)
+        self.observer(torch.ops.aten.empty_strided.default, (size, stride), {}, made)
         return made
 
     def moved(self, buffer: torch.Tensor) -> torch.Tensor:
@@ -181,7 +193,7 @@ class FakeDeviceMode(TorchDispatchMode):
         with torch._C._DisableTorchDispatch():
             elem = torch.empty(0, dtype=torch.uint8, device="meta").set_(storage)
         made = self._on_device(elem)
-        self._observer(aten.resize_.default, (made, made.size()), {}, made)
+        self.observer(aten.resize_.default, (made, made.size()), {}, made)
 
 
 def has_wrapper(types: tuple[type, ...]) -> bool:
@@ -326,13 +338,13 @@ def _let_storages_tell_their_size() -> None:
     def resized(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
         before = self.nbytes()
         resize(self, size)
-        if not _active or self.device.type != "meta" or size == before:
+        if not MODES or self.device.type != "meta" or size == before:
             return self
         if size == 0:
             emptied[self._cdata] = weakref.ref(self, functools.partial(forget, self._cdata))
-            _active[-1].resized(self)
+            MODES[-1].resized(self)
         elif emptied.pop(self._cdata, None) is not None:
-            _active[-1].resized(self)
+            MODES[-1].resized(self)
         return self
 
     storage_type.resize_ = resized

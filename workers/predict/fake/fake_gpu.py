@@ -23,10 +23,19 @@ from types import ModuleType
 from typing import Any, Self
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from workers.predict.fake import compiled_steps, composites, fake_device, managed_memory, pinned, streams
+from workers.predict.fake import (
+    compiled_steps,
+    composites,
+    fake_device,
+    flex_attention,
+    managed_memory,
+    pinned,
+    streams,
+)
 from workers.predict.fake.devices import GPU, NamedDevices
 from workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver, has_wrapper
 from workers.predict.fake.layouts import as_cudnn_returns
@@ -62,6 +71,7 @@ class FakeGpuMode(FakeDeviceMode):
     """
 
     offloads = False
+    supports_higher_order_operators = True
 
     def __init__(self, observer: OperatorObserver, devices: NamedDevices | None = None) -> None:
         super().__init__(observer, GPU, as_cudnn_returns, devices)
@@ -78,6 +88,8 @@ class FakeGpuMode(FakeDeviceMode):
             return self._device_for_cpp(args[0])
         if has_wrapper(types):
             return NotImplemented
+        if isinstance(func, HigherOrderOperator):
+            return flex_attention.run(self, func, args, kwargs)
         device = kwargs.get("device")
         on_gpu = device is not None and device.type in ("cuda", "xla")
         if on_gpu:

@@ -5,7 +5,8 @@ with PyTorch, before it launches them. So its own Python is run, and only the la
 has to be known. What a kernel writes are values nobody has, as all on a fake GPU.
 
     installed        `install` replaces where Triton launches, where it times, and its driver
-    not installed    `stand_ins/triton_*.py` answer in its place, with the same launches and driver
+    not installed    `stand_ins/triton_*.py` answer in its place, with the same launches and driver; PyTorch's own
+                     compiler, which would write kernels, finds none
 
 A kernel that is tuned is timed with its first call, and that takes memory: `do_bench` empties the L2 cache
 with a buffer (256e6 bytes; 256 MiB since 3.2), which stays reserved once it was freed. Read in 2.1 and 3.0 to
@@ -20,7 +21,7 @@ import importlib
 import sys
 import weakref
 from collections.abc import Callable
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from torch._library import custom_ops
 
 from workers.predict.kernels.stand_ins.finder import StandIn, StandInFinder
 from workers.predict.versions import parse_release
-from workers.workload.libraries.finders import when_imported
+from workers.workload.libraries.finders import ExecutingFinder, when_imported
 
 _HERE = "workers.predict.kernels.stand_ins"
 _WIDER_FLUSH_SINCE = _HOOKS_TAKE_NAMES_SINCE = (3, 2)
@@ -74,6 +75,8 @@ TRITON = StandIn(
         **{f"triton.{name}": f"{_HERE}.triton_runtime" for name in _REST},
     },
 )
+# Those of PyTorch's compiler that look for Triton as they are imported, without `has_triton_package`.
+_OF_THE_COMPILER = ("torch._inductor.runtime.triton_compat", "torch._inductor.kernel.mm")
 _library: Any = importlib.import_module("torch._library.triton")
 # Compiled modules that libraries of such kernels import beside Triton.
 _COMPILED = tuple(
@@ -100,6 +103,7 @@ def install() -> None:
         return
     _let_pytorch_remember_that_there_is_none()
     _finder.offer(TRITON)
+    sys.meta_path.insert(0, ExecutingFinder(_OF_THE_COMPILER, _execute_without_triton))
 
 
 def begin_program() -> None:
@@ -253,6 +257,11 @@ def _leave_out_timing(module: Any) -> None:
 def _replace_driver(module: Any) -> None:
     if hasattr(module.driver, "set_active"):
         module.driver.set_active(Driver())
+
+
+def _execute_without_triton(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    with _finder.hidden(TRITON.package):
+        execute(module)
 
 
 def _let_pytorch_remember_that_there_is_none() -> None:

@@ -201,7 +201,7 @@ class Recorder:
             module=origin.module,
             inputs=inputs,
             outputs=outputs,
-            is_elementwise=torch.Tag.pointwise in func.tags,
+            is_elementwise=torch.Tag.pointwise in getattr(func, "tags", ()),  # an operator given functions has none
         )
         if self._pending is not None:
             self._pending.call = len(self._log.calls)

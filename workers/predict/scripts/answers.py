@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from workers.predict.fake import addresses
+from workers.predict.fake import addresses, dynamo, flex_attention
 from workers.predict.fake.devices import GPU
 from workers.predict.fake.properties import card_properties
 from workers.predict.recording.call_sites import is_users
@@ -125,11 +125,13 @@ def _run_eagerly(note: Callable[[str], None]) -> None:
         caller = sys._getframe(1).f_code
         if not is_users(caller) or "/site-packages/" in caller.co_filename:
             return compiled(model, **options)
-        note(said)
-        return (lambda function: function) if model is None else model
+        if not flex_attention.is_followed_as_compiled(model):
+            note(said)
+        return dynamo.not_compiled(model)
 
-    def compile_in_place(_module: torch.nn.Module, *_args: object, **_kwargs: object) -> None:
+    def compile_in_place(module: torch.nn.Module, *_args: object, **_kwargs: object) -> None:
         note(said)
+        dynamo.not_compiled(module)
 
     package: Any = torch
     package.compile = compile_unless_users

@@ -6,7 +6,8 @@ import importlib
 import importlib.metadata
 import importlib.util
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
@@ -77,6 +78,17 @@ class StandInFinder(DistributionFinder):
         self.offered[stand_in.package] = stand_in
         if self not in sys.meta_path:
             sys.meta_path.append(self)
+
+    @contextmanager
+    def hidden(self, package: str) -> Iterator[None]:
+        """Within this the package is not found, whether it was imported before or not."""
+        stand_in = self.offered.pop(package)
+        imported = {name: sys.modules.pop(name) for name in stand_in.modules if name in sys.modules}
+        try:
+            yield
+        finally:
+            self.offered[package] = stand_in
+            sys.modules.update(imported)
 
     def withdraw(self) -> None:
         """None is found any more, as if none had been imported."""

@@ -1,0 +1,83 @@
+"""`flex_attention`, which PyTorch compiles into one kernel: what that takes, in place of the operators it stands for.
+
+    torch.compile(flex_attention)(…)            out, and the logarithms of the sums of its rows; beside them the
+                                                largest of each row, while it runs. In backward the gradients, and
+                                                the sum of each row of out · grad_out
+    torch.compile(create_block_mask)(…)         the blocks' numbers; the mask of all positions is never made
+    flex_attention(…)                           eager operators, with the scores of all positions
+
+Read in 2.13, torch/_inductor/kernel/flex/flex_attention.py (`flex_attention`, `flex_attention_backward`); the
+outputs are those of PyTorch's own fake functions. Left out: what a split of few queries over many keys takes
+(flex_decoding.py), and the FLASH backend's own scratch memory.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import DispatchKey
+from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
+from torch._ops import HigherOrderOperator
+from torch.utils._pytree import tree_leaves
+
+from workers.predict.fake.running import MODES
+
+if TYPE_CHECKING:
+    from workers.predict.fake.fake_device import FakeDeviceMode
+
+_MODULE = "torch.nn.attention.flex_attention"
+_compiled: list[None] = []  # one for each thing that this process compiled
+
+
+def is_followed_as_compiled(function: Any) -> bool:
+    """Whether what a compiled function takes is known here, a function of those that this file names."""
+    return _named(function) in {(_MODULE, "flex_attention"), (_MODULE, "create_block_mask")}
+
+
+def compiled(function: Any) -> Any:
+    """What `torch.compile` makes of a function or a module here."""
+    module, name = _named(function)
+    if module.startswith("torch.") and "<locals>" in name:
+        return function  # PyTorch compiles an operator for itself, with its eager kernels
+    _compiled.append(None)
+    if (module, name) != (_MODULE, "create_block_mask"):
+        return function
+
+    @functools.wraps(function)
+    def create(*args: Any, **kwargs: Any) -> Any:
+        if not MODES:
+            return function(*args, **kwargs)
+        mode = MODES[-1]
+        with mode.unobserved():
+            made = function(*args, **kwargs)
+        for leaf in tree_leaves(made.as_tuple()):
+            if isinstance(leaf, torch.Tensor):
+                mode.observer(torch.ops.aten.empty_strided.default, (leaf.size(), leaf.stride()), {}, leaf)
+        return made
+
+    return create
+
+
+def _named(function: Any) -> tuple[str, str]:
+    return getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+
+
+def run(mode: FakeDeviceMode, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An operator that is given functions, on the fake device: one kernel where it is compiled, else many."""
+    if not _compiled or func not in (flex_attention, flex_attention_backward):
+        with mode:
+            return func.py_kernels[DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
+    with mode.fake_mode:
+        result = func(*args, **kwargs)
+        if func is flex_attention:
+            *made, largest = result
+            beside = [torch.empty_like(largest)]  # none reaches the backward pass of what is compiled
+        else:
+            query, grad_of_sums = args[0], args[6]
+            num_sums = 1 if grad_of_sums is None else 2
+            made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            beside = [query.new_empty(query.shape[:-1], dtype=torch.float32) for _ in range(num_sums)]
+    mode.observer(func, args, kwargs, [*beside, *made])
+    return result
