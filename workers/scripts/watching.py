@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Any, NoReturn, Protocol
 
 import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim import optimizer as optimizers
 
 from workers.scripts.batches import Batches
@@ -186,6 +187,8 @@ class StepWatch:
 
         def followed(*args: Any, **kwargs: Any) -> Any:
             nonlocal depth
+            if get_proxy_mode() is not None:  # a function's gradient is written down, and nothing trained
+                return run_backward(*args, **kwargs)
             self._follower.backward()
             depth += 1
             try:

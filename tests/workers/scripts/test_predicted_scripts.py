@@ -126,6 +126,7 @@ def test_its_own_file_is_among_the_files_that_the_prediction_is_of(plain):
             "unsupported",
             "train by themselves: start",
         ),
+        (["torch.cuda.CUDAGraph()"], "unsupported", "turn them off in the script, or measure it"),
     ],
 )
 def test_what_cannot_be_followed_is_said_in_one_sentence(written, lines, kind, words):
@@ -146,6 +147,8 @@ STEP = "loss = loss_of_step(); optimizer.step()"
         ([f"for _ in range(2): {STEP}", "raise KeyError('path')"], ["steps; the script then raised"]),
         ([f"for _ in range(2): {STEP}", "model.to('cuda:1')"], ["from 2 optimizer steps; the script then: "]),
         (["model = torch.compile(model)", f"for _ in range(3): {STEP}"], ["compile is followed as eager"]),
+        (["@torch.compile", "def twice(x): return 2 * x", f"for _ in range(3): {STEP}; twice(loss)"],
+         ["compile is followed as eager"]),
         (["torch.backends.cudnn.benchmark = True", f"for _ in range(3): {STEP}"], ["cudnn-benchmark conv"]),
     ],
 )  # fmt: skip
@@ -154,6 +157,11 @@ def test_what_was_seen_is_an_answer_and_what_was_decided_is_told(written, lines,
     assert outcome.verdict is Verdict.FITS, outcome.error
     told = " ".join(Trace.from_json(outcome.trace_json).notes)
     assert all(note in told for note in notes)
+
+
+def test_a_function_that_is_compiled_and_never_called_is_not_told(written):
+    outcome = written("@torch.compile(dynamic=True)", "def twice(x): return 2 * x", f"for _ in range(3): {STEP}")
+    assert not any("compile" in note for note in Trace.from_json(outcome.trace_json).notes)
 
 
 @pytest.mark.parametrize(

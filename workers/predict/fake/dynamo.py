@@ -102,6 +102,7 @@ class _RealFirst(MetaPathFinder):
 
 def install() -> None:
     """Puts the light package in place, unless the real one is there already."""
+    flex_attention.install()
     if _NAME in sys.modules:
         return
     light: Any = _Light()

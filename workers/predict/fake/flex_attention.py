@@ -14,6 +14,7 @@ outputs are those of PyTorch's own fake functions. Left out: what a split of few
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,18 @@ if TYPE_CHECKING:
 
 _MODULE = "torch.nn.attention.flex_attention"
 _compiled: list[None] = []  # one for each thing that this process compiled
+
+
+@functools.cache
+def install() -> None:
+    """From here on no graph of a score function is made for a kernel that is compiled: it would run backward."""
+    module: Any = sys.modules[flex_attention.__class__.__module__]
+    traced = module.create_fw_bw_graph
+
+    def graphs(score_mod: Any, *rest: Any) -> Any:
+        return (score_mod, None) if _compiled else traced(score_mod, *rest)
+
+    module.create_fw_bw_graph = graphs
 
 
 def is_followed_as_compiled(function: Any) -> bool:

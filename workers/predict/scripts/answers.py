@@ -8,8 +8,10 @@ on which nothing has happened yet.
 from __future__ import annotations
 
 import collections
+import functools
 import sys
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -82,6 +84,8 @@ def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Calla
     cuda.memory_summary = _answering(str)
     cuda.nccl.version = _answering(lambda: _NCCL)
     cuda.initial_seed = _answering(torch.initial_seed)
+    cuda.graph_pool_handle = cuda.graphs.graph_pool_handle = devices.refuse_graphs
+    cuda.CUDAGraph.__new__ = devices.refuse_graphs
     for module in (cuda, cuda.random):
         module.get_rng_state = _answering(torch.get_rng_state)
         module.get_rng_state_all = _answering(lambda: [torch.get_rng_state()])
@@ -125,9 +129,24 @@ def _run_eagerly(note: Callable[[str], None]) -> None:
         caller = sys._getframe(1).f_code
         if not is_users(caller) or "/site-packages/" in caller.co_filename:
             return compiled(model, **options)
-        if not flex_attention.is_followed_as_compiled(model):
-            note(said)
+        if model is None:
+            return compile_unless_users
+        if flex_attention.is_followed_as_compiled(model):
+            return dynamo.not_compiled(model)
+        if isinstance(model, FunctionType):
+            return noted(dynamo.not_compiled(model))
+        note(said)
         return dynamo.not_compiled(model)
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that is compiled with its first call, if there is one."""
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            note(said)
+            return function(*args, **kwargs)
+
+        return called
 
     def compile_in_place(module: torch.nn.Module, *_args: object, **_kwargs: object) -> None:
         note(said)

@@ -1,4 +1,4 @@
-"""Which GPU a script asks for: there is one, that of its rank."""
+"""What a script asks of a GPU: there is one, that of its rank, and it captures no graphs."""
 
 from __future__ import annotations
 
@@ -52,5 +52,14 @@ class ScriptDevices(NamedDevices):
             UnsupportedError(
                 f"{self._name} asks for GPU {index}, but {has}: run it on one GPU, say with --nproc that a "
                 "launcher starts a rank for each, or measure it"
+            )
+        )
+
+    def refuse_graphs(self, *_args: object, **_options: object) -> NoReturn:
+        """Ends the script where it would capture a graph, which has a pool of memory of its own."""
+        self._refuse(
+            UnsupportedError(
+                f"{self._name} captures CUDA graphs, whose memory is not predicted: turn them off in the script, "
+                "or measure it"
             )
         )

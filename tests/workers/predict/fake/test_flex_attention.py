@@ -1,0 +1,78 @@
+"""`flex_attention` takes what the one kernel takes that PyTorch compiles it to, and all scores where it does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from workers.protocol import Probe, TrialSpec, Verdict
+from workers.run import run
+from workers.scripts.reference import Script
+from workers.trace import Trace
+
+BATCH, HEADS, KEY_HEADS, LENGTH, WIDTH = 2, 4, 2, 256, 16
+ROWS_BYTES = BATCH * HEADS * LENGTH * 4  # float32 numbers, one for each row of scores
+OUT_BYTES = BATCH * HEADS * LENGTH * WIDTH * 2
+KEYS_BYTES = BATCH * KEY_HEADS * LENGTH * WIDTH * 2
+NUM_STEPS = 3
+_SCRIPT = f"""
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+attend, make_mask = COMPILED(flex_attention), COMPILED(create_block_mask)
+project = nn.Linear({WIDTH}, {(HEADS + 2 * KEY_HEADS) * WIDTH}).cuda().bfloat16()
+optimizer = torch.optim.SGD(project.parameters(), lr=0.1)
+for _ in range({NUM_STEPS}):
+    x = torch.randn({BATCH}, {LENGTH}, {WIDTH}).cuda().bfloat16()
+    documents = torch.zeros({BATCH}, {LENGTH}, dtype=torch.long, device="cuda")
+    def same_document(b, h, q, kv): return (q >= kv) & (documents[b, q] == documents[b, kv])
+    mask = make_mask(same_document, {BATCH}, None, {LENGTH}, {LENGTH})
+    heads = project(x).view({BATCH}, {LENGTH}, -1, {WIDTH}).transpose(1, 2)
+    q, k, v = heads.split([{HEADS}, {KEY_HEADS}, {KEY_HEADS}], dim=1)
+    attend(q, k, v, block_mask=mask, enable_gqa=True).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """Predicts the script, with its functions compiled in one way."""
+
+    def trace(compiled: str) -> Trace:
+        path = tmp_path / "train.py"
+        path.write_text(_SCRIPT.replace("COMPILED", compiled))
+        spec = TrialSpec(workload=Script(path=path).reference(), batch_size=BATCH, probe=Probe.PREDICT)
+        outcome = run(spec)
+        assert outcome.verdict is Verdict.FITS, outcome.error
+        return Trace.from_json(outcome.trace_json)
+
+    return trace
+
+
+def test_a_compiled_attention_takes_its_outputs_and_a_number_for_each_row(traced):
+    trace = traced("torch.compile")
+    taken = [a.num_bytes for a in trace.allocations if a.operator == "flex_attention"]
+    assert taken == [ROWS_BYTES, OUT_BYTES, ROWS_BYTES] * NUM_STEPS
+    backward = [a.num_bytes for a in trace.allocations if a.operator == "flex_attention_backward"]
+    assert backward == [ROWS_BYTES, OUT_BYTES, KEYS_BYTES, KEYS_BYTES] * NUM_STEPS
+    assert not any(a.shape[-2:] == (LENGTH, LENGTH) for a in trace.allocations)
+    assert not any("eager" in note for note in trace.notes)
+
+
+def test_what_a_kernel_takes_while_it_runs_is_given_back_in_its_own_pass(traced):
+    trace = traced("torch.compile")
+    positions = {mark.name: mark.position for mark in trace.marks}
+    taken = [n for n, a in enumerate(trace.allocations) if a.operator == "flex_attention"]
+    largest, out, sums = taken[:3]
+    freed = [trace.events.index(~number) for number in (largest, out, sums)]
+    assert freed[0] < positions["step 1 backward"] < min(freed[1:])
+
+
+def test_an_attention_that_nothing_compiles_makes_all_scores(traced):
+    trace = traced("(lambda function: function)")
+    assert (BATCH, HEADS, LENGTH, LENGTH) in {a.shape for a in trace.allocations}
+    assert not any(a.operator.startswith("flex_attention") for a in trace.allocations)
+    backward = next(mark.position for mark in trace.marks if mark.name == "step 1 backward")
+    scores = next(n for n, a in enumerate(trace.allocations) if a.shape == (BATCH, HEADS, LENGTH, LENGTH))
+    assert trace.events.index(scores) < backward
