@@ -166,7 +166,33 @@ def pipelines(folder: Path) -> None:
     (folder / "captioned" / "metadata.jsonl").write_text(lines)
 
 
-KINDS = {"llama": llama, "llama3-of-meta": llama3_of_meta, "pipelines": pipelines}
+def of_torchtitan(folder: Path) -> None:
+    """Tokenizers and texts where its configurations look for them: its tests' own, Llama 3.1's, C4."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    words = Tokenizer(models.WordLevel(vocab={"<s>": 0, "</s>": 1, "<unk>": 2, "a": 3}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    named = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    for place in ("tests/assets/tokenizer", "assets/hf/Llama-3.1-8B"):
+        (folder / place).mkdir(parents=True)
+        words.save(str(folder / place / "tokenizer.json"))
+        (folder / place / "tokenizer_config.json").write_text(json.dumps(named))
+    lines = "\n".join([json.dumps({"text": "a " * 1000})] * 512)
+    for place in ("tests/assets/c4_test", "allenai/c4"):
+        (folder / place).mkdir(parents=True)
+        (folder / place / "data.json").write_text(lines)
+    # The name of a part of C4, as its card on the hub has it.
+    (folder / "allenai/c4/README.md").write_text(
+        "---\nconfigs:\n- config_name: en\n  data_files: data.json\n---\n"
+    )
+
+
+KINDS = {
+    "llama": llama,
+    "llama3-of-meta": llama3_of_meta,
+    "pipelines": pipelines,
+    "torchtitan": of_torchtitan,
+}
 
 if __name__ == "__main__":
     KINDS[sys.argv[1]](Path(sys.argv[2]))

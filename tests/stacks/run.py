@@ -1,7 +1,8 @@
 """Training stacks, each in an environment of its own: `python tests/stacks/run.py [trainer] [trl] …`.
 
-The scripts beside this file, the programs that stacks bring (`axolotl train …`) and the examples of
-diffusers' repository (`--diffusers CHECKOUT`) are predicted as they are, at a batch size and at twice that:
+The scripts beside this file, the programs that stacks bring (`axolotl train …`), the examples of diffusers'
+repository (`--diffusers CHECKOUT`) and configurations of torchtitan's (`--torchtitan CHECKOUT`) are predicted
+as they are, at a batch size and at twice that:
 
 - the peak is above the weights and the optimizer's state that the run has, and grows with the batch
 - what a script does beside its steps (evaluation, generation, checkpoints) is a phase of the answer
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -44,7 +46,7 @@ class Script:
     """A training script of a stack, or a program of its own.
 
     Attributes:
-        file: beside this one, the name of a program, or a path in diffusers' repository.
+        file: beside this one, the name of a program, or a path in the stack's repository.
         arguments: of its command line.
         batch: how its batch size is set, as options of `estimate`; else the data loader's is changed.
         ranks: how a launcher starts it, as options of `estimate`; else it is called by itself.
@@ -53,6 +55,7 @@ class Script:
         phases: beside those of steps.
         peak_phase: the one that holds the peak, where that is known.
         batch_size: the smaller of the two.
+        shown: in its row; else its file.
     """
 
     file: str
@@ -64,6 +67,7 @@ class Script:
     phases: tuple[str, ...] = ()
     peak_phase: str = ""
     batch_size: int = 4
+    shown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +77,30 @@ class Stack:
     Attributes:
         pins: of pip's constraints; None for those of the project.
         material: the kind of `materials.py` that its scripts train.
+        is_checked_out: whether its scripts are those of its repository, a checkout of which is needed.
     """
 
     requirements: tuple[str, ...]
     scripts: tuple[Script, ...]
     pins: tuple[str, ...] | None = None
     material: str = ""
+    is_checked_out: bool = False
 
 
 def _of_diffusers(file: str, *arguments: str) -> Script:
     common = ("--output_dir=out", "--resolution=256", "--max_train_steps=10", "--gradient_checkpointing")
     return Script(f"examples/{file}", (*arguments, *common), ("--batch-arg", "--train_batch_size="))
+
+
+def _of_torchtitan(config: str, batch_size: int, *launched: str) -> Script:
+    return Script(
+        "-m torchtitan.train",
+        ("--module", "llama3", "--config", config),
+        ("--batch-arg", "--training.local-batch-size="),
+        ("--nproc", "8", *launched),
+        batch_size=batch_size,
+        shown=config,
+    )
 
 
 def _of_torchtune(kind: str, **others: str) -> Script:
@@ -152,6 +169,29 @@ STACKS = {
         ),
         pins=_TORCH_ALONE,
         material="pipelines",
+        is_checked_out=True,
+    ),
+    "torchtitan": Stack(
+        (
+            "torchdata",
+            "datasets<4.8",
+            "tokenizers",
+            "safetensors",
+            "tyro",
+            "tensorboard",
+            "einops",
+            "pillow",
+            "spmd_types==0.2.1",
+        ),
+        (
+            _of_torchtitan(
+                "llama3_debugmodel", 8, "--launcher", "torchrun --rdzv_backend c10d --role rank --tee 3"
+            ),
+            _of_torchtitan("llama3_8b", 1),
+        ),
+        pins=_TORCH_ALONE,
+        material="torchtitan",
+        is_checked_out=True,
     ),
     "torchtune": Stack(
         ("torchtune", "torchao"),
@@ -184,15 +224,26 @@ def environment_of(name: str) -> Path:
     return programs
 
 
-def estimated(programs: Path, folder: Path, batch_size: int, *what: str) -> dict[str, Any]:
+def estimated(
+    programs: Path, folder: Path, batch_size: int, *what: str, checkout: Path | None = None
+) -> dict[str, Any]:
     """What `autofit estimate` says.
+
+    Args:
+        checkout: of the repository whose modules the script imports.
 
     Raises:
         RuntimeError: it says nothing.
     """
     command = [programs / "autofit", "estimate", *what, "--batch-size", str(batch_size), "--json"]
+    variables = {} if checkout is None else {"PYTHONPATH": str(checkout.resolve())}
     ran = subprocess.run(
-        [*command, "--gpu", "a100-40g"], capture_output=True, text=True, check=False, cwd=folder
+        [*command, "--gpu", "a100-40g"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
+        env={**os.environ, **variables},
     )
     if ran.returncode:
         raise RuntimeError(ran.stderr.strip().splitlines()[-1])
@@ -200,9 +251,9 @@ def estimated(programs: Path, folder: Path, batch_size: int, *what: str) -> dict
     return document
 
 
-def _options(script: Script, examples: Path | None) -> list[str]:
+def _options(script: Script, checkout: Path | None) -> list[str]:
     """Of `estimate`, for a script."""
-    places = [HERE / script.file, *([examples / script.file] if examples else [])]
+    places = [HERE / script.file, *([checkout / script.file] if checkout else [])]
     file = next((str(place) for place in places if place.is_file()), script.file)
     return [
         "--script",
@@ -231,24 +282,30 @@ def _faults(script: Script, once: dict[str, Any], twice: dict[str, Any]) -> Iter
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("stacks", nargs="*", choices=[[], *STACKS], help="default: all")
-    parser.add_argument("--diffusers", type=Path, help="a checkout of its repository, whose examples are run")
+    for name in (name for name, stack in STACKS.items() if stack.is_checked_out):
+        parser.add_argument(
+            f"--{name}", type=Path, help="a checkout of its repository, whose scripts are run"
+        )
     given = parser.parse_args()
     is_wrong = False
     print("| stack | script | batch | allocated peak, MiB | at twice | peak in | by knobs |")
     print("|---|---|---|---|---|---|---|")
     for name in given.stacks or list(STACKS):
-        if name == "diffusers" and given.diffusers is None:
-            print("diffusers is left out without --diffusers", file=sys.stderr)
+        stack, checkout = STACKS[name], getattr(given, name, None)
+        if stack.is_checked_out and checkout is None:
+            print(f"{name} is left out without --{name}", file=sys.stderr)
             continue
-        programs, stack = environment_of(name), STACKS[name]
+        programs = environment_of(name)
         with tempfile.TemporaryDirectory() as folder:
             if stack.material:
                 making = [programs / "python", HERE / "materials.py", stack.material, folder]
                 subprocess.run(making, check=True, capture_output=True)
             for script in stack.scripts:
-                options, size = _options(script, given.diffusers), script.batch_size
-                once = estimated(programs, Path(folder), size, *options)
-                twice = estimated(programs, Path(folder), 2 * size, *options)
+                options, size = _options(script, checkout), script.batch_size
+                once, twice = (
+                    estimated(programs, Path(folder), each, *options, checkout=checkout)
+                    for each in (size, 2 * size)
+                )
                 faults = list(_faults(script, once, twice))
                 beside = "–"
                 if script.knobs:
@@ -259,7 +316,8 @@ def main() -> int:
                     faults += [f"the knobs say {apart:+.3%}"] if abs(apart) > _MOST_APART else []
                 one, two = (f"{each['peak_allocated_bytes'] / 2**20:,.1f}" for each in (once, twice))
                 print(
-                    f"| {name} | `{script.file}` | {size} | {one} | {two} | {once['peak_phase']} | {beside} |"
+                    f"| {name} | `{script.shown or script.file}` | {size} | {one} | {two} "
+                    f"| {once['peak_phase']} | {beside} |"
                 )
                 for fault in faults:
                     print(f"{name}, {script.file}: {fault}", file=sys.stderr)

@@ -160,7 +160,9 @@ def test_what_was_seen_is_an_answer_and_what_was_decided_is_told(written, lines,
 
 
 def test_a_function_that_is_compiled_and_never_called_is_not_told(written):
-    outcome = written("@torch.compile(dynamic=True)", "def twice(x): return 2 * x", f"for _ in range(3): {STEP}")
+    outcome = written(
+        "@torch.compile(dynamic=True)", "def twice(x): return 2 * x", f"for _ in range(3): {STEP}"
+    )
     assert not any("compile" in note for note in Trace.from_json(outcome.trace_json).notes)
 
 

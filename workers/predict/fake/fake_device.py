@@ -12,13 +12,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from workers.apply.base import quantized_before_sharding
 from workers.errors import StaleTensorError
-from workers.predict.fake import composites, dynamo
+from workers.predict.fake import composites, dynamo, flex_attention
 from workers.predict.fake.devices import NamedDevices
 from workers.predict.fake.running import MODES
 from workers.predict.fake.shapes import FakeTensors, ShapeCache, as_computed
@@ -109,6 +110,8 @@ class FakeDeviceMode(TorchDispatchMode):
         return batch
 
     def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            return flex_attention.run(self, func, args, kwargs)
         rule = rule_of(func)
         if rule is not None:
             result = rule(self._sizes, *args, **kwargs)
@@ -120,10 +123,7 @@ class FakeDeviceMode(TorchDispatchMode):
         given, args = args, self._without_real_tensors(args)
         if func is aten.index.Tensor and has_mask(given):
             return self._sizes.index(*given)
-        if func in composites.WITH_TEMPORARIES:
-            with self:
-                return composites.WITH_TEMPORARIES[func](*args, **kwargs)
-        if (body := triton.body_of(func)) is not None:
+        if (body := composites.WITH_TEMPORARIES.get(func) or triton.body_of(func)) is not None:
             with self:
                 return body(*args, **kwargs)
         result = self._result(func, args, kwargs)

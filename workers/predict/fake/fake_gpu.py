@@ -31,7 +31,6 @@ from workers.predict.fake import (
     compiled_steps,
     composites,
     fake_device,
-    flex_attention,
     managed_memory,
     pinned,
     streams,
@@ -89,16 +88,13 @@ class FakeGpuMode(FakeDeviceMode):
         if has_wrapper(types):
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
-            return flex_attention.run(self, func, args, kwargs)
+            return self._run(func, args, kwargs)
         device = kwargs.get("device")
         on_gpu = device is not None and device.type in ("cuda", "xla")
         if on_gpu:
             kwargs = {**kwargs, "device": GPU}
         elif not any(issubclass(t, FakeTensor) for t in types):
-            if self.offloads and is_large_new(func, args):
-                with self.fake_mode:
-                    return func(*args, **kwargs)
-            return on_host(func, args, kwargs)
+            return self._on_host_alone(func, args, kwargs)
         if func is torch.ops.aten._to_copy.default and _is_phantom_copy(args[0], kwargs):
             func, kwargs = torch.ops.aten.alias.default, {}
         if (copy := _copied_to_host(func, args, kwargs)) is not None:
@@ -108,6 +104,14 @@ class FakeGpuMode(FakeDeviceMode):
         result = self._run(func, args, kwargs)
         is_to_host = func is torch.ops.aten._to_copy.default and kwargs.get("device") == _CPU
         return self._kept_on_host(result, kwargs) if is_to_host else result
+
+    def _on_host_alone(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if self.offloads and is_large_new(func, args):
+            with self.fake_mode:
+                return func(*args, **kwargs)
+        return on_host(func, args, kwargs)
 
     def moved(self, buffer: torch.Tensor) -> torch.Tensor:
         return buffer.to(GPU)

@@ -1,14 +1,15 @@
-"""`flex_attention`, which PyTorch compiles into one kernel: what that takes, in place of the operators it stands for.
+"""`flex_attention`, which PyTorch compiles into one kernel: what that takes, in place of many operators.
 
-    torch.compile(flex_attention)(…)            out, and the logarithms of the sums of its rows; beside them the
-                                                largest of each row, while it runs. In backward the gradients, and
-                                                the sum of each row of out · grad_out
-    torch.compile(create_block_mask)(…)         the blocks' numbers; the mask of all positions is never made
-    flex_attention(…)                           eager operators, with the scores of all positions
+    torch.compile(flex_attention)(…)         out, and the logarithm of the sum of each row; beside them the
+                                             largest of each row, while it runs. In backward the gradients,
+                                             and the sum of each row of out · grad_out
+    torch.compile(create_block_mask)(…)      the numbers of blocks; the mask of all positions is never made
+    flex_attention(…)                        eager operators, with the scores of all positions
 
 Read in 2.13, torch/_inductor/kernel/flex/flex_attention.py (`flex_attention`, `flex_attention_backward`); the
-outputs are those of PyTorch's own fake functions. Left out: what a split of few queries over many keys takes
-(flex_decoding.py), and the FLASH backend's own scratch memory.
+outputs are those of PyTorch's own fake functions. It is taken as compiled where a program compiles anything,
+a model for example. Left out: what a split of few queries over many keys takes (flex_decoding.py), and the
+scratch memory of the backend FLASH.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch._higher_order_ops.flex_attention import flex_attention, flex_attentio
 from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_leaves
 
+from workers.errors import UnsupportedError
 from workers.predict.fake.running import MODES
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ _compiled: list[None] = []  # one for each thing that this process compiled
 
 @functools.cache
 def install() -> None:
-    """From here on no graph of a score function is made for a kernel that is compiled: it would run backward."""
+    """From here on a compiled kernel needs no graph of its scores' gradients, which would be traced here."""
     module: Any = sys.modules[flex_attention.__class__.__module__]
     traced = module.create_fw_bw_graph
 
@@ -77,13 +79,25 @@ def _named(function: Any) -> tuple[str, str]:
     return getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
 
 
-def run(mode: FakeDeviceMode, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operator that is given functions, on the fake device: one kernel where it is compiled, else many."""
+def run(
+    mode: FakeDeviceMode, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """An operator that is given functions, on the fake device: one kernel where it is compiled, else many.
+
+    Raises:
+        UnsupportedError: PyTorch itself has no eager code for it.
+    """
     if not _compiled or func not in (flex_attention, flex_attention_backward):
+        eager = func.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
+        if eager is None:
+            raise UnsupportedError(
+                f"PyTorch's operator {func.name()} is only there when it is compiled, which a prediction "
+                "cannot follow: measure it"
+            )
         with mode:
-            return func.py_kernels[DispatchKey.CompositeExplicitAutograd](*args, **kwargs)
+            return eager(*args, **kwargs)
     with mode.fake_mode:
-        result = func(*args, **kwargs)
+        result: Any = func(*args, **kwargs)
         if func is flex_attention:
             *made, largest = result
             beside = [torch.empty_like(largest)]  # none reaches the backward pass of what is compiled
@@ -92,5 +106,6 @@ def run(mode: FakeDeviceMode, func: HigherOrderOperator, args: tuple[Any, ...], 
             num_sums = 1 if grad_of_sums is None else 2
             made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
             beside = [query.new_empty(query.shape[:-1], dtype=torch.float32) for _ in range(num_sums)]
-    mode.observer(func, args, kwargs, [*beside, *made])
+    operator: Any = func
+    mode.observer(operator, args, kwargs, [*beside, *made])
     return result

@@ -5,8 +5,8 @@ with PyTorch, before it launches them. So its own Python is run, and only the la
 has to be known. What a kernel writes are values nobody has, as all on a fake GPU.
 
     installed        `install` replaces where Triton launches, where it times, and its driver
-    not installed    `stand_ins/triton_*.py` answer in its place, with the same launches and driver; PyTorch's own
-                     compiler, which would write kernels, finds none
+    not installed    `stand_ins/triton_*.py` answer in its place, with the same launches and driver;
+                     PyTorch's own compiler, which would write kernels, finds none
 
 A kernel that is tuned is timed with its first call, and that takes memory: `do_bench` empties the L2 cache
 with a buffer (256e6 bytes; 256 MiB since 3.2), which stays reserved once it was freed. Read in 2.1 and 3.0 to

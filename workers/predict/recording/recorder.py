@@ -201,7 +201,8 @@ class Recorder:
             module=origin.module,
             inputs=inputs,
             outputs=outputs,
-            is_elementwise=torch.Tag.pointwise in getattr(func, "tags", ()),  # an operator given functions has none
+            # A `HigherOrderOperator` has no tags.
+            is_elementwise=torch.Tag.pointwise in getattr(func, "tags", ()),
         )
         if self._pending is not None:
             self._pending.call = len(self._log.calls)

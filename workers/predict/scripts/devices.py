@@ -59,7 +59,7 @@ class ScriptDevices(NamedDevices):
         """Ends the script where it would capture a graph, which has a pool of memory of its own."""
         self._refuse(
             UnsupportedError(
-                f"{self._name} captures CUDA graphs, whose memory is not predicted: turn them off in the script, "
-                "or measure it"
+                f"{self._name} captures CUDA graphs, whose memory is not predicted: turn them off in the "
+                "script, or measure it"
             )
         )

@@ -1,6 +1,8 @@
-"""`flex_attention` takes what the one kernel takes that PyTorch compiles it to, and all scores where it does not."""
+"""`flex_attention` takes what its one kernel takes where it is compiled, and all scores where it is not."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 
@@ -35,42 +37,40 @@ for _ in range({NUM_STEPS}):
 """
 
 
-@pytest.fixture
-def traced(tmp_path):
+def traced(folder: Path, compiled: str) -> Trace:
     """Predicts the script, with its functions compiled in one way."""
-
-    def trace(compiled: str) -> Trace:
-        path = tmp_path / "train.py"
-        path.write_text(_SCRIPT.replace("COMPILED", compiled))
-        spec = TrialSpec(workload=Script(path=path).reference(), batch_size=BATCH, probe=Probe.PREDICT)
-        outcome = run(spec)
-        assert outcome.verdict is Verdict.FITS, outcome.error
-        return Trace.from_json(outcome.trace_json)
-
-    return trace
+    path = folder / "train.py"
+    path.write_text(_SCRIPT.replace("COMPILED", compiled))
+    spec = TrialSpec(workload=Script(path=path).reference(), batch_size=BATCH, probe=Probe.PREDICT)
+    outcome = run(spec)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    return Trace.from_json(outcome.trace_json)
 
 
-def test_a_compiled_attention_takes_its_outputs_and_a_number_for_each_row(traced):
-    trace = traced("torch.compile")
-    taken = [a.num_bytes for a in trace.allocations if a.operator == "flex_attention"]
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    return traced(tmp_path_factory.mktemp("compiled"), "torch.compile")
+
+
+def test_a_compiled_attention_takes_its_outputs_and_a_number_for_each_row(compiled):
+    taken = [a.num_bytes for a in compiled.allocations if a.operator == "flex_attention"]
     assert taken == [ROWS_BYTES, OUT_BYTES, ROWS_BYTES] * NUM_STEPS
-    backward = [a.num_bytes for a in trace.allocations if a.operator == "flex_attention_backward"]
+    backward = [a.num_bytes for a in compiled.allocations if a.operator == "flex_attention_backward"]
     assert backward == [ROWS_BYTES, OUT_BYTES, KEYS_BYTES, KEYS_BYTES] * NUM_STEPS
-    assert not any(a.shape[-2:] == (LENGTH, LENGTH) for a in trace.allocations)
-    assert not any("eager" in note for note in trace.notes)
+    assert not any(a.shape[-2:] == (LENGTH, LENGTH) for a in compiled.allocations)
+    assert not any("eager" in note for note in compiled.notes)
 
 
-def test_what_a_kernel_takes_while_it_runs_is_given_back_in_its_own_pass(traced):
-    trace = traced("torch.compile")
-    positions = {mark.name: mark.position for mark in trace.marks}
-    taken = [n for n, a in enumerate(trace.allocations) if a.operator == "flex_attention"]
+def test_what_a_kernel_takes_while_it_runs_is_given_back_in_its_own_pass(compiled):
+    positions = {mark.name: mark.position for mark in compiled.marks}
+    taken = [n for n, a in enumerate(compiled.allocations) if a.operator == "flex_attention"]
     largest, out, sums = taken[:3]
-    freed = [trace.events.index(~number) for number in (largest, out, sums)]
+    freed = [compiled.events.index(~number) for number in (largest, out, sums)]
     assert freed[0] < positions["step 1 backward"] < min(freed[1:])
 
 
-def test_an_attention_that_nothing_compiles_makes_all_scores(traced):
-    trace = traced("(lambda function: function)")
+def test_an_attention_that_nothing_compiles_makes_all_scores(tmp_path):
+    trace = traced(tmp_path, "(lambda function: function)")
     assert (BATCH, HEADS, LENGTH, LENGTH) in {a.shape for a in trace.allocations}
     assert not any(a.operator.startswith("flex_attention") for a in trace.allocations)
     backward = next(mark.position for mark in trace.marks if mark.name == "step 1 backward")
