@@ -249,6 +249,11 @@ class TuneSettings:
                     f"--nnodes {self.num_nodes} has the same number of ranks on each node, and {parallel} is "
                     f"of {parallel.num_ranks}: give a number of nodes that divides it"
                 )
+        if not self.parallels and self._measures is None:  # of those, it says how many ranks there are
+            raise UsageError(
+                "--nnodes spreads the ranks of measured trials, and without --probe measure or --device cpu "
+                f"--parallel {self.setup.parallel} is predicted: add one of them, or drop --nnodes"
+            )
 
     def _require_sizes(self) -> None:
         """Refuses what contradicts how the size of a sample is said, or is to be found."""
@@ -293,7 +298,13 @@ class TuneSettings:
 
     def with_parallel(self, parallel: Parallel) -> Self:
         """The same for one of the `parallels` alone."""
-        one = replace(self, setup=replace(self.setup, parallel=parallel), parallels=(), num_processes=None)
+        one = replace(
+            self,
+            setup=replace(self.setup, parallel=parallel),
+            parallels=(),
+            num_processes=None,
+            num_nodes=1 if self._measures is None else self.num_nodes,
+        )
         return one.with_deciding_rank()
 
     def with_deciding_rank(self) -> Self:

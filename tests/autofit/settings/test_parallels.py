@@ -102,7 +102,7 @@ def test_on_several_nodes_shards_stay_within_one() -> None:
 
 
 def test_nodes_have_as_many_ranks_each() -> None:
-    assert settings(parallel="fsdp:6", nnodes=3).num_nodes == 3
+    assert settings(parallel="fsdp:6", nnodes=3, probe="measure").num_nodes == 3
     for given in ({"parallel": "fsdp:6"}, {"search": "parallel=ddp:8,fsdp:6"}):
         with pytest.raises(UsageError, match="--nnodes 4 has the same number of ranks on each node, and"):
             settings(**given, nnodes=4)

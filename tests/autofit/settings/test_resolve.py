@@ -29,7 +29,7 @@ NEEDED = {
     "batch-size": {"maximize": "seq-len"},
     "batching": {"lengths": LENGTHS},
     "nproc": {"search": "parallel=fsdp"},
-    "nnodes": {"parallel": "fsdp:8"},
+    "nnodes": {"parallel": "fsdp:8", "probe": "measure"},
 }
 DERIVED = ("given_knobs", "parallels")  # from what options hold
 # Option, its text, the field and what the field holds.
