@@ -189,7 +189,7 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
         ({"nnodes": "2"}, "--nnodes spreads ranks over nodes, and there is one: name more with --parallel"),
         (
             {"parallel": "fsdp:8", "nnodes": "2"},
-            "--nnodes spreads the ranks of measured trials, and without .* --parallel fsdp:8 is predicted: add",
+            "--nnodes spreads the ranks of measured trials, and without .* --parallel fsdp:8 is predicted",
         ),
         ({"rank": "all"}, "--rank all is of the ranks of --parallel, as in fsdp:8: add those, or drop it"),
         ({"parallel": "ddp:x"}, "'ddp:x' is not ddp:N"),

@@ -82,22 +82,34 @@ class Launchers:
         _LAUNCHERS[self._launcher](self, words)
         return self._has_run
 
-    def launched(self, words: Sequence[str], num_ranks: int, num_local: int, **variables: str) -> None:
+    def launched(
+        self,
+        words: Sequence[str],
+        num_ranks: int,
+        num_local: int,
+        *,
+        is_counted: bool = True,
+        **variables: str,
+    ) -> None:
         """Runs one of so many processes in this one.
 
         Args:
             words: Python's arguments: a file, or `-m` and a module, and what follows.
             num_local: processes on each machine.
+            is_counted: whether the command says how many there are; else the launcher counts the GPUs.
             variables: that the launcher sets beside torchrun's.
         """
         self._has_run = True
         ranks = self._ranks
         ranks.start(num_ranks, num_local, self._launcher)
         if num_ranks == 1:
-            self._note(
-                f"what {self._launcher} starts on one GPU is one process, and was run in this one: --nproc N "
-                "is for more"
+            how = (
+                "on one GPU is one process, and was run in this one: --nproc N is for more"
+                if is_counted
+                else "is a process for each GPU of the machine, and one alone was predicted: say with --nproc "
+                "how many there are"
             )
+            self._note(f"what {self._launcher} starts {how}")
         os.environ.update({**ranks.variables(), **variables})
         words = [word.replace("${local_rank}", str(ranks.local_rank)) for word in words]
         file, run = self._program
@@ -218,14 +230,17 @@ class Launchers:
 
     def of_accelerate_launch(self, words: list[str]) -> None:
         from accelerate.commands import launch
+        from accelerate.commands.config import default_config_file
         from accelerate.utils.launch import prepare_simple_launcher_cmd_env
 
         def launch_alone(given: Any) -> None:
             command, variables = prepare_simple_launcher_cmd_env(given)
             changed = {name: value for name, value in variables.items() if os.environ.get(name) != value}
-            self.launched(command[1:], 1, 1, **changed)
+            self.launched(command[1:], 1, 1, is_counted=is_counted, **changed)
 
         given = launch.launch_command_parser().parse_args(words)
+        has_file = given.config_file is not None or Path(default_config_file).is_file()
+        is_counted = given.num_processes is not None or has_file or given.cpu
         module: Any = launch
         plain, module.simple_launcher = module.simple_launcher, launch_alone
         num_local = (given.num_processes or 1) // (given.num_machines or 1)
@@ -252,6 +267,7 @@ class Launchers:
             [*module, called[0], *local_rank, *called[1:]],
             num_local * num_nodes,
             num_local,
+            is_counted=given.num_gpus > 0 or (given.include or given.i) is not None,
             LOCAL_SIZE=str(num_local),
             CROSS_RANK=str(self._ranks.rank // num_local),
             CROSS_SIZE=str(num_nodes),

@@ -186,9 +186,14 @@ def test_weights_that_threads_load_are_on_the_gpu(written):
 
 @pytest.mark.parametrize("how", ["subprocess.run(command)", "os.execvp(command[0], command)"])
 @pytest.mark.parametrize(
-    "launcher", [["torchrun", "--nproc-per-node", "1"], ["accelerate", "launch", "--mixed_precision", "bf16"]]
+    ("launcher", "said"),
+    [
+        (["torchrun", "--nproc-per-node", "1"], "starts on one GPU is one process"),
+        (["accelerate", "launch", "--mixed_precision", "bf16"], "starts is a process for each GPU of the"),
+        (["deepspeed", "--no_local_rank"], "starts is a process for each GPU of the"),
+    ],
 )
-def test_what_a_launcher_starts_as_one_process_is_followed(tmp_path, launcher, how):
+def test_what_a_launcher_starts_as_one_process_is_followed(tmp_path, launcher, said, how):
     if launcher[0] == "accelerate":
         pytest.importorskip("accelerate")
     train, start = tmp_path / "train.py", tmp_path / "start.py"
@@ -198,7 +203,7 @@ def test_what_a_launcher_starts_as_one_process_is_followed(tmp_path, launcher, h
     outcome = predicted(Script(path=start))
     assert outcome.verdict is Verdict.FITS, outcome.error
     notes = Trace.from_json(outcome.trace_json).notes
-    assert any(note.startswith(f"what {launcher[0]} starts") for note in notes)
+    assert any(note.startswith(f"what {launcher[0]} {said}") for note in notes)
 
 
 def test_a_launcher_that_is_called_as_a_module_is_followed(tmp_path):

@@ -75,8 +75,8 @@ TRITON = StandIn(
         **{f"triton.{name}": f"{_HERE}.triton_runtime" for name in _REST},
     },
 )
-# Those of PyTorch's compiler that look for Triton as they are imported, without `has_triton_package`.
-_OF_THE_COMPILER = ("torch._inductor.runtime.triton_compat", "torch._inductor.kernel.mm")
+# Where PyTorch's compiler looks for Triton as it is imported, without `has_triton_package`.
+_OF_THE_COMPILER = "torch._inductor.runtime.triton_compat"
 _library: Any = importlib.import_module("torch._library.triton")
 # Compiled modules that libraries of such kernels import beside Triton.
 _COMPILED = tuple(
@@ -103,7 +103,7 @@ def install() -> None:
         return
     _let_pytorch_remember_that_there_is_none()
     _finder.offer(TRITON)
-    sys.meta_path.insert(0, ExecutingFinder(_OF_THE_COMPILER, _execute_without_triton))
+    sys.meta_path.insert(0, ExecutingFinder((_OF_THE_COMPILER,), _execute_without_triton))
 
 
 def begin_program() -> None:

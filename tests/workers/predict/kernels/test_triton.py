@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,3 +93,24 @@ def test_the_compiled_module_of_mamba_makes_what_its_source_does() -> None:
         None,
         torch.bfloat16,
     ]
+
+
+_COMPILER = """
+import sys
+from workers.predict.kernels import triton as kernels
+kernels.install()
+import triton
+import triton.language
+
+import torch._inductor.runtime.triton_compat as compiler
+from torch.utils._triton import has_triton_package
+
+assert not compiler.HAS_TRITON and not has_triton_package()
+assert sys.modules["triton"] is triton and sys.modules["triton.language"] is triton.language
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is not None, reason="the compiler takes what is there")
+def test_the_compiler_imports_and_finds_no_triton_where_one_is_stood_in_for() -> None:
+    done = subprocess.run([sys.executable, "-c", _COMPILER], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
