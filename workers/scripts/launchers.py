@@ -106,7 +106,7 @@ class Launchers:
             how = (
                 "on one GPU is one process, and was run in this one: --nproc N is for more"
                 if is_counted
-                else "is a process for each GPU of the machine, and one alone was predicted: say with --nproc "
+                else "is a process for each GPU of the machine, and one alone was predicted: --nproc says "
                 "how many there are"
             )
             self._note(f"what {self._launcher} starts {how}")
