@@ -1,7 +1,9 @@
 """Small workloads that are sharded, and one rank of each as PyTorch runs it on the CPU.
 
 Run as a program, with words of the form `NAME=PARALLEL`, it writes what a rank allocates; of those of the
-form `tracked:NAME=PARALLEL=KNOBS`, the knobs as a JSON object, what PyTorch's own tracker says.
+form `tracked:NAME=PARALLEL=KNOBS`, the knobs as a JSON object, what PyTorch's own tracker says. Without words
+it is one of several ranks that meet over gloo: it reads lines `RANK STORE NAME=PARALLEL`, the store a file of
+that run's own, and answers each with a line.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import json
 import os
 import sys
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -270,6 +273,7 @@ stepping = _language(build_model=Gpt, step=lambda model, optimizer, batch: None)
 NUM_STEPS = 2
 SMALLEST_BYTES = 32
 BATCH_SIZE, BATCH_SIZE_OF_TRACKER = 4, 64
+MEETING_TIMEOUT = timedelta(seconds=60)  # of a collective, for a rank that another left alone
 
 
 def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
@@ -278,7 +282,9 @@ def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
     if parallel.pipeline is not None:
         place = parallel.place(distributed.get_rank())["pp"]
         model = pipelining.cut(model, parallel.pipeline, place, workload)
-    if parallel.zero is None:
+    if parallel.has_ddp:
+        model = nn.parallel.DistributedDataParallel(model)
+    elif parallel.zero is None:
         model = sharded(model, parallel, device_kind="cpu")
     optimizer = make_optimizers(workload, model)
     with ExitStack() as kept:
@@ -337,24 +343,20 @@ def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> lis
     return peaks
 
 
-def _run_in(group: dict[str, Any], words: list[str]) -> dict[str, list[int]]:
-    found = {}
-    for word in words:
-        plain = word.removeprefix("tracked:")
-        name, parallel, *knobs = plain.split("=", 2)
-        run = (
-            allocated_by_a_rank
-            if plain == word
-            else functools.partial(peak_of_tracker, knobs=Knobs(**json.loads(*knobs)))
-        )
-        degrees = Parallel.parse(parallel)
-        store = (
-            distributed.PrefixStore(word, group["store"]) if group["backend"] == "gloo" else group["store"]
-        )
-        distributed.init_process_group(world_size=degrees.num_ranks, **{**group, "store": store})
-        found[word] = run(globals()[name], degrees)
+def _run_in(group: dict[str, Any], word: str) -> list[int]:
+    plain = word.removeprefix("tracked:")
+    name, parallel, *knobs = plain.split("=", 2)
+    run = (
+        allocated_by_a_rank
+        if plain == word
+        else functools.partial(peak_of_tracker, knobs=Knobs(**json.loads(*knobs)))
+    )
+    degrees = Parallel.parse(parallel)
+    distributed.init_process_group(world_size=degrees.num_ranks, **group)
+    try:
+        return run(globals()[name], degrees)
+    finally:
         distributed.destroy_process_group()
-    return found
 
 
 def _of_one() -> dict[str, Any]:
@@ -364,10 +366,14 @@ def _of_one() -> dict[str, Any]:
     return {"backend": "fake", "rank": 0, "store": FakeStore()}
 
 
+def _over_gloo(rank: str, store: str, word: str) -> list[int]:
+    meeting = distributed.FileStore(store, Parallel.parse(word.split("=")[1]).num_ranks)
+    group = {"backend": "gloo", "rank": int(rank), "store": meeting, "timeout": MEETING_TIMEOUT}
+    return _run_in(group, word)
+
+
 if __name__ == "__main__":
-    if "GLOO_STORE" in os.environ:
-        meeting = distributed.FileStore(os.environ["GLOO_STORE"], int(os.environ["WORLD_SIZE"]))
-        of_all: dict[str, Any] = {"backend": "gloo", "rank": int(os.environ["RANK"]), "store": meeting}
-    else:
-        of_all = _of_one()
-    json.dump(_run_in(of_all, sys.argv[1:]), sys.stdout)
+    if sys.argv[1:]:
+        json.dump({word: _run_in(_of_one(), word) for word in sys.argv[1:]}, sys.stdout)
+    for line in () if sys.argv[1:] else sys.stdin:
+        print(json.dumps(_over_gloo(*line.split())), flush=True)
