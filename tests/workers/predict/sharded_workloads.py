@@ -29,7 +29,7 @@ from workers.setup import FSDP, Parallel
 from workers.workload.libraries.importing import imported
 from workers.workload.optimizers import make_optimizers
 from workers.workload.step import Part, train_step
-from workers.workload.workload import Optimizers, Workload
+from workers.workload.workload import Workload
 
 VOCABULARY = 512
 TOKENS = 32
@@ -270,44 +270,56 @@ fused_adam = _language(build_model=Gpt, optimizer=_deepspeed_optimizer("deepspee
 fused_lamb = _language(build_model=Gpt, optimizer=_deepspeed_optimizer("deepspeed.ops.lamb.FusedLamb"))
 stepping = _language(build_model=Gpt, step=lambda model, optimizer, batch: None)
 
-NUM_STEPS = 2
+NUM_STEPS, STEPS = 2, "steps"
 SMALLEST_BYTES = 32
 BATCH_SIZE, BATCH_SIZE_OF_TRACKER = 4, 64
 MEETING_TIMEOUT = timedelta(seconds=60)  # of a collective, for a rank that another left alone
 
 
 def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
-    """Bytes of every allocation of the CPU in two steps, negative for a free."""
-    model = workload.build_model()
-    if parallel.pipeline is not None:
-        place = parallel.place(distributed.get_rank())["pp"]
-        model = pipelining.cut(model, parallel.pipeline, place, workload)
-    if parallel.has_ddp:
-        model = nn.parallel.DistributedDataParallel(model)
-    elif parallel.zero is None:
-        model = sharded(model, parallel, device_kind="cpu")
-    optimizer = make_optimizers(workload, model)
-    with ExitStack() as kept:
-        if parallel.zero is not None:
-            kept.enter_context(zero.joined("cpu"))
-            workload = zero.stepped(workload, zero.engine(model, optimizer, parallel, Knobs(), BATCH_SIZE))
-        return _allocated(workload, model, optimizer, BATCH_SIZE * parallel.num_microbatches)
+    """Bytes of every allocation of the CPU in two steps, negative for a free.
 
-
-def _allocated(workload: Workload, model: nn.Module, optimizer: Optimizers, num_samples: int) -> list[int]:
+    PyTorch reports no free of what was allocated before it was asked to, and of what lies where such a block
+    was another's size (`ProfiledCPUMemoryReporter` of c10/core/CPUAllocator.cpp): it is asked from the
+    beginning.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     gc.collect()
     with (
         torch.autograd.set_multithreading_enabled(False),
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+        ExitStack() as kept,
     ):
-        for _ in range(NUM_STEPS):
-            train_step(workload, model, optimizer, workload.make_batch(num_samples, torch.device("cpu")))
+        model = _model_of_a_rank(workload, parallel)
+        optimizer = make_optimizers(workload, model)
+        if parallel.zero is not None:
+            kept.enter_context(zero.joined("cpu"))
+            workload = zero.stepped(workload, zero.engine(model, optimizer, parallel, Knobs(), BATCH_SIZE))
+        num_samples = BATCH_SIZE * parallel.num_microbatches
+        gc.collect()
+        with torch.profiler.record_function(STEPS):
+            for _ in range(NUM_STEPS):
+                train_step(workload, model, optimizer, workload.make_batch(num_samples, torch.device("cpu")))
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()
+    (steps,) = (each for each in events if each.name() == STEPS)
     memory = sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns())
-    return [e.nbytes() for e in memory if abs(e.nbytes()) >= SMALLEST_BYTES]
+    return [
+        e.nbytes()
+        for e in memory
+        if abs(e.nbytes()) >= SMALLEST_BYTES and steps.start_ns() <= e.start_ns() <= steps.end_ns()
+    ]
+
+
+def _model_of_a_rank(workload: Workload, parallel: Parallel) -> nn.Module:
+    model = workload.build_model()
+    if parallel.pipeline is not None:
+        place = parallel.place(distributed.get_rank())["pp"]
+        model = pipelining.cut(model, parallel.pipeline, place, workload)
+    if parallel.has_ddp:
+        return nn.parallel.DistributedDataParallel(model)
+    return model if parallel.zero is not None else sharded(model, parallel, device_kind="cpu")
 
 
 def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> list[int]:
