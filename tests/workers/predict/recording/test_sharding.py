@@ -62,6 +62,7 @@ def predicted(
     batch_size: int = 4,
     *,
     probe: Probe = Probe.PREDICT,
+    num_threads: int | None = None,
     **knobs,
 ) -> TrialOutcome:
     return workers.run(
@@ -70,6 +71,7 @@ def predicted(
             batch_size=batch_size,
             probe=probe,
             architecture=architecture,
+            num_threads=num_threads,
             setup=Setup(parallel=Parallel.parse(parallel), rank=rank, mode=knobs.pop("mode", None)),
             knobs=Knobs(**knobs),
         )
