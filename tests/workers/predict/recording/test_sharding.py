@@ -348,6 +348,15 @@ def test_gradients_are_clipped_and_steps_taken_under_every_precision(precision, 
             {"optimizer": "adamw"},
             "--parallel tp:2 leaves model.layers.0.input_layernorm.weight",
         ),
+        *(
+            (
+                "llama",
+                parallel,
+                {"clip_grad_norm": 1.0, "optimizer_impl": "loop"},
+                f"--parallel {parallel} cannot be combined with --clip-grad-norm: model.layers.0.input_layernorm",
+            )
+            for parallel in ("tp:2", "fsdp:2,tp:2")
+        ),
         (
             "resnet",
             "pp:2",
