@@ -135,8 +135,8 @@ def require_one_mesh(model: torch.nn.Module, parallel: Parallel) -> None:
     if len(set(num_dims.values())) > 1:
         left = min(num_dims, key=num_dims.__getitem__)
         raise InapplicableError(
-            f"--parallel {parallel} cannot be combined with --clip-grad-norm: {left} is not spread by tp, and "
-            "PyTorch's clip_grad_norm_ refuses gradients of several meshes: leave out the option, or use fsdp:N"
+            f"--parallel {parallel} cannot be combined with --clip-grad-norm: tp leaves {left} as it is, and "
+            "PyTorch's clip_grad_norm_ takes gradients of one mesh alone: leave out the option, or use fsdp:N"
         )
 
 
