@@ -10,7 +10,7 @@ import torch
 
 from workers.apply import pipelining, setting, zero
 from workers.apply.compiling import compiled
-from workers.apply.sharding import sharded
+from workers.apply.sharding import require_one_mesh, sharded
 from workers.errors import InapplicableError
 from workers.knobs.base import QUANTIZATIONS, is_of_bitsandbytes
 from workers.process.ranks import LISTENER
@@ -119,6 +119,8 @@ def placed(
         place = parallel.place(torch.distributed.get_rank())
         model = pipelining.cut(model, parallel.pipeline, place[PP], workload)
     model = sharded(model, parallel, device_kind=device.type, precision=knobs.precision)
+    if workload.mode == TRAIN and knobs.clip_grad_norm is not None:
+        require_one_mesh(model, parallel)
     model = model.to(device)  # what no rank shares with another
     return compiled(model) if knobs.compile else model
 

@@ -123,6 +123,23 @@ def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
         )
 
 
+def require_one_mesh(model: torch.nn.Module, parallel: Parallel) -> None:
+    """Checks that gradients can be clipped: `clip_grad_norm_` stacks the norms of all, of one mesh.
+
+    Raises:
+        InapplicableError: tensor parallelism left some of the parameters off its ranks.
+    """
+    trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    meshes = {name: getattr(each, "device_mesh", None) for name, each in trained}
+    num_dims = {name: 0 if mesh is None else mesh.ndim for name, mesh in meshes.items()}
+    if len(set(num_dims.values())) > 1:
+        left = min(num_dims, key=num_dims.__getitem__)
+        raise InapplicableError(
+            f"--parallel {parallel} cannot be combined with --clip-grad-norm: tp leaves {left} as it is, and "
+            "PyTorch's clip_grad_norm_ takes gradients of one mesh alone: leave out the option, or use fsdp:N"
+        )
+
+
 def _sharding(mesh: Any, dtype: torch.dtype | None, *, offloads: bool) -> _Apply:
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 

@@ -365,6 +365,8 @@ def _sharded(
         model = sharding.sharded(
             model, spec.setup.parallel, device_kind=mode.device.type, precision=spec.knobs.precision
         )
+    if workload.mode == "train" and spec.knobs.clip_grad_norm is not None:
+        sharding.require_one_mesh(model, spec.setup.parallel)
     if not spec.is_for_host and not spec.setup.parallel.offloads:
         fake_device.move_to_device(mode, model)  # what no rank shares with another
         is_named = workload.mode == "train" and isinstance(workload.optimizer, str)

@@ -1,7 +1,9 @@
 """Small workloads that are sharded, and one rank of each as PyTorch runs it on the CPU.
 
 Run as a program, with words of the form `NAME=PARALLEL`, it writes what a rank allocates; of those of the
-form `tracked:NAME=PARALLEL=KNOBS`, the knobs as a JSON object, what PyTorch's own tracker says.
+form `tracked:NAME=PARALLEL=KNOBS`, the knobs as a JSON object, what PyTorch's own tracker says. Without words
+it is one of several ranks that meet over gloo: it reads lines `RANK STORE NAME=PARALLEL`, the store a file of
+that run's own, and answers each with a line.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ import functools
 import gc
 import importlib
 import json
-import os
 import sys
 from contextlib import ExitStack
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -26,7 +28,7 @@ from workers.setup import FSDP, Parallel
 from workers.workload.libraries.importing import imported
 from workers.workload.optimizers import make_optimizers
 from workers.workload.step import Part, train_step
-from workers.workload.workload import Optimizers, Workload
+from workers.workload.workload import Workload
 
 VOCABULARY = 512
 TOKENS = 32
@@ -267,41 +269,56 @@ fused_adam = _language(build_model=Gpt, optimizer=_deepspeed_optimizer("deepspee
 fused_lamb = _language(build_model=Gpt, optimizer=_deepspeed_optimizer("deepspeed.ops.lamb.FusedLamb"))
 stepping = _language(build_model=Gpt, step=lambda model, optimizer, batch: None)
 
-NUM_STEPS = 2
+NUM_STEPS, STEPS = 2, "steps"
 SMALLEST_BYTES = 32
 BATCH_SIZE, BATCH_SIZE_OF_TRACKER = 4, 64
+MEETING_TIMEOUT = timedelta(minutes=5)  # of a collective, for a rank that another left alone
 
 
 def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
-    """Bytes of every allocation of the CPU in two steps, negative for a free."""
-    model = workload.build_model()
-    if parallel.pipeline is not None:
-        place = parallel.place(distributed.get_rank())["pp"]
-        model = pipelining.cut(model, parallel.pipeline, place, workload)
-    if parallel.zero is None:
-        model = sharded(model, parallel, device_kind="cpu")
-    optimizer = make_optimizers(workload, model)
-    with ExitStack() as kept:
-        if parallel.zero is not None:
-            kept.enter_context(zero.joined("cpu"))
-            workload = zero.stepped(workload, zero.engine(model, optimizer, parallel, Knobs(), BATCH_SIZE))
-        return _allocated(workload, model, optimizer, BATCH_SIZE * parallel.num_microbatches)
+    """Bytes of every allocation of the CPU in two steps, negative for a free.
 
-
-def _allocated(workload: Workload, model: nn.Module, optimizer: Optimizers, num_samples: int) -> list[int]:
+    PyTorch reports no free of what was allocated before it was asked to, and of what lies where such a block
+    was another's size (`ProfiledCPUMemoryReporter` of c10/core/CPUAllocator.cpp): it is asked from the
+    beginning.
+    """
     from torch.profiler import ProfilerActivity, profile
 
     gc.collect()
     with (
         torch.autograd.set_multithreading_enabled(False),
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
+        ExitStack() as kept,
     ):
-        for _ in range(NUM_STEPS):
-            train_step(workload, model, optimizer, workload.make_batch(num_samples, torch.device("cpu")))
+        model = _model_of_a_rank(workload, parallel)
+        optimizer = make_optimizers(workload, model)
+        if parallel.zero is not None:
+            kept.enter_context(zero.joined("cpu"))
+            workload = zero.stepped(workload, zero.engine(model, optimizer, parallel, Knobs(), BATCH_SIZE))
+        num_samples = BATCH_SIZE * parallel.num_microbatches
+        gc.collect()
+        with torch.profiler.record_function(STEPS):
+            for _ in range(NUM_STEPS):
+                train_step(workload, model, optimizer, workload.make_batch(num_samples, torch.device("cpu")))
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()
+    (steps,) = (each for each in events if each.name() == STEPS)
     memory = sorted((e for e in events if e.name() == "[memory]"), key=lambda e: e.start_ns())
-    return [e.nbytes() for e in memory if abs(e.nbytes()) >= SMALLEST_BYTES]
+    return [
+        e.nbytes()
+        for e in memory
+        if abs(e.nbytes()) >= SMALLEST_BYTES and steps.start_ns() <= e.start_ns() <= steps.end_ns()
+    ]
+
+
+def _model_of_a_rank(workload: Workload, parallel: Parallel) -> nn.Module:
+    model = workload.build_model()
+    if parallel.pipeline is not None:
+        place = parallel.place(distributed.get_rank())["pp"]
+        model = pipelining.cut(model, parallel.pipeline, place, workload)
+    if parallel.has_ddp:
+        return nn.parallel.DistributedDataParallel(model)
+    return model if parallel.zero is not None else sharded(model, parallel, device_kind="cpu")
 
 
 def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> list[int]:
@@ -337,24 +354,20 @@ def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> lis
     return peaks
 
 
-def _run_in(group: dict[str, Any], words: list[str]) -> dict[str, list[int]]:
-    found = {}
-    for word in words:
-        plain = word.removeprefix("tracked:")
-        name, parallel, *knobs = plain.split("=", 2)
-        run = (
-            allocated_by_a_rank
-            if plain == word
-            else functools.partial(peak_of_tracker, knobs=Knobs(**json.loads(*knobs)))
-        )
-        degrees = Parallel.parse(parallel)
-        store = (
-            distributed.PrefixStore(word, group["store"]) if group["backend"] == "gloo" else group["store"]
-        )
-        distributed.init_process_group(world_size=degrees.num_ranks, **{**group, "store": store})
-        found[word] = run(globals()[name], degrees)
+def _run_in(group: dict[str, Any], word: str) -> list[int]:
+    plain = word.removeprefix("tracked:")
+    name, parallel, *knobs = plain.split("=", 2)
+    run = (
+        allocated_by_a_rank
+        if plain == word
+        else functools.partial(peak_of_tracker, knobs=Knobs(**json.loads(*knobs)))
+    )
+    degrees = Parallel.parse(parallel)
+    distributed.init_process_group(world_size=degrees.num_ranks, **group)
+    try:
+        return run(globals()[name], degrees)
+    finally:
         distributed.destroy_process_group()
-    return found
 
 
 def _of_one() -> dict[str, Any]:
@@ -364,10 +377,19 @@ def _of_one() -> dict[str, Any]:
     return {"backend": "fake", "rank": 0, "store": FakeStore()}
 
 
+def _over_gloo(rank: str, store: str, word: str) -> list[int]:
+    meeting = distributed.FileStore(store, Parallel.parse(word.split("=")[1]).num_ranks)
+    group = {"backend": "gloo", "rank": int(rank), "store": meeting, "timeout": MEETING_TIMEOUT}
+    return _run_in(group, word)
+
+
 if __name__ == "__main__":
-    if "GLOO_STORE" in os.environ:
-        meeting = distributed.FileStore(os.environ["GLOO_STORE"], int(os.environ["WORLD_SIZE"]))
-        of_all: dict[str, Any] = {"backend": "gloo", "rank": int(os.environ["RANK"]), "store": meeting}
+    if sys.argv[1:]:
+        json.dump({word: _run_in(_of_one(), word) for word in sys.argv[1:]}, sys.stdout)
     else:
-        of_all = _of_one()
-    json.dump(_run_in(of_all, sys.argv[1:]), sys.stdout)
+        from tests.workers.predict import following_gloo  # others load this file by its path alone
+
+        following_gloo.install()
+        for line in sys.stdin:
+            sys.stdout.write(f"{json.dumps(_over_gloo(*line.split()))}\n")
+            sys.stdout.flush()

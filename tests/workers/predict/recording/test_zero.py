@@ -8,12 +8,10 @@ import pytest
 
 from tests.workers.predict.recording.test_sharding import (
     BOTH,
-    answer_of,
     large,
     live_bytes,
     predicted,
-    require_the_same_over_gloo,
-    run_rank,
+    real_rank,
     sizes_in_steps,
     trace_of,
 )
@@ -30,14 +28,12 @@ RUNS = {
     "llama=zero3:2": BOTH,
     "resnet=zero3:3": (HOST_ARCHITECTURE,),  # convolutions take memory on the CPU that none on a GPU do
 }
-TOGETHER = ("gpt=zero1:2", "gpt=zero2:2")  # gloo takes copies of what stage 3 gathers
 BUCKET = 500_000_000  # numbers, DeepSpeed's default of `reduce_bucket_size`
 
 
 @pytest.fixture(scope="module")
 def real_ranks() -> dict[str, list[int]]:
-    """What a rank allocates and frees in a group whose collectives are over when they return."""
-    return answer_of(run_rank(tuple(RUNS)))
+    return real_rank(tuple(RUNS))
 
 
 @pytest.mark.process
@@ -56,11 +52,6 @@ def test_ranks_are_measured_together(parallel):
     assert outcome.verdict is Verdict.FITS, outcome.error
     assert len(outcome.ranks) == 2
     assert outcome.peaks.allocated_bytes > BUCKET * 4
-
-
-@pytest.mark.process
-def test_two_ranks_that_meet_over_gloo_allocate_the_same(tmp_path):
-    require_the_same_over_gloo(TOGETHER, tmp_path)
 
 
 def test_ranks_share_what_their_stage_shards():
