@@ -13,10 +13,11 @@ from workers.knobs import KNOBS, Knobs
 from workers.knobs.base import QUANTIZATIONS
 from workers.knobs.deepspeed_config import deepspeed_config
 from workers.knobs.optimizer import NAMED, NamedOptimizer
+from workers.parallel_kinds import CP, DDP, FSDP, PP, REPLICATE, TP, Zero
 from workers.pipeline import Pipeline
 from workers.protocol import ScriptCall
 from workers.scripts.launcher_commands import launcher_command
-from workers.setup import ALONE, CP, DDP, FSDP, PP, REPLICATE, TP, Parallel, Zero
+from workers.setup import ALONE, Parallel
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
 _IMPLEMENTATIONS = {

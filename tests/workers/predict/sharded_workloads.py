@@ -13,16 +13,16 @@ import importlib
 import json
 import os
 import sys
-from contextlib import ExitStack
 from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
 
-from workers.apply import pipelining, setting, zero
-from workers.apply.sharding import sharded
+from workers.apply import setting
+from workers.apply.parallel.ranks import Ranks
 from workers.knobs import Knobs
-from workers.setup import FSDP, Parallel
+from workers.parallel_kinds import FSDP
+from workers.setup import Parallel
 from workers.workload.libraries.importing import imported
 from workers.workload.optimizers import make_optimizers
 from workers.workload.step import Part, train_step
@@ -274,17 +274,14 @@ BATCH_SIZE, BATCH_SIZE_OF_TRACKER = 4, 64
 
 def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
     """Bytes of every allocation of the CPU in two steps, negative for a free."""
-    model = workload.build_model()
-    if parallel.pipeline is not None:
-        place = parallel.place(distributed.get_rank())["pp"]
-        model = pipelining.cut(model, parallel.pipeline, place, workload)
-    if parallel.zero is None:
-        model = sharded(model, parallel, device_kind="cpu")
+    ranks = Ranks(parallel)
+    model = ranks.cut(workload.build_model(), workload)
+    if not ranks.brings_model:
+        model = ranks.spread(model, device_kind="cpu")
     optimizer = make_optimizers(workload, model)
-    with ExitStack() as kept:
-        if parallel.zero is not None:
-            kept.enter_context(zero.joined("cpu"))
-            workload = zero.stepped(workload, zero.engine(model, optimizer, parallel, Knobs(), BATCH_SIZE))
+    with ranks.joined("cpu"):
+        engine = ranks.engine(model, optimizer, Knobs(), BATCH_SIZE)
+        workload = workload if engine is None else engine.stepped(workload)
         return _allocated(workload, model, optimizer, BATCH_SIZE * parallel.num_microbatches)
 
 
@@ -310,7 +307,7 @@ def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> lis
     from torch.distributed._tools.mem_tracker import MemTracker
 
     model = setting.converted_model(workload.build_model(), knobs)
-    model = sharded(model, parallel, device_kind="cpu", precision=knobs.precision)
+    model = Ranks(parallel).spread(model, device_kind="cpu", precision=knobs.precision)
     optimizer = make_optimizers(workload, model)
     tracker: Any
     if parallel.degree(FSDP) > 1:

@@ -18,7 +18,7 @@ from tests.workers.predict.test_against_cpu import canonical
 from workers.knobs import Knobs
 from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.setup import Parallel, Setup
-from workers.trace import Allocation, Category, Trace
+from workers.trace import AlikeRanks, Allocation, Category, Trace
 
 FILE = Path(__file__).parents[1] / "sharded_workloads.py"
 # Below are what kernels of the CPU take for themselves, and numbers that ranks exchange.
@@ -73,6 +73,7 @@ def predicted(
     batch_size: int = 4,
     *,
     probe: Probe = Probe.PREDICT,
+    with_alike_ranks: bool = False,
     **knobs,
 ) -> TrialOutcome:
     return workers.run(
@@ -83,6 +84,7 @@ def predicted(
             architecture=architecture,
             setup=Setup(parallel=Parallel.parse(parallel), rank=rank, mode=knobs.pop("mode", None)),
             knobs=Knobs(**knobs),
+            with_alike_ranks=with_alike_ranks,
         )
     )
 
@@ -313,6 +315,14 @@ def test_the_last_rank_has_no_more_than_the_first():
         live_bytes(trace_of("llama", "fsdp:3", rank=rank), Category.OPTIMIZER_STATE) for rank in (0, 2)
     )
     assert 0 < last < first
+
+
+def test_which_ranks_differ_is_said_where_it_is_asked_for():
+    def kinds(**options) -> tuple[AlikeRanks, ...]:
+        return Trace.from_json(predicted("llama", "fsdp:3", **options).trace_json).alike_ranks
+
+    assert not kinds()
+    assert [each.first for each in kinds(with_alike_ranks=True)] == [0, 2]
 
 
 def test_strategies_of_the_first_fsdp_keep_what_they_say():
