@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from workers.pipeline import SCHEDULES
 
-DDP, REPLICATE, FSDP, CP, TP, PP = "ddp", "replicate", "fsdp", "cp", "tp", "pp"
+DDP, REPLICATE, FSDP, CP, EP, TP, PP = "ddp", "replicate", "fsdp", "cp", "ep", "tp", "pp"
 FSDP_CP = "fsdp_cp"  # the dimension of a mesh that both are: parameters are sharded over contexts too
 SCRIPT = "script"  # ranks that share the work as their script has it
 # FullyShardedDataParallel, PyTorch's first FSDP, by how it shards: the name of its `ShardingStrategy`.
@@ -106,6 +106,14 @@ PARALLEL_KINDS = {
         shares_batches=True,
         can_be_measured=False,
     ),
+    EP: Kind(
+        "expert parallelism",
+        "ep",
+        {"ep:N": "expert parallelism, whose ranks have experts of their own and share a batch"},
+        goes_with=frozenset((REPLICATE, FSDP)),
+        why_not="ep goes with fsdp and hsdp and no other kind, as in fsdp:4,ep:2",
+        shares_batches=True,
+    ),
     PP: Kind(
         "a pipeline",
         "pp",
@@ -143,6 +151,6 @@ PARALLEL_KINDS = {
 }
 # Of those that go together, from the outermost dimension of the mesh of ranks to the innermost, whose ranks
 # are next to each other.
-MESH = (PP, REPLICATE, FSDP, CP, TP)
+MESH = (PP, REPLICATE, FSDP, CP, EP, TP)
 # What `--parallel` takes, and what each is.
 PARALLEL_FORMS = {form: words for kind in PARALLEL_KINDS.values() for form, words in kind.forms.items()}

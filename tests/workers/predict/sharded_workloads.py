@@ -173,6 +173,16 @@ def _llama(**changes: Any) -> nn.Module:
     return transformers.LlamaForCausalLM(config)
 
 
+def _mixtral(**changes: Any) -> nn.Module:
+    transformers = imported("transformers", "mixtral")
+    config = transformers.MixtralConfig(
+        vocab_size=VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=3,
+        num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=64, attn_implementation="eager",
+        num_local_experts=4, num_experts_per_tok=2, use_cache=False, **changes,
+    )  # fmt: skip
+    return transformers.MixtralForCausalLM(config)
+
+
 def _tokens(batch_size: int, device: torch.device) -> Tensor:
     return torch.randint(VOCABULARY, (batch_size, TOKENS), device=device)
 
@@ -195,6 +205,7 @@ _sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=False)
 _language = functools.partial(Workload, make_batch=_tokens, loss=_next_tokens, optimizer=_sgd)
 gpt = _language(build_model=Gpt)
 llama = _language(build_model=_llama)
+mixtral = _language(build_model=_mixtral)
 
 
 @dataclasses.dataclass

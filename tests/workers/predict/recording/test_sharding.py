@@ -34,6 +34,8 @@ RUNS = {
     "llama=tp:2": BOTH,
     "llama=hsdp:2x2": BOTH,
     "llama=fsdp:2,tp:2": BOTH,
+    "mixtral=ep:2": BOTH,
+    "mixtral=fsdp:2,ep:2": BOTH,
     "gpt=fsdp1:2": BOTH,
     "llama=fsdp1:2": BOTH,
     "gpt=fsdp1:2+grad-op": BOTH,
@@ -62,7 +64,14 @@ STAGED = (
     "five_perceptrons=pp:2+interleaved1f1b",
     "five_perceptrons=pp:2+zbvzerobubble",
 )
-TOGETHER = ("gpt=fsdp:2", "llama=fsdp:2", "perceptrons=tp:2", "gpt=fsdp1:2", "llama=fsdp1:2+grad-op")
+TOGETHER = (
+    "gpt=fsdp:2",
+    "llama=fsdp:2",
+    "perceptrons=tp:2",
+    "mixtral=ep:2",
+    "gpt=fsdp1:2",
+    "llama=fsdp1:2+grad-op",
+)
 
 
 def predicted(
@@ -280,6 +289,28 @@ def test_each_stage_has_its_blocks_and_the_ends_what_comes_before_and_after():
     assert not any("lm_head" in module or "h.2" in module for module in first | middle)
 
 
+def test_a_rank_has_its_experts_and_whatever_else_there_is():
+    """Of 3 layers, in float32: 4 experts of 128 x (512 + 256) numbers each, half of them a rank's."""
+    alone, dealt = trace_of("mixtral", "ddp:1"), trace_of("mixtral", "ep:2", rank=1)
+    of_experts = 3 * 4 * 128 * (512 + 256) * 4
+    for category in (Category.PARAMETER, Category.OPTIMIZER_STATE, Category.GRADIENT):
+        assert live_bytes(alone, category) - live_bytes(dealt, category) == of_experts // 2
+    assert "experts are dealt out over 2 ranks that share a batch" in dealt.notes[0]
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"precision": "amp-bf16", "optimizer": "adamw"},
+        {"precision": "bf16", "checkpointing": "blocks"},
+        {"mode": "infer"},
+    ],
+)
+def test_experts_are_dealt_out_under_every_precision_and_sharded_beside(knobs):
+    outcome = predicted("mixtral", "fsdp:2,ep:2", rank=3, **knobs)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+
+
 def test_stages_hold_as_many_microbatches_as_their_schedule_has_in_flight():
     def activations(parallel: str, rank: int) -> int:
         return most_live(trace_of("gpt", parallel, rank=rank), Category.ACTIVATION)
@@ -406,6 +437,22 @@ def test_gradients_are_clipped_and_steps_taken_under_every_precision(precision, 
     ("name", "parallel", "knobs", "message"),
     [
         ("gpt", "tp:2", {}, "--parallel tp: Gpt has no plan for it"),
+        ("gpt", "ep:2", {}, "--parallel ep deals out the experts of models of transformers, and Gpt is none"),
+        ("llama", "ep:2", {}, "--parallel ep: LlamaForCausalLM has no experts of which transformers has a"),
+        ("mixtral", "ep:3", {}, "--parallel ep:3 does not divide the model's 4 experts: use ep:2, ep:4"),
+        ("mixtral", "fsdp:2,ep:8", {}, "--parallel ep:8 has more ranks than the model has experts, 4: use"),
+        (
+            "mixtral",
+            "fsdp:2,ep:2",
+            {"clip_grad_norm": 1.0},
+            "--parallel fsdp:2,ep:2 cannot be combined with --clip-grad-norm: PyTorch's",
+        ),
+        (
+            "mixtral",
+            "ep:2",
+            {"optimizer": "adamw"},
+            "--parallel ep:2 leaves model.embed_tokens.weight whole, and PyTorch's optimizers",
+        ),
         (
             "misnamed",
             "fsdp:2,tp:2",
