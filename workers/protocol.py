@@ -229,6 +229,7 @@ class TrialSpec:
         with_trace: whether the outcome of a prediction carries its trace.
         with_tensors: whether that trace also lists the tensors and layers of a forward pass.
         with_calls: whether it also has the operators that ran, and the stacks of allocations.
+        with_alike_ranks: whether it also says which ranks differ.
         turned: of a prediction, the places (`file:line:function`) where a branch on a value that is not
             known takes the less likely way.
     """
@@ -253,6 +254,7 @@ class TrialSpec:
     with_trace: bool = True
     with_tensors: bool = False
     with_calls: bool = False
+    with_alike_ranks: bool = False
     turned: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:

@@ -6,9 +6,26 @@ import dataclasses
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
-from workers.pipeline import SCHEDULES, Pipeline, is_count
+from workers.parallel_kinds import (
+    CP,
+    DDP,
+    FSDP,
+    FSDP1,
+    FSDP_CP,
+    MESH,
+    OFFLOAD,
+    PARALLEL_FORMS,
+    PARALLEL_KINDS,
+    PP,
+    REPLICATE,
+    SCRIPT,
+    ZERO,
+    Kind,
+    Zero,
+)
+from workers.pipeline import Pipeline, is_count
 from workers.plain import from_plain
 
 TRAIN, INFER, GENERATE = "train", "infer", "generate"
@@ -19,63 +36,9 @@ BATCH_KINDS = (TYPICAL, WORST)
 LIKELY_SHARE = 0.5
 ALL = "all"  # ranks, as `--rank` has it
 MOST_RANKS = 2**20  # beyond any cluster, and few enough to list them, and to look for their divisors
-DDP, REPLICATE, FSDP, CP, TP, PP = "ddp", "replicate", "fsdp", "cp", "tp", "pp"
-FSDP_CP = "fsdp_cp"  # the dimension of a mesh that both are: parameters are sharded over contexts too
-SCRIPT = "script"  # ranks that share the work as their script has it
-# FullyShardedDataParallel, PyTorch's first FSDP, by how it shards: the name of its `ShardingStrategy`.
-FSDP1 = {"fsdp1": "FULL_SHARD", "fsdp1+grad-op": "SHARD_GRAD_OP", "fsdp1+no-shard": "NO_SHARD"}
 
 
-class Zero(NamedTuple):
-    """How DeepSpeed's ZeRO shards.
-
-    Attributes:
-        stage: 1 shards optimizer states, 2 gradients too, 3 parameters too.
-        offloads: whether the host keeps what it can: optimizer states, and of stage 3 parameters.
-    """
-
-    stage: int
-    offloads: bool = False
-
-
-_OFFLOAD = "+offload"
 _OFFLOADABLE = (f"{FSDP}:", "hsdp:")
-ZERO = {f"zero{stage}{suffix}": Zero(stage, bool(suffix)) for stage in (1, 2, 3) for suffix in ("", _OFFLOAD)}
-# From the outermost dimension of the mesh of ranks to the innermost, whose ranks are next to each other.
-PARALLEL_KINDS = {
-    PP: "a pipeline",
-    DDP: "DistributedDataParallel",
-    REPLICATE: "replicas of what fully_shard shards",
-    FSDP: "fully_shard",
-    **{kind: f"FullyShardedDataParallel, {strategy}" for kind, strategy in FSDP1.items()},
-    **{
-        kind: f"DeepSpeed's ZeRO {zero.stage}{', offloaded' if zero.offloads else ''}"
-        for kind, zero in ZERO.items()
-    },
-    CP: "context parallelism",
-    TP: "tensor parallelism",
-    SCRIPT: "a script",
-}
-# What `--parallel` takes, and what each is.
-PARALLEL_FORMS = {
-    "ddp:N": "DistributedDataParallel",
-    "fsdp:N": "fully_shard on each repeated block and on the model",
-    "hsdp:RxS": "R replicas of S shards",
-    "fsdp:N+offload": "shards that the host keeps",
-    "tp:N": "tensor parallelism by the model's own plan",
-    "cp:N": "context parallelism, whose ranks share each sequence",
-    "fsdp:N,tp:M": "both, as fsdp:N,cp:M and fsdp:N,pp:M are",
-    "pp:N": "a pipeline of N stages",
-    "pp:N+SCHEDULE": f"that by {', '.join(SCHEDULES)}",
-    "pp:N+SCHEDULE+M": "that with M microbatches",
-    "fsdp1:N": "FullyShardedDataParallel",
-    "fsdp1:N+grad-op": "that with parameters that stay whole in a step",
-    "fsdp1:N+no-shard": "that with parameters that always are",
-    "zero1:N": "DeepSpeed's ZeRO 1",
-    "zero2:N": "ZeRO 2",
-    "zero3:N": "ZeRO 3",
-    "zero3:N+offload": "that, or zero1:N or zero2:N, where the host keeps what it can",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +47,7 @@ class Parallel:
 
     Attributes:
         degrees: by kind of parallelism, how many ranks share the work so; their product is the number of
-            ranks. Empty for a process by itself. In the order of `PARALLEL_KINDS`.
+            ranks. Empty for a process by itself. In the order of `MESH`.
         pipeline: of pipelining, how a batch goes through it.
         offloads_shards: whether the host keeps what `fully_shard` shards, by its `CPUOffloadPolicy`.
 
@@ -108,16 +71,7 @@ class Parallel:
             raise ValueError(
                 f"{given} names one kind of parallelism twice: give each once, as in fsdp:4,tp:2"
             )
-        if DDP in kinds and len(kinds) > 1:
-            raise ValueError(f"{self}: ddp goes with no other kind; for replicas of shards use hsdp:RxS")
-        if len(kinds) > 1 and not FSDP1.keys().isdisjoint(kinds):
-            raise ValueError(f"{self}: fsdp1 goes with no other kind; use fsdp, as in fsdp:4,tp:2")
-        if len(kinds) > 1 and not ZERO.keys().isdisjoint(kinds):
-            raise ValueError(f"{self}: zero goes with no other kind; use fsdp, as in fsdp:4,tp:2")
-        if CP in kinds and not {CP, FSDP}.issuperset(kinds):
-            raise ValueError(f"{self}: cp goes with fsdp and no other kind, as in fsdp:4,cp:2")
-        if PP in kinds and not {PP, REPLICATE, FSDP, TP}.issuperset(kinds):
-            raise ValueError(f"{self}: a pipeline goes with fsdp, hsdp and tp, as in fsdp:4,pp:2")
+        self._require_that_they_go_together(kinds)
         if (PP in kinds) != (self.pipeline is not None):
             raise ValueError(f"{self}: a pipeline has ranks and a schedule, and nothing else has")
         if self.offloads_shards and FSDP not in kinds:
@@ -125,6 +79,15 @@ class Parallel:
         if REPLICATE in kinds and FSDP not in kinds:
             raise ValueError("hsdp of one shard shards nothing: use ddp:N, with the number of replicas")
         object.__setattr__(self, "degrees", tuple(sorted(self.degrees, key=_place_in_mesh)))
+
+    def _require_that_they_go_together(self, kinds: Iterable[str]) -> None:
+        known = [(PARALLEL_KINDS[kind], {*kinds} - {kind}) for kind in PARALLEL_KINDS if kind in kinds]
+        # What goes with the fewest others has the clearest reason.
+        for kind, others in sorted(
+            known, key=lambda each: len(MESH if each[0].goes_with is None else each[0].goes_with)
+        ):
+            if kind.goes_with is not None and not kind.goes_with.issuperset(others):
+                raise ValueError(f"{self}: {kind.why_not}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -134,8 +97,8 @@ class Parallel:
             ValueError: it is of another kind, or says no number.
         """
         parts = [part.strip() for part in text.split(",")]
-        offloaded = [part for part in parts if part.startswith(_OFFLOADABLE) and part.endswith(_OFFLOAD)]
-        parts = [part.removesuffix(_OFFLOAD) if part in offloaded else part for part in parts]
+        offloaded = [part for part in parts if part.startswith(_OFFLOADABLE) and part.endswith(OFFLOAD)]
+        parts = [part.removesuffix(OFFLOAD) if part in offloaded else part for part in parts]
         staged = {part: _pipeline_of(part, text) for part in parts if part.startswith(f"{PP}:")}
         found = [
             degree
@@ -150,7 +113,7 @@ class Parallel:
             degrees=tuple(
                 (kind, degree)
                 for kind, degree in found
-                if degree > 1 or _OFFLOAD in kind or (offloaded and kind == FSDP)
+                if degree > 1 or OFFLOAD in kind or (offloaded and kind == FSDP)
             ),
             pipeline=pipelines[0] if pipelines else None,
             offloads_shards=bool(offloaded),
@@ -182,6 +145,10 @@ class Parallel:
         return str(self) if self else ""
 
     @property
+    def _kinds(self) -> tuple[Kind, ...]:
+        return tuple(PARALLEL_KINDS[kind] for kind, _ in self.degrees)
+
+    @property
     def num_ranks(self) -> int:
         return math.prod(degree for _, degree in self.degrees)
 
@@ -196,7 +163,7 @@ class Parallel:
 
         Of a script that is not known, and counted as one.
         """
-        return math.prod(degree for kind, degree in self.degrees if kind not in (CP, TP, PP, SCRIPT))
+        return math.prod(degree for kind, degree in self.degrees if not PARALLEL_KINDS[kind].shares_batches)
 
     @property
     def num_batches(self) -> int:
@@ -216,7 +183,7 @@ class Parallel:
     @property
     def shards(self) -> bool:
         """Whether ranks have parts of parameters, or of samples; of those of `fsdp1+no-shard` as well."""
-        return any(kind not in (DDP, SCRIPT) for kind, _ in self.degrees)
+        return any(kind.shards for kind in self._kinds)
 
     @property
     def has_ddp(self) -> bool:
@@ -226,7 +193,7 @@ class Parallel:
     @property
     def casts(self) -> bool:
         """Whether what shards casts parameters itself where the precision is mixed: no autocast."""
-        return self.degree(FSDP) > 1 or self.fsdp1 is not None or self.zero is not None
+        return any(kind.casts for kind in self._kinds)
 
     @property
     def fsdp1(self) -> str | None:
@@ -246,7 +213,7 @@ class Parallel:
     @property
     def can_be_measured(self) -> bool:
         """Whether the ranks can be run together, and not predicted alone."""
-        return not self.offloads and self.degree(CP) == 1
+        return not self.offloads and all(kind.can_be_measured for kind in self._kinds)
 
     def place(self, rank: int) -> dict[str, int]:
         """Where a rank is in the mesh: its number in each dimension, by the kind of parallelism."""
@@ -255,6 +222,14 @@ class Parallel:
             rank, found[kind] = divmod(rank, degree)
         if CP in found and FSDP in found:
             found[FSDP_CP] = found[FSDP] * self.degree(CP) + found[CP]
+        return found
+
+    def replica(self, rank: int) -> int:
+        """Which of the `num_replicas` that have batches of their own a rank belongs to."""
+        place, found = self.place(rank), 0
+        for kind, degree in self.degrees:
+            if not PARALLEL_KINDS[kind].shares_batches:
+                found = found * degree + place[kind]
         return found
 
     def degree(self, kind: str) -> int:
@@ -271,7 +246,7 @@ class Parallel:
         said = (
             (f"hsdp:{replicas}x{degree}" if kind == FSDP and replicas > 1 else _as_typed(kind, degree))
             + (str(self.pipeline or "") if kind == PP else "")
-            + (_OFFLOAD if kind == FSDP and self.offloads_shards else "")
+            + (OFFLOAD if kind == FSDP and self.offloads_shards else "")
             for kind, degree in self.degrees
             if kind != REPLICATE
         )
@@ -279,7 +254,7 @@ class Parallel:
 
 
 def _place_in_mesh(degree: tuple[str, int]) -> int:
-    return list(PARALLEL_KINDS).index(degree[0])
+    return MESH.index(degree[0]) if degree[0] in MESH else 0
 
 
 def _as_typed(kind: str, degree: int) -> str:

@@ -355,7 +355,7 @@ class Trace:
         parallel: how they share the work, `fsdp:8`, or `script:8` as their script has it; empty with
             `DistributedDataParallel`.
         rank: which of those ranks the step is of; 0 with `DistributedDataParallel`, whose ranks are alike.
-        alike_ranks: the kinds of ranks that there are; empty where all are alike.
+        alike_ranks: the kinds of ranks that there are; empty where all are alike, or that was not asked for.
         communicators: of a script's ranks, how many each process group has that exchanges anything.
         versions: of what shaped the trace (torch, the recorder).
         tensors: of the first step's forward pass, in their order, where the list was asked for.

@@ -95,6 +95,7 @@ class Predictor:
                 num_threads=num_threads,
                 with_tensors=with_tensors,
                 with_calls=with_calls,
+                with_alike_ranks=setup.rank is None,
             ),
         )
         self._all_ranks: AllRanks | None = (

@@ -32,6 +32,7 @@ class Traces:
     Args:
         workload, run, setup, emit, for_host, num_threads, with_tensors, with_calls: see
             `autofit.predict.predictor.Predictor`.
+        with_alike_ranks: traces also say which ranks differ.
 
     Attributes:
         sources: the user's files that the workload used, path → digest; None as long as no worker
@@ -49,6 +50,7 @@ class Traces:
         num_threads: int | None = None,
         with_tensors: bool = False,
         with_calls: bool = False,
+        with_alike_ranks: bool = False,
     ) -> None:
         self._workload = workload
         self._run = run
@@ -58,6 +60,7 @@ class Traces:
         self._num_threads = num_threads
         self._with_tensors = with_tensors
         self._with_calls = with_calls
+        self._with_alike_ranks = with_alike_ranks
         self._traces: dict[tuple[Knobs, int], Trace] = {}
         self._untraceable: dict[tuple[Knobs, int], WorkloadFailedError] = {}
         self._ahead: TracesAhead | None = None
@@ -139,6 +142,7 @@ class Traces:
                 num_threads=self._num_threads,
                 with_tensors=self._with_tensors,
                 with_calls=self._with_calls,
+                with_alike_ranks=self._with_alike_ranks,
             )
         except ValueError as error:
             raise UsageError(str(error)) from error

@@ -14,8 +14,9 @@ from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths_file import lengths
 from workers.knobs import KNOBS, Knob
 from workers.knobs.knob import Read, switch, whole_number
+from workers.parallel_kinds import PARALLEL_FORMS
 from workers.scripts.launcher_commands import LAUNCHERS
-from workers.setup import MODES, MOST_RANKS, PARALLEL_FORMS, Parallel
+from workers.setup import MODES, MOST_RANKS, Parallel
 
 DEVICES = ("auto", "cuda", "cpu")
 PROBES = ("auto", "predict", "measure")

@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from workers.setup import FSDP, PARALLEL_KINDS, REPLICATE, SCRIPT, Parallel
+from workers.parallel_kinds import FSDP, PARALLEL_KINDS, REPLICATE, SCRIPT
+from workers.setup import Parallel
 
 NAME = "parallel"  # of `--search`
 _HSDP = "hsdp"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from workers.knobs import KNOBS, Knobs
-from workers.setup import PARALLEL_KINDS, WORST, Parallel
+from workers.parallel_kinds import PARALLEL_KINDS
+from workers.setup import WORST, Parallel
 
 
 def in_words(knob: str, value: object) -> str:
@@ -90,7 +91,7 @@ def configuration(
 
 def ranks_in_words(parallel: Parallel) -> str:
     """`one of 8 ranks of fully_shard`."""
-    kinds = [PARALLEL_KINDS[kind] for kind, _ in parallel.degrees]
+    kinds = [PARALLEL_KINDS[kind].in_words for kind, _ in parallel.degrees]
     of = kinds[0] if len(kinds) == 1 else str(parallel)
     return f"one of {parallel.num_ranks} ranks of {of}"
 

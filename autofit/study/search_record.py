@@ -16,9 +16,10 @@ from autofit.search.choice import Configuration
 from autofit.search.space import SearchSpace
 from autofit.study.damage import DAMAGED, UNREADABLE, DamagedError, NewerError
 from workers.knobs import Knobs
+from workers.parallel_kinds import DDP
 from workers.plain import from_plain
 from workers.protocol import PROTOCOL_VERSION, Probe, TrialSpec, WorkloadRef
-from workers.setup import DDP, LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
+from workers.setup import LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
 
 SETTINGS = "autofit_settings"  # of a study: what decides its outcomes
 OPENED = "autofit_opened"  # of a study: for whom it was opened last, and when

@@ -19,9 +19,10 @@ from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import in_words, setting_names, varied_knobs
 from autofit.units import format_bytes
 from workers.knobs import Knobs
+from workers.parallel_kinds import DDP
 from workers.plain import from_plain
 from workers.protocol import Device, Evidence, TrialOutcome
-from workers.setup import DDP, TYPICAL, WORST, Parallel
+from workers.setup import TYPICAL, WORST, Parallel
 
 TUNE_SCHEMA = "autofit.tune/1"
 TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"

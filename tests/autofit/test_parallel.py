@@ -18,8 +18,9 @@ from autofit.report.answer import answer_in_words
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.target import Target, resolve_target
 from autofit.tuning.result import TuneResult
+from workers.parallel_kinds import PARALLEL_FORMS
 from workers.protocol import Probe, TrialSpec, WorkloadRef
-from workers.setup import PARALLEL_FORMS, Parallel, Setup
+from workers.setup import Parallel, Setup
 
 MODEL = "davenet-audio"
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
@@ -174,6 +175,7 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
         ({"parallel": "zero3:1+offload"}, r"zero3:1\+offload: at least 2 ranks train together"),
         ({"parallel": "fsdp:1+offload"}, "fsdp:1: at least 2 ranks train together"),
         ({"parallel": "cp:2,tp:2"}, "cp:2,tp:2: cp goes with fsdp and no other kind, as in fsdp:4,cp:2"),
+        ({"parallel": "ep:2,tp:2"}, "ep:2,tp:2: ep goes with fsdp and hsdp and no other kind, as in fsdp:4,"),
         ({"parallel": "tp:4+offload"}, r"'tp:4\+offload' is not ddp:N.*fsdp:N\+offload"),
         ({"parallel": "hsdp:2x1"}, "hsdp of one shard shards nothing: use ddp:N"),
         ({"parallel": "hsdp:2x0"}, "'hsdp:2x0' is not ddp:N"),

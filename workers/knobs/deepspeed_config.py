@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from workers.knobs.setting import Knobs
-from workers.setup import Zero
+from workers.parallel_kinds import Zero
 
 # Both mixed precisions keep weights of float32 beside those that are computed with, of a rank's part alone.
 PRECISION_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {

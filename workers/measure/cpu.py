@@ -16,7 +16,8 @@ from pathlib import Path
 
 import torch
 
-from workers.apply import ranks, setting
+from workers.apply import setting
+from workers.apply.parallel import meeting
 from workers.errors import InvalidTrialError
 from workers.measure import steps
 from workers.measure.allocator_peak import allocator_peak_bytes
@@ -179,13 +180,13 @@ def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Pr
 
 def _settled_step(trial: steps.Trial) -> None:
     trial.step()
-    ranks.settle()
+    meeting.settle()
 
 
 def _demand_time(spec: TrialSpec, progress: steps.Progress) -> None:
     elapsed_seconds = time.monotonic() - progress.begin
     needed_seconds = _STEPS_OF_TIME * (progress.median_step_seconds or 0.0) + _START_SECONDS
-    if not ranks.agreed(elapsed_seconds + needed_seconds <= spec.deadline_seconds):
+    if not meeting.agreed(elapsed_seconds + needed_seconds <= spec.deadline_seconds):
         raise TimeoutError("the deadline is too near for another step")
 
 

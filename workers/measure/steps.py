@@ -11,8 +11,10 @@ from typing import Any, Protocol
 
 import torch
 
-from workers.apply import process_state, ranks, setting
+from workers.apply import process_state, setting
 from workers.apply.compiling import what_was_compiled
+from workers.apply.parallel.ddp import bucket_bytes
+from workers.apply.parallel.ranks import Ranks
 from workers.conv.lowerings.intercept import Rewriting
 from workers.errors import InvalidTrialError
 from workers.measure import after_steps
@@ -143,21 +145,24 @@ class Trial:
         self._workload, self._spec, self._device = workload, spec, device
         self._meter, self._progress = meter, progress
         progress.enter("build")
+        ranks = Ranks(spec.setup.parallel)
         ranks.require_applicable(spec, workload)
         ranks.join(spec, device)
         self._autocast = setting.autocast_factory(spec.knobs, device.type, spec.setup.parallel)
         self._scaler = setting.make_scaler(spec.knobs, device.type)
         training = workload.mode == "train"
         model = setting.converted_model(workload.build_model(), spec.knobs)
-        model = ranks.placed(model, spec, device, workload).train(training)
+        model = ranks.placed(model, spec.knobs, device, workload).train(training)
         if rewriting is not None:
             rewriting.follow(model)
-        self._model = ranks.wrapped(model, spec)
+        self._model = ranks.wrapped(model, spec.seed)
         self._optimizer: Optimizers | None = None
         if training:
             make = make_in_backward if spec.knobs.optimizer_in_backward else make_optimizers
             self._optimizer = make(workload, model, spec.knobs.optimizer_impl)
-        self._workload, self._optimizer = ranks.trained(workload, model, self._optimizer, spec)
+            engine = ranks.engine(model, self._optimizer, spec.knobs, spec.batch_size)
+            if engine is not None:
+                self._workload, self._optimizer = engine.stepped(workload), engine.optimizer
 
     def take_steps(self) -> None:
         """Runs warm-up and steps under the meter.
@@ -222,7 +227,7 @@ class Trial:
     @property
     def bytes_out_of_sight(self) -> int:
         """Memory between the steps that no tensor which the interpreter knows has."""
-        return ranks.bucket_bytes(self._model)
+        return bucket_bytes(self._model)
 
     def drop_gradients(self) -> None:
         """Drops what a training step would drop first, so that what the next one keeps can be told."""

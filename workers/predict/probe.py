@@ -12,10 +12,12 @@ import torch.fx.experimental.symbolic_shapes  # fake tensors import it with thei
 
 from workers import conv
 from workers.allocator import AllocatorSettings
-from workers.apply import context, pipelining, process_state, ranks, setting, sharding, zero
-from workers.apply.alike_ranks import alike_ranks
+from workers.apply import process_state, setting
 from workers.apply.base import quantize
 from workers.apply.compiling import require_compilable
+from workers.apply.parallel.alike_ranks import alike_ranks
+from workers.apply.parallel.ranks import Ranks, require_one_kind, require_one_mesh
+from workers.apply.parallel.strategy import Engine
 from workers.errors import UnsupportedError
 from workers.knobs import Knobs
 from workers.knobs.base import QUANTIZATIONS
@@ -50,12 +52,11 @@ from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.sharding import followed as sharding_followed
 from workers.predict.recording.stream_watch import StreamWatch
 from workers.predict.recording.tensor_list import TensorList
-from workers.predict.recording.zero import held
 from workers.predict.values.decisions import Decisions, begin
 from workers.process.garbage import importing, without_collections
 from workers.process.heart import LastWord, unsaid
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
-from workers.setup import GENERATE, PP
+from workers.setup import GENERATE
 from workers.trace import Category, Trace
 from workers.workload.in_backward import make_in_backward
 from workers.workload.optimizers import make_optimizers, require_library
@@ -182,6 +183,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
     kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
     workload = with_overrides(workload, spec.knobs, spec.setup)
+    ranks = Ranks(spec.setup.parallel)
     ranks.require_applicable(spec, workload)
     streams.begin_program(StreamWatch(recorder))
     pinned.begin_program()
@@ -196,7 +198,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         process_state.kept(torch.device("cpu")),  # later predictions share the process
         setting.switched(spec.knobs, device_kind),
         mode,
-        _among_ranks(spec, recorder),
+        _among_ranks(spec, ranks, recorder),
         torch.autograd.set_multithreading_enabled(False),
     ):
         if spec.is_for_host:
@@ -204,16 +206,11 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         recorder.mark("model")
         recorder.category = Category.PARAMETER
         asking.offer_for(spec.knobs)
-        model = _built(workload, spec, mode)
+        model = _built(workload, spec, ranks, mode)
         model.train(training)
         parallel = _parallel(spec, model, mode=mode, recorder=recorder) if training else None
-        optimizer = None
-        if training:
-            if isinstance(workload.optimizer, str):
-                with fake_gpu.unseen():
-                    require_library(workload.optimizer)
-            optimizer = _optimizers(workload, model, spec.knobs, recorder)
-        engine = _engine(spec, model, optimizer, mode=mode, recorder=recorder)
+        optimizer = _optimizers(workload, model, spec.knobs, recorder) if training else None
+        engine = _engine(spec, ranks, model, optimizer, mode=mode, recorder=recorder)
         generation: TracedGeneration | None = None
         step = _TracedStep(
             spec,
@@ -222,7 +219,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             tensors=tensors,
             workload=workload,
             model=model,
-            optimizer=optimizer if engine is None else engine.basic_optimizer,
+            ranks=ranks,
+            optimizer=optimizer if engine is None else engine.optimizer,
             engine=engine,
         )
         with recorder.following(model), _wrapping_weights_again(spec, mode):
@@ -246,7 +244,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         num_ranks=spec.setup.num_ranks,
         parallel=str(spec.setup.parallel) if spec.setup.parallel.shards else "",
         rank=spec.setup.rank or 0,
-        alike_ranks=alike_ranks(model, spec.setup.parallel) if spec.setup.parallel.shards else (),
+        alike_ranks=alike_ranks(model, spec.setup.parallel) if spec.with_alike_ranks else (),
         knobs=spec.knobs,
         allocations=tuple(recorder.allocations),
         events=recorder.events(),
@@ -259,8 +257,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         sample=sample_size(workload, spec.knobs.seq_len),
         host_waits=tuple(recorder.order.host_waits),
         notes=(
-            *context.notes(spec.setup.parallel),
-            *sharding.notes(model, spec.setup.parallel, spec.knobs.precision),
+            *ranks.notes(model, spec.knobs.precision),
             *decisions.notes,
             *mode.notes,
             *asking.notes(),
@@ -273,6 +270,9 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
 
 
 def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, recorder: Recorder) -> Optimizers:
+    if isinstance(workload.optimizer, str):
+        with fake_gpu.unseen():
+            require_library(workload.optimizer)
     if not knobs.optimizer_in_backward:
         return make_optimizers(workload, model, knobs.optimizer_impl)
 
@@ -293,7 +293,7 @@ def _left_out(workload: Workload) -> tuple[str, ...]:
 
 
 @contextmanager
-def _among_ranks(spec: TrialSpec, recorder: Recorder) -> Iterator[None]:
+def _among_ranks(spec: TrialSpec, ranks: Ranks, recorder: Recorder) -> Iterator[None]:
     """Joins the others of a rank whose model is sharded; of `DataParallel` there is nobody to meet."""
     setup = spec.setup
     if not setup.parallel.shards:
@@ -302,9 +302,8 @@ def _among_ranks(spec: TrialSpec, recorder: Recorder) -> Iterator[None]:
     group.install()
     with ExitStack() as kept:
         kept.enter_context(group.joined(setup.num_ranks, setup.rank or 0))
-        if setup.parallel.zero is not None:
-            kept.enter_context(zero.joined("cpu" if spec.is_for_host else "cuda"))
-        kept.enter_context(sharding_followed(recorder, has_zero=setup.parallel.zero is not None))
+        kept.enter_context(ranks.joined("cpu" if spec.is_for_host else "cuda"))
+        kept.enter_context(sharding_followed(recorder, ranks.followed))
         yield
 
 
@@ -317,24 +316,23 @@ def _wrapping_weights_again(spec: TrialSpec, mode: FakeDeviceMode) -> AbstractCo
 
 def _engine(
     spec: TrialSpec,
+    ranks: Ranks,
     model: torch.nn.Module,
     optimizer: Optimizers | None,
     *,
     mode: FakeDeviceMode,
     recorder: Recorder,
-) -> Any:
-    """DeepSpeed's engine of this rank; None where it does not shard."""
-    parallel = spec.setup.parallel
-    if parallel.zero is None:
+) -> Engine | None:
+    """What trains the model in the place of its optimizers, if anything does."""
+    if optimizer is None or not ranks.brings_model:
         return None
-    assert optimizer is not None
     recorder.category = Category.OTHER
     with mode.in_step():
-        return zero.engine(model, optimizer, parallel, spec.knobs, spec.batch_size)
+        return ranks.engine(model, optimizer, spec.knobs, spec.batch_size)
 
 
-def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.nn.Module:
-    """The model under its knobs, on the device."""
+def _built(workload: Workload, spec: TrialSpec, ranks: Ranks, mode: FakeDeviceMode) -> torch.nn.Module:
+    """The model under its knobs, on the device; what trains it brings it there itself, if it does."""
     shards = spec.setup.parallel.shards
     # Most of it is what libraries import by the way, none of which is garbage.
     with without_collections(), fake_device.parameters_diverted(mode):
@@ -343,35 +341,28 @@ def _built(workload: Workload, spec: TrialSpec, mode: FakeDeviceMode) -> torch.n
             fake_device.move_to_device(mode, model, then=quantize)
         elif spec.knobs.base in QUANTIZATIONS:
             fake_device.quantize_before_sharding(mode, model)
-        model = setting.adapted_model(model, spec.knobs, shards=shards)
-        if (pipeline := spec.setup.parallel.pipeline) is not None:
-            model = pipelining.cut(
-                model, pipeline, spec.setup.parallel.place(spec.setup.rank or 0)[PP], workload
-            )
+        model = ranks.cut(setting.adapted_model(model, spec.knobs, shards=shards), workload)
     if isinstance(mode, fake_gpu.FakeGpuMode):
         mode.offloads = spec.setup.parallel.offloads
-    # DeepSpeed's engine brings it there itself, once there is an optimizer.
-    return _sharded(workload, spec, model, mode) if shards and spec.setup.parallel.zero is None else model
+    return _spread(workload, spec, ranks, model, mode) if shards and not ranks.brings_model else model
 
 
-def _sharded(
-    workload: Workload, spec: TrialSpec, model: torch.nn.Module, mode: FakeDeviceMode
+def _spread(
+    workload: Workload, spec: TrialSpec, ranks: Ranks, model: torch.nn.Module, mode: FakeDeviceMode
 ) -> torch.nn.Module:
     """This rank's part of a model; on a GPU a model comes from the host, one part after the other."""
     if not spec.is_for_host:
         fake_device.move_buffers(mode, model)
     with mode.in_step(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="It seems like you did not set/select the default device")
-        model = sharding.sharded(
-            model, spec.setup.parallel, device_kind=mode.device.type, precision=spec.knobs.precision
-        )
+        model = ranks.spread(model, device_kind=mode.device.type, precision=spec.knobs.precision)
     if workload.mode == "train" and spec.knobs.clip_grad_norm is not None:
-        sharding.require_one_mesh(model, spec.setup.parallel)
+        require_one_mesh(model, spec.setup.parallel)
     if not spec.is_for_host and not spec.setup.parallel.offloads:
         fake_device.move_to_device(mode, model)  # what no rank shares with another
         is_named = workload.mode == "train" and isinstance(workload.optimizer, str)
         if is_named and spec.knobs.optimizer_impl != "loop" and not spec.knobs.optimizer_in_backward:
-            sharding.require_one_kind(model, spec.setup.parallel)
+            require_one_kind(model, spec.setup.parallel)
     return model
 
 
@@ -395,12 +386,13 @@ class _TracedStep:
         recorder: Recorder,
         tensors: TensorList | None,
         workload: Workload,
+        ranks: Ranks,
         model: torch.nn.Module,
         optimizer: Optimizers | None,
-        engine: Any,
+        engine: Engine | None,
     ) -> None:
         if engine is not None:
-            workload = zero.stepped(workload, engine, self._begin_phase)
+            workload = engine.stepped(workload, self._begin_phase)
         self._spec = spec
         self._mode = mode
         self._recorder = recorder
@@ -411,7 +403,7 @@ class _TracedStep:
         self._engine = engine
         self._autocast = setting.autocast_factory(spec.knobs, mode.device.type, spec.setup.parallel)
         self._scaler = setting.make_scaler(spec.knobs, mode.device.type)
-        self._context = context.Context(model, spec.setup.parallel, mode.device.type)
+        self._sharing = ranks.sharing(model, mode.device.type)
         self._number = 0
         self._part = WHOLE
 
@@ -428,7 +420,7 @@ class _TracedStep:
         recorder.recategorize(model.parameters(), Category.PARAMETER)  # flattened again in the step
         recorder.recategorize(gradients(model.parameters()), Category.GRADIENT)
         recorder.recategorize(states(optimizer), Category.OPTIMIZER_STATE)
-        for tensors, category in () if self._engine is None else held(self._engine):
+        for tensors, category in () if self._engine is None else self._engine.held():
             recorder.recategorize(tensors, category)
 
     def _run_part(self) -> None:
@@ -442,7 +434,7 @@ class _TracedStep:
             )
         with self._mode.in_step():
             batch = self._mode.taken_in(batch)
-            with self._context.sharing(batch):
+            with self._sharing(batch):
                 self._take(batch)
 
     def _take(self, batch: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -62,7 +62,18 @@ def parts_of_step(spec: TrialSpec) -> tuple[Part, ...]:
 
 
 class ScheduledModel(torch.nn.Module):
-    """A model with a schedule of its own for forward and backward, such as the stages of a pipeline."""
+    """A model with a schedule of its own for forward and backward, such as the stages of a pipeline.
+
+    Attributes:
+        casts_to: what it computes in, where that is not the type of its parameters.
+    """
+
+    casts_to: torch.dtype | None = None
+
+    @property
+    def parts(self) -> tuple[tuple[torch.nn.Module, Sequence[torch.nn.Module]], ...]:
+        """What is run by itself, each with its repeated blocks."""
+        raise NotImplementedError
 
     def forward_backward(self, batch: Any, *, autocast: AutocastFactory, phase: PhaseHook) -> None:
         """Leaves the gradients of a batch; says when each pass begins."""

@@ -13,10 +13,11 @@ from workers.knobs import KNOBS, Knobs
 from workers.knobs.base import QUANTIZATIONS
 from workers.knobs.deepspeed_config import deepspeed_config
 from workers.knobs.optimizer import NAMED, NamedOptimizer
+from workers.parallel_kinds import CP, DDP, EP, FSDP, PP, REPLICATE, TP, Zero
 from workers.pipeline import Pipeline
 from workers.protocol import ScriptCall
 from workers.scripts.launcher_commands import launcher_command
-from workers.setup import ALONE, CP, DDP, FSDP, PP, REPLICATE, TP, Parallel, Zero
+from workers.setup import ALONE, Parallel
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
 _IMPLEMENTATIONS = {
@@ -96,7 +97,8 @@ def _sampler(parallel: Parallel) -> str:
     """What gives ranks batches of their own; those of spread tensors, a context or a pipeline share one."""
     if parallel.num_replicas == 1:
         return ""
-    shared, num_stages = parallel.degree(TP) * parallel.degree(CP), parallel.degree(PP)
+    num_stages = parallel.degree(PP)
+    shared = parallel.num_ranks // parallel.num_replicas // num_stages
     rank = "rank=torch.distributed.get_rank()"
     rank += f" % {parallel.num_ranks // num_stages}" if num_stages > 1 else ""
     rank += f" // {shared}" if shared > 1 else ""
@@ -126,8 +128,7 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
     if parallel.has_ddp:
         ranks = f'process_group=mesh["{CP}"].get_group()'
         yield f"model = torch.nn.parallel.DistributedDataParallel(model, {ranks})"
-    if parallel.degree(TP) > 1:
-        yield f'# tensor parallelism by the plan of the model, on mesh["{TP}"]'
+    yield from _lines_of_plans(parallel)
     if parallel.degree(FSDP) > 1:
         mesh = f'mesh["{REPLICATE}", "{FSDP}"]' if parallel.degree(REPLICATE) > 1 else f'mesh["{FSDP}"]'
         if parallel.degree(CP) > 1:  # which both share parameters out
@@ -144,6 +145,16 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
         yield f"    torch.distributed.fsdp.fully_shard(module, mesh={mesh}{policy})"
     if parallel.pipeline is not None:
         yield from _lines_of_pipeline(parallel.pipeline, device_kind)
+
+
+def _lines_of_plans(parallel: Parallel) -> Iterator[str]:
+    """Those of what a model says itself how it is spread."""
+    if parallel.degree(TP) > 1:
+        yield f'# tensor parallelism by the plan of the model, on mesh["{TP}"]'
+    if parallel.degree(EP) > 1:
+        arguments = f'model, mesh["{EP}"], mesh["{EP}"], plan, ep_implementation="all_reduce"'
+        yield "# plan: model.ep_plan, with the numbers of layers in the place of *"
+        yield f"transformers.distributed.expert_parallel.apply_expert_parallelism({arguments})"
 
 
 def _lines_of_pipeline(pipeline: Pipeline, device_kind: str) -> Iterator[str]:

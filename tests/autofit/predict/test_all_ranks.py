@@ -27,6 +27,7 @@ def of_ranks(workload: WorkloadRef, worker: Any, make_trace: Any) -> Predictor:
 
     def run(spec: TrialSpec) -> TrialOutcome:
         assert spec.setup.rank is not None
+        assert spec.with_alike_ranks is (spec.setup.rank == 0)  # which takes as long as there are ranks
         trace = make_trace(spec.batch_size, num_extra={0: 0, 1: 4, 3: 2}[spec.setup.rank])
         named: Trace = dataclasses.replace(
             trace, num_ranks=4, parallel="fsdp:4", rank=spec.setup.rank, alike_ranks=KINDS

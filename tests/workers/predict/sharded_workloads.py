@@ -21,10 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from workers.apply import pipelining, setting, zero
-from workers.apply.sharding import sharded
+from workers.apply import setting
+from workers.apply.parallel.ranks import Ranks
 from workers.knobs import Knobs
-from workers.setup import FSDP, Parallel
+from workers.parallel_kinds import FSDP
+from workers.setup import Parallel
 from workers.workload.libraries.importing import imported
 from workers.workload.optimizers import make_optimizers
 from workers.workload.step import Part, train_step
@@ -175,6 +176,16 @@ def _llama(**changes: Any) -> nn.Module:
     return transformers.LlamaForCausalLM(config)
 
 
+def _mixtral(**changes: Any) -> nn.Module:
+    transformers = imported("transformers", "mixtral")
+    config = transformers.MixtralConfig(
+        vocab_size=VOCABULARY, hidden_size=128, intermediate_size=256, num_hidden_layers=3,
+        num_attention_heads=8, num_key_value_heads=4, max_position_embeddings=64, attn_implementation="eager",
+        num_local_experts=4, num_experts_per_tok=2, use_cache=False, **changes,
+    )  # fmt: skip
+    return transformers.MixtralForCausalLM(config)
+
+
 def _tokens(batch_size: int, device: torch.device) -> Tensor:
     return torch.randint(VOCABULARY, (batch_size, TOKENS), device=device)
 
@@ -197,6 +208,7 @@ _sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=False)
 _language = functools.partial(Workload, make_batch=_tokens, loss=_next_tokens, optimizer=_sgd)
 gpt = _language(build_model=Gpt)
 llama = _language(build_model=_llama)
+mixtral = _language(build_model=_mixtral)
 
 
 @dataclasses.dataclass
@@ -290,11 +302,14 @@ def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
         profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler,
         ExitStack() as kept,
     ):
-        model = _model_of_a_rank(workload, parallel)
+        ranks = Ranks(parallel)
+        model = ranks.cut(workload.build_model(), workload)
+        if not ranks.brings_model:
+            model = ranks.wrapped(ranks.spread(model, device_kind="cpu"))
         optimizer = make_optimizers(workload, model)
-        if parallel.zero is not None:
-            kept.enter_context(zero.joined("cpu"))
-            workload = zero.stepped(workload, zero.engine(model, optimizer, parallel, Knobs(), BATCH_SIZE))
+        kept.enter_context(ranks.joined("cpu"))
+        engine = ranks.engine(model, optimizer, Knobs(), BATCH_SIZE)
+        workload = workload if engine is None else engine.stepped(workload)
         num_samples = BATCH_SIZE * parallel.num_microbatches
         gc.collect()
         with torch.profiler.record_function(STEPS):
@@ -311,23 +326,13 @@ def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
     ]
 
 
-def _model_of_a_rank(workload: Workload, parallel: Parallel) -> nn.Module:
-    model = workload.build_model()
-    if parallel.pipeline is not None:
-        place = parallel.place(distributed.get_rank())["pp"]
-        model = pipelining.cut(model, parallel.pipeline, place, workload)
-    if parallel.has_ddp:
-        return nn.parallel.DistributedDataParallel(model)
-    return model if parallel.zero is not None else sharded(model, parallel, device_kind="cpu")
-
-
 def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> list[int]:
     """Bytes of what lives at most in each of two steps, as PyTorch's own tracker counts it."""
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker
 
     model = setting.converted_model(workload.build_model(), knobs)
-    model = sharded(model, parallel, device_kind="cpu", precision=knobs.precision)
+    model = Ranks(parallel).spread(model, device_kind="cpu", precision=knobs.precision)
     optimizer = make_optimizers(workload, model)
     tracker: Any
     if parallel.degree(FSDP) > 1:

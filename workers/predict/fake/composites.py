@@ -313,13 +313,14 @@ def _safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> T
     return output.masked_fill_(aten.isneginf(self).all(dim, True), 0.0)
 
 
-# FunctionsManual.cpp, `value_selecting_reduction_backward` and `index_select_backward`, and
-# TensorAdvancedIndexing.cpp, `gather_backward`: into fresh zeros, in place unless a tensor is like a
+# FunctionsManual.cpp, `value_selecting_reduction_backward`, `index_select_backward` and `index_backward`,
+# and TensorAdvancedIndexing.cpp, `gather_backward`: into fresh zeros, in place unless a tensor is like a
 # subclass, as fake ones are (`areAnyTensorSubclassLike`).
 _IN_PLACE_IN_BACKWARD: dict[Any, Any] = {
     aten.scatter.src: aten.scatter_.src,
     aten.scatter_add.default: aten.scatter_add_.default,
     aten.index_add.default: aten.index_add_.default,
+    aten.index_put.default: aten.index_put_.default,
 }
 
 

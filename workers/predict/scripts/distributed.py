@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from workers.apply.parallel import ddp, fsdp, fsdp1
 from workers.predict.fake.devices import GPU
 from workers.predict.fake.ranks import group
 from workers.predict.recording.communicators import Communicators
@@ -19,6 +20,8 @@ from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.sharding import followed as sharding_followed
 from workers.scripts.ranks import Ranks
 from workers.workload.libraries.finders import when_imported
+
+_FOLLOWED = (ddp, fsdp, fsdp1)  # PyTorch's own, which are there whatever a script imports
 
 
 def install(ranks: Ranks, recorder: Recorder, communicators: Communicators) -> None:
@@ -39,7 +42,7 @@ def install(ranks: Ranks, recorder: Recorder, communicators: Communicators) -> N
     def joined(*, is_eager: bool) -> None:
         ranks.joined(distributed.get_world_size(), distributed.get_rank())
         communicators.are_eager = is_eager
-        kept.enter_context(sharding_followed(recorder))
+        kept.enter_context(sharding_followed(recorder, (kind.STRATEGY.followed() for kind in _FOLLOWED)))
 
     group.on_join(joined)
     # Sizes of other ranks' parameters would be compared, which are this one's own.

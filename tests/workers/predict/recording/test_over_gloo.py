@@ -29,6 +29,7 @@ RUNS = (
     "llama=fsdp1:2+grad-op",
     "perceptrons=tp:2",
     "llama=tp:2",
+    "mixtral=ep:2",
     "gpt=pp:2",
     "llama=pp:2+gpipe+3",
     "five_perceptrons=pp:2+interleaved1f1b",

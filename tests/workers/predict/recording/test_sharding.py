@@ -17,7 +17,7 @@ from tests.workers.predict.test_against_cpu import canonical
 from workers.knobs import Knobs
 from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.setup import Parallel, Setup
-from workers.trace import Allocation, Category, Trace
+from workers.trace import AlikeRanks, Allocation, Category, Trace
 
 FILE = Path(__file__).parents[1] / "sharded_workloads.py"
 # Below are what kernels of the CPU take for themselves, and numbers that ranks exchange.
@@ -33,6 +33,8 @@ RUNS = {
     "llama=tp:2": BOTH,
     "llama=hsdp:2x2": BOTH,
     "llama=fsdp:2,tp:2": BOTH,
+    "mixtral=ep:2": BOTH,
+    "mixtral=fsdp:2,ep:2": BOTH,
     "gpt=fsdp1:2": BOTH,
     "llama=fsdp1:2": BOTH,
     "gpt=fsdp1:2+grad-op": BOTH,
@@ -63,6 +65,7 @@ def predicted(
     *,
     probe: Probe = Probe.PREDICT,
     num_threads: int | None = None,
+    with_alike_ranks: bool = False,
     **knobs,
 ) -> TrialOutcome:
     return workers.run(
@@ -74,6 +77,7 @@ def predicted(
             num_threads=num_threads,
             setup=Setup(parallel=Parallel.parse(parallel), rank=rank, mode=knobs.pop("mode", None)),
             knobs=Knobs(**knobs),
+            with_alike_ranks=with_alike_ranks,
         )
     )
 
@@ -212,6 +216,28 @@ def test_each_stage_has_its_blocks_and_the_ends_what_comes_before_and_after():
     assert not any("lm_head" in module or "h.2" in module for module in first | middle)
 
 
+def test_a_rank_has_its_experts_and_whatever_else_there_is():
+    """Of 3 layers, in float32: 4 experts of 128 x (512 + 256) numbers each, half of them a rank's."""
+    alone, dealt = trace_of("mixtral", "ddp:1"), trace_of("mixtral", "ep:2", rank=1)
+    of_experts = 3 * 4 * 128 * (512 + 256) * 4
+    for category in (Category.PARAMETER, Category.OPTIMIZER_STATE, Category.GRADIENT):
+        assert live_bytes(alone, category) - live_bytes(dealt, category) == of_experts // 2
+    assert "experts are dealt out over 2 ranks that share a batch" in dealt.notes[0]
+
+
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"precision": "amp-bf16", "optimizer": "adamw"},
+        {"precision": "bf16", "checkpointing": "blocks"},
+        {"mode": "infer"},
+    ],
+)
+def test_experts_are_dealt_out_under_every_precision_and_sharded_beside(knobs):
+    outcome = predicted("mixtral", "fsdp:2,ep:2", rank=3, **knobs)
+    assert outcome.verdict is Verdict.FITS, outcome.error
+
+
 def test_stages_hold_as_many_microbatches_as_their_schedule_has_in_flight():
     def activations(parallel: str, rank: int) -> int:
         return most_live(trace_of("gpt", parallel, rank=rank), Category.ACTIVATION)
@@ -247,6 +273,14 @@ def test_the_last_rank_has_no_more_than_the_first():
         live_bytes(trace_of("llama", "fsdp:3", rank=rank), Category.OPTIMIZER_STATE) for rank in (0, 2)
     )
     assert 0 < last < first
+
+
+def test_which_ranks_differ_is_said_where_it_is_asked_for():
+    def kinds(**options) -> tuple[AlikeRanks, ...]:
+        return Trace.from_json(predicted("llama", "fsdp:3", **options).trace_json).alike_ranks
+
+    assert not kinds()
+    assert [each.first for each in kinds(with_alike_ranks=True)] == [0, 2]
 
 
 def test_strategies_of_the_first_fsdp_keep_what_they_say():
@@ -330,6 +364,22 @@ def test_gradients_are_clipped_and_steps_taken_under_every_precision(precision, 
     ("name", "parallel", "knobs", "message"),
     [
         ("gpt", "tp:2", {}, "--parallel tp: Gpt has no plan for it"),
+        ("gpt", "ep:2", {}, "--parallel ep deals out the experts of models of transformers, and Gpt is none"),
+        ("llama", "ep:2", {}, "--parallel ep: LlamaForCausalLM has no experts of which transformers has a"),
+        ("mixtral", "ep:3", {}, "--parallel ep:3 does not divide the model's 4 experts: use ep:2, ep:4"),
+        ("mixtral", "fsdp:2,ep:8", {}, "--parallel ep:8 has more ranks than the model has experts, 4: use"),
+        (
+            "mixtral",
+            "fsdp:2,ep:2",
+            {"clip_grad_norm": 1.0},
+            "--parallel fsdp:2,ep:2 cannot be combined with --clip-grad-norm: PyTorch's",
+        ),
+        (
+            "mixtral",
+            "ep:2",
+            {"optimizer": "adamw"},
+            "--parallel ep:2 leaves model.embed_tokens.weight whole, and PyTorch's optimizers",
+        ),
         (
             "misnamed",
             "fsdp:2,tp:2",

@@ -15,7 +15,7 @@ from tests.workers.predict.recording.test_sharding import (
     sizes_in_steps,
     trace_of,
 )
-from workers.apply import zero
+from workers.apply.parallel import zero
 from workers.errors import MissingLibraryError
 from workers.protocol import HOST_ARCHITECTURE, Probe, Verdict
 from workers.trace import Category, Trace

@@ -11,6 +11,10 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 
+class LeftOut(nn.Identity):
+    """In the place of what comes before or after the blocks of a pipeline's stage, and is another stage's."""
+
+
 def with_parts(model: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.Module:
     """A model that has other parts by some names and shares all others with the one that it is made of."""
     clone = _shallow(model)

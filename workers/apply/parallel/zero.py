@@ -15,17 +15,21 @@ import dataclasses
 import logging
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
+from workers.apply.parallel.strategy import Engine, Followed, Strategy
 from workers.apply.setting import AUTOCAST_DTYPES
 from workers.errors import InapplicableError, MissingLibraryError
 from workers.knobs import Knobs
 from workers.knobs.deepspeed_config import PRECISION_SECTIONS, deepspeed_config
-from workers.setup import TRAIN, Parallel, Zero
+from workers.parallel_kinds import Zero
+from workers.protocol import TrialSpec
+from workers.setup import TRAIN, Parallel
+from workers.trace import Category
 from workers.workload.step import PhaseHook, no_phase
 from workers.workload.workload import Optimizers, Workload, check_loss
 
@@ -36,15 +40,81 @@ _ADAMS: dict[type, bool] = {torch.optim.Adam: False, torch.optim.AdamW: True}
 _SHARED_MEMORY = "deepspeed_shm_comm"  # an operator that exchanges tensors of the CPU
 
 
-def require_applicable(parallel: Parallel, knobs: Knobs, mode: str, *, has_step: bool) -> None:
+class ZeroRanks(Strategy):
+    """Ranks have shards of optimizer states, of gradients and of parameters, by the stage of ZeRO."""
+
+    brings_model = True
+
+    def require_applicable(self, spec: TrialSpec, workload: Workload) -> None:
+        _require_applicable(self.parallel, spec.knobs, workload.mode, has_step=workload.step is not None)
+
+    def join(self, device_kind: str) -> None:
+        join(device_kind)
+
+    def joined(self, device_kind: str) -> AbstractContextManager[None]:
+        return joined(device_kind)
+
+    def engine(
+        self, model: torch.nn.Module, optimizers: Optimizers, knobs: Knobs, batch_size: int
+    ) -> ZeroEngine:
+        return ZeroEngine(_engine(model, optimizers, self.parallel, knobs, batch_size))
+
+    def notes(self, _model: torch.nn.Module, precision: str) -> tuple[str, ...]:
+        assert self.parallel.zero is not None
+        return _notes(self.parallel.zero, precision)
+
+    @staticmethod
+    def followed() -> Followed:
+        """Of DeepSpeed's runtime/zero/partitioned_param_coordinator.py, which is imported for it."""
+        from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
+
+        return {PartitionedParameterCoordinator: {"fetch_sub_module": Category.PARAMETER}}
+
+
+STRATEGY = ZeroRanks
+
+
+class ZeroEngine(Engine):
+    """DeepSpeed's engine of this rank, which divides losses, clips, and says itself when it steps.
+
+    What is on its way between ranks, as buckets of gradients, is neither a parameter nor a gradient.
+    """
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.optimizer = engine.basic_optimizer
+
+    def stepped(self, workload: Workload, phase: PhaseHook = no_phase) -> Workload:
+        engine = self._engine
+
+        def step(_model: torch.nn.Module, _optimizer: Any, batch: Any) -> None:
+            loss = workload.loss(engine, batch)
+            check_loss(loss)
+            phase("backward")
+            engine.backward(loss)
+            if engine.is_gradient_accumulation_boundary():
+                phase("optimizer")
+            engine.step()
+
+        return dataclasses.replace(workload, step=step)
+
+    def held(self) -> Iterator[tuple[Iterable[torch.Tensor], Category]]:
+        optimizer = self._engine.optimizer
+        shards = [each.ds_tensor for each in self._engine.module.parameters() if hasattr(each, "ds_tensor")]
+        yield shards, Category.PARAMETER
+        # Of float32, by stage: ZeRO counts them among the states of the optimizer.
+        for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
+            yield getattr(optimizer, name, ()), Category.OPTIMIZER_STATE
+        flat = getattr(optimizer, "grad_partitions_flat_buffer", None)
+        yield () if flat is None else (flat,), Category.GRADIENT
+
+
+def _require_applicable(parallel: Parallel, knobs: Knobs, mode: str, *, has_step: bool) -> None:
     """Refuses what DeepSpeed's engine does not do.
 
     Args:
         mode: the workload's, once it is overridden.
         has_step: whether the workload steps itself.
-
-    Raises:
-        InapplicableError: the mode, the workload or a knob is not for it.
     """
     reasons = {
         f"is for training: in mode {mode} there is nothing of an optimizer to shard": mode != TRAIN,
@@ -125,7 +195,7 @@ def _leave() -> None:
     comm.cdb = None
 
 
-def engine(
+def _engine(
     model: torch.nn.Module, optimizers: Optimizers, parallel: Parallel, knobs: Knobs, batch_size: int
 ) -> Any:
     """The engine of this rank, inside of `joined`: it trains the model, which it brings to the device.
@@ -189,26 +259,7 @@ def _on_host(optimizer: torch.optim.Optimizer, parallel: Parallel, knobs: Knobs)
     return made
 
 
-def stepped(workload: Workload, engine: Any, phase: PhaseHook = no_phase) -> Workload:
-    """The workload with the step of its engine, which divides losses, clips, and says itself when it steps.
-
-    Args:
-        phase: is told of backward and the optimizer's step as each begins.
-    """
-
-    def step(_model: torch.nn.Module, _optimizer: Any, batch: Any) -> None:
-        loss = workload.loss(engine, batch)
-        check_loss(loss)
-        phase("backward")
-        engine.backward(loss)
-        if engine.is_gradient_accumulation_boundary():
-            phase("optimizer")
-        engine.step()
-
-    return dataclasses.replace(workload, step=step)
-
-
-def notes(zero: Zero, precision: str) -> tuple[str, ...]:
+def _notes(zero: Zero, precision: str) -> tuple[str, ...]:
     """How a model was sharded, in sentences for whoever reads the answer."""
     said = [f"DeepSpeed {library().__version__}: ZeRO {zero.stage} with its defaults, buckets of 5e8 numbers"]
     if precision in AUTOCAST_DTYPES:

@@ -10,23 +10,49 @@ logarithm of the sum of exponentials: flash, memory-efficient and cuDNN's.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
-from workers.apply.sharding import mesh_of
+from workers.apply.parallel.strategy import Strategy, mesh_of
 from workers.errors import InapplicableError
-from workers.setup import CP, Parallel
-from workers.workload.workload import tensors_of
+from workers.parallel_kinds import CP
+from workers.protocol import TrialSpec
+from workers.setup import Parallel
+from workers.workload.workload import Workload, tensors_of
 
 _SEQUENCE = 1  # the dimension of a batch; the first is that of its samples
 _ATTENTION = "scaled_dot_product_attention"
 _NO_RING = "PyTorch's ring attention is of causal attention without a mask"
 
 
+class ContextParallelRanks(Strategy):
+    """Ranks share the sequences of a batch, and have all parameters, or shards of them."""
+
+    def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
+        if spec.is_for_host:
+            raise InapplicableError(
+                f"--parallel {self.parallel} is for GPUs, whose kernels of attention PyTorch's context "
+                "parallelism takes: leave out cp, or predict for a card"
+            )
+
+    def sharing(
+        self, model: torch.nn.Module, device_kind: str
+    ) -> Callable[[Any], AbstractContextManager[None]]:
+        return Context(model, self.parallel, device_kind).sharing
+
+    def notes(self, _model: torch.nn.Module, _precision: str) -> tuple[str, ...]:
+        degree = self.parallel.degree(CP)
+        exchanged = ", gradients by DistributedDataParallel" if self.parallel.has_ddp else ""
+        return (f"context_parallel: each of {degree} ranks has 1/{degree} of every sequence{exchanged}",)
+
+
+STRATEGY = ContextParallelRanks
+
+
 class Context:
-    """What a rank's steps run in; nothing where sequences are not shared.
+    """What a rank's steps run in.
 
     Args:
         model: of transformers, it attends without masks from here on.
@@ -37,8 +63,7 @@ class Context:
         self._parallel = parallel
         self._device_kind = device_kind
         self._mesh: Any = None
-        if parallel.degree(CP) > 1:
-            _attend_without_masks(model)
+        _attend_without_masks(model)
 
     @contextmanager
     def sharing(self, batch: Any) -> Iterator[None]:
@@ -48,9 +73,6 @@ class Context:
             InapplicableError: nothing in it is a sequence that can be divided so, or, in the block or after
                 it, attention is another.
         """
-        if self._parallel.degree(CP) == 1:
-            yield
-            return
         from torch.distributed.tensor.experimental import context_parallel
 
         sequences = self._sequences(batch)
@@ -94,15 +116,6 @@ class Context:
                 f"are not a multiple of {num_chunks}: take {max(length // num_chunks, 1) * num_chunks}"
             )
         return [each for each in found if each.size(_SEQUENCE) == length]
-
-
-def notes(parallel: Parallel) -> tuple[str, ...]:
-    """What a rank has of each sequence, in a sentence for whoever reads the answer."""
-    degree = parallel.degree(CP)
-    if degree == 1:
-        return ()
-    exchanged = ", gradients by DistributedDataParallel" if parallel.has_ddp else ""
-    return (f"context_parallel: each of {degree} ranks has 1/{degree} of every sequence{exchanged}",)
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workers.apply.alike_ranks import alike_ranks
+from workers.apply.parallel.alike_ranks import alike_ranks
 from workers.setup import Parallel
 from workers.trace import AlikeRanks
 
@@ -15,13 +15,13 @@ def kinds_of(parallel: str, *rows: int) -> tuple[AlikeRanks, ...]:
     from torch import distributed
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from workers.apply.sharding import sharded
+    from workers.apply.parallel.ranks import Ranks
 
     parsed = Parallel.parse(parallel)
     distributed.init_process_group("fake", rank=0, world_size=parsed.num_ranks, store=FakeStore())
     try:
         model = torch.nn.Sequential(*(torch.nn.Linear(4, each, bias=False) for each in rows))
-        return alike_ranks(sharded(model, parsed, device_kind="cpu"), parsed)
+        return alike_ranks(Ranks(parsed).spread(model, device_kind="cpu"), parsed)
     finally:
         distributed.destroy_process_group()
 

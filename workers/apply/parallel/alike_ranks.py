@@ -13,21 +13,26 @@ from typing import Any
 
 import torch
 
-from workers.setup import PP, Parallel
+from workers.parallel_kinds import PARALLEL_KINDS
+from workers.setup import Parallel
 from workers.trace import AlikeRanks
 
 
 def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks, ...]:
     """The kinds of ranks, in the order of the first of each; empty where all are alike.
 
+    It takes as long as there are ranks: 100 s of a million.
+
     Args:
         model: any rank's part of it.
     """
     ranks_of = collections.defaultdict(list)
     sizes = _sizes_of_shards(model)
+    apart = [kind for kind, _ in parallel.degrees if PARALLEL_KINDS[kind].runs_apart]
     for rank in range(parallel.num_ranks):
         place = parallel.place(rank)
-        ranks_of[place.get(PP), tuple(size(place) for size in sizes)].append(rank)
+        parts = tuple(place[kind] for kind in apart)
+        ranks_of[parts, tuple(size(place) for size in sizes)].append(rank)
     if len(ranks_of) == 1:
         return ()
     return tuple(AlikeRanks(first=ranks[0], num_ranks=len(ranks)) for ranks in ranks_of.values())

@@ -16,18 +16,45 @@ import torch
 from torch import nn
 
 from workers.apply.checkpointing import repeated_blocks
+from workers.apply.parallel.strategy import Followed, Placement, Strategy
 from workers.errors import InapplicableError, text_of
+from workers.knobs.base import is_of_bitsandbytes
+from workers.trace import Category
 
 
-def wrapped(model: nn.Module, strategy: str, *, device_kind: str, dtype: torch.dtype | None) -> nn.Module:
+class FirstFsdpRanks(Strategy):
+    """Ranks have shards of flat parameters, a unit's together."""
+
+    def takes_base(self, base: str) -> bool:
+        return is_of_bitsandbytes(base)
+
+    def taken(self, model: nn.Module, placement: Placement) -> nn.Module:
+        assert self.parallel.fsdp1 is not None
+        return _wrapped(model, self.parallel.fsdp1, device_kind=placement.device_kind, dtype=placement.dtype)
+
+    @staticmethod
+    def followed() -> Followed:
+        """Of torch/distributed/fsdp/_flat_param.py."""
+        from torch.distributed.fsdp._flat_param import FlatParamHandle
+
+        return {
+            FlatParamHandle: {
+                "init_flat_param_attributes": Category.OTHER,
+                "pre_unshard": Category.OTHER,
+                "unshard": Category.PARAMETER,
+            }
+        }
+
+
+STRATEGY = FirstFsdpRanks
+
+
+def _wrapped(model: nn.Module, strategy: str, *, device_kind: str, dtype: torch.dtype | None) -> nn.Module:
     """This rank's part of a model; its units come to the device one after the other.
 
     Args:
         strategy: the name of a `ShardingStrategy`.
         dtype: what parameters are cast to; sums of gradients stay exact. None for their own.
-
-    Raises:
-        InapplicableError: PyTorch does not wrap such a model, or not so.
     """
     from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 
