@@ -26,13 +26,14 @@ def test_quantized_weights_that_would_be_sharded_are_not_measured() -> None:
 
 
 @pytest.mark.process
-def test_all_stages_of_a_pipeline_are_measured_together() -> None:
+@pytest.mark.parametrize(("name", "parallel"), [("gpt", "pp:2+gpipe+3"), ("mixtral", "ep:2")])
+def test_ranks_with_parts_of_a_model_are_measured_together(name: str, parallel: str) -> None:
     outcome = workers.run(
         TrialSpec(
-            workload=WorkloadRef(kind="file", target=f"{FILE}:gpt"),
+            workload=WorkloadRef(kind="file", target=f"{FILE}:{name}"),
             batch_size=2,
             probe=Probe.CPU,
-            setup=Setup(parallel=Parallel.parse("pp:2+gpipe+3")),
+            setup=Setup(parallel=Parallel.parse(parallel)),
             budget_bytes=2 * 1024**3,
             is_own_budget=True,
             num_threads=1,
@@ -40,4 +41,4 @@ def test_all_stages_of_a_pipeline_are_measured_together() -> None:
     )
     assert outcome.verdict is Verdict.FITS, outcome.error
     assert [each.rank for each in outcome.ranks] == [0, 1]
-    assert outcome.parallel == "pp:2+gpipe+3"
+    assert outcome.parallel == parallel
