@@ -305,7 +305,7 @@ def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
         ranks = Ranks(parallel)
         model = ranks.cut(workload.build_model(), workload)
         if not ranks.brings_model:
-            model = ranks.wrapped(ranks.spread(model, device_kind="cpu"))
+            model = ranks.wrapped(ranks.spread(model, device_kind="cpu"), first_seed=0)
         optimizer = make_optimizers(workload, model)
         kept.enter_context(ranks.joined("cpu"))
         engine = ranks.engine(model, optimizer, Knobs(), BATCH_SIZE)
