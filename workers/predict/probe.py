@@ -258,6 +258,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         assumptions=decisions.assumptions,
         sample=sample_size(workload, spec.knobs.seq_len),
         host_waits=tuple(recorder.order.host_waits),
+        work=recorder.work_of_last_step(),
         notes=(
             *context.notes(spec.setup.parallel),
             *sharding.notes(model, spec.setup.parallel, spec.knobs.precision),

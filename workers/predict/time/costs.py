@@ -1,0 +1,63 @@
+"""How long kernels take on a device, by the constants of their classes."""
+
+from __future__ import annotations
+
+from workers.predict.time.constants import ClassConstants, Constants
+from workers.predict.time.kernels import Kernel, kernels_of
+from workers.predict.time.products import product_seconds
+from workers.predict.time.speeds import Speeds
+from workers.work import Work
+
+
+class Costs:
+    """Seconds of kernels on one device, each worked out once.
+
+    Args:
+        speeds: of the device.
+        constants: of the classes.
+        allow_tf32, conv_tf32: see `kernels_of`.
+    """
+
+    def __init__(
+        self, speeds: Speeds, constants: Constants, *, allow_tf32: bool = False, conv_tf32: bool = True
+    ) -> None:
+        self.speeds = speeds
+        self.constants = constants
+        self._allow_tf32 = allow_tf32
+        self._conv_tf32 = conv_tf32
+        self._kernels: dict[Work, tuple[Kernel, ...]] = {}
+        self._seconds: dict[Kernel, float] = {}
+
+    def kernels(self, work: Work) -> tuple[Kernel, ...]:
+        """What an operator runs."""
+        if work not in self._kernels:
+            self._kernels[work] = kernels_of(work, allow_tf32=self._allow_tf32, conv_tf32=self._conv_tf32)
+        return self._kernels[work]
+
+    def seconds(self, kernel: Kernel) -> float:
+        """What a kernel takes on the device alone."""
+        if kernel not in self._seconds:
+            self._seconds[kernel] = self._worked_out(kernel)
+        return self._seconds[kernel]
+
+    def _worked_out(self, kernel: Kernel) -> float:
+        known = self._class(kernel)
+        speeds = self.speeds
+        moved = kernel.moved_bytes * (1 + known.extra_bytes) / (speeds.bandwidth * known.bandwidth)
+        arithmetic = 0.0
+        if kernel.product is not None and known.product is not None:
+            arithmetic = product_seconds(
+                kernel.product,
+                flops=speeds.product_flops(kernel.dtype),
+                num_units=speeds.num_units,
+                bandwidth=speeds.bandwidth,
+                constants=known.product,
+            )
+        return max(moved, arithmetic) + kernel.num_launches * speeds.launch_seconds
+
+    def _class(self, kernel: Kernel) -> ClassConstants:
+        classes = self.constants.classes
+        for name in (f"{kernel.kind} {kernel.dtype} {kernel.variant}", f"{kernel.kind} {kernel.variant}"):
+            if name in classes:
+                return classes[name]
+        return classes[kernel.kind]

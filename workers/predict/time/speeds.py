@@ -1,0 +1,88 @@
+"""What a device can do at most: arithmetic by data type, bytes a second."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from workers.predict.plans.device_properties import DeviceProperties
+
+TF32 = "tf32"  # float32 whose products are made by tensor cores, with 10 bits of mantissa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """A device's speed limits.
+
+    Attributes:
+        name: of the device.
+        architecture: `sm_XY`; `cpu` of a processor.
+        num_units: multiprocessors, or cores.
+        flops: per second, by what products are made in: a data type, or `tf32`.
+        vector_flops: per second outside tensor cores, in float32.
+        bandwidth: bytes a second between the device and its memory.
+        cache_bytes: of the last cache before the memory.
+        launch_seconds: between two kernels of which the second waits for the first.
+    """
+
+    name: str
+    architecture: str
+    num_units: int
+    flops: Mapping[str, float]
+    vector_flops: float
+    bandwidth: float
+    cache_bytes: int
+    launch_seconds: float = 1.5e-6
+
+    def product_flops(self, dtype: str) -> float:
+        """Of products of matrices in a type; of one that no unit is made for, as in float32."""
+        return self.flops.get(dtype, self.vector_flops)
+
+    def has_tensor_cores(self, dtype: str) -> bool:
+        """Whether products in a type are made by units of their own."""
+        return self.flops.get(dtype, 0.0) > 2.5 * self.vector_flops or dtype == TF32
+
+
+# Multiplications with additions, counted twice, of a multiprocessor in one clock: in float32 outside tensor
+# cores, and there in float16 with sums in float32. From the tables of NVIDIA's architecture papers (Volta to
+# Blackwell: "peak FP16 tensor TFLOPS with FP32 accumulate" over multiprocessors and boost clock).
+_VECTOR_FLOPS = {
+    "sm_60": 128, "sm_61": 256, "sm_70": 128, "sm_75": 128, "sm_80": 128, "sm_86": 256, "sm_89": 256,
+    "sm_90": 256, "sm_100": 256, "sm_120": 256,
+}  # fmt: skip
+_TENSOR_FLOPS = {
+    "sm_70": 1024, "sm_75": 1024, "sm_80": 2048, "sm_86": 1024, "sm_89": 1024, "sm_90": 4096, "sm_100": 8192,
+    "sm_120": 1024,
+}  # fmt: skip
+# Of GeForce cards and the Titan RTX's successors half of that, where sums are kept in float32.
+_HALVED_ON_GEFORCE = ("sm_75", "sm_86", "sm_89", "sm_120")
+_BFLOAT16_SINCE = 80
+
+
+def speeds_of(properties: DeviceProperties) -> Speeds:
+    """What a card of NVIDIA's can do, by its clocks, multiprocessors and bus.
+
+    Raises:
+        KeyError: nothing is known of its architecture.
+    """
+    architecture = properties.architecture
+    per_clock = properties.num_sms * properties.sm_clock_khz * 1e3
+    vector_flops = _VECTOR_FLOPS[architecture] * per_clock
+    flops = {"float32": vector_flops}
+    tensor = _TENSOR_FLOPS.get(architecture)
+    if tensor is not None:
+        if "GeForce" in properties.name and architecture in _HALVED_ON_GEFORCE:
+            tensor //= 2
+        flops["float16"] = tensor * per_clock
+        if int(architecture.removeprefix("sm_")) >= _BFLOAT16_SINCE:
+            flops["bfloat16"] = tensor * per_clock
+            flops[TF32] = tensor * per_clock / 2
+    return Speeds(
+        name=properties.name,
+        architecture=architecture,
+        num_units=properties.num_sms,
+        flops=flops,
+        vector_flops=vector_flops,
+        bandwidth=properties.memory_clock_khz * 1e3 * 2 * properties.memory_bus_bits / 8,
+        cache_bytes=properties.l2_bytes,
+    )
