@@ -19,12 +19,15 @@ class ClassConstants:
     Attributes:
         bandwidth: the share of the memory's bytes a second that it moves.
         product: of the products that it makes; None where it makes none.
-        extra_bytes: moved beside what it has to, as a share of that: copies into another layout.
+        vector: the share of the arithmetic outside tensor cores that it does, where it makes its products
+            there and not as products of matrices.
+        copied: the share of the memory's bytes a second at which operands are copied into another order.
     """
 
     bandwidth: float
     product: ProductConstants | None = None
-    extra_bytes: float = 0.0
+    vector: float | None = None
+    copied: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +69,9 @@ class Constants:
             product = values.get("product")
             classes[name] = ClassConstants(
                 bandwidth=values["bandwidth"],
-                extra_bytes=values.get("extra_bytes", 0.0),
                 product=None if product is None else ProductConstants(**product),
+                vector=values.get("vector"),
+                copied=values.get("copied"),
             )
         return cls(classes=classes, host=HostConstants(**data["host"]))
 

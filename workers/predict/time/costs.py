@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from workers.predict.time.constants import ClassConstants, Constants
 from workers.predict.time.kernels import Kernel, kernels_of
 from workers.predict.time.products import product_seconds
@@ -43,9 +45,12 @@ class Costs:
     def _worked_out(self, kernel: Kernel) -> float:
         known = self._class(kernel)
         speeds = self.speeds
-        moved = kernel.moved_bytes * (1 + known.extra_bytes) / (speeds.bandwidth * known.bandwidth)
+        moved = kernel.moved_bytes / (speeds.bandwidth * known.bandwidth)
+        copied = kernel.copied_bytes / (speeds.bandwidth * known.copied) if known.copied else 0.0
         arithmetic = 0.0
-        if kernel.product is not None and known.product is not None:
+        if kernel.product is not None and known.vector is not None:
+            arithmetic = kernel.product.flops / (speeds.vector_flops * known.vector)
+        elif kernel.product is not None and known.product is not None:
             arithmetic = product_seconds(
                 kernel.product,
                 flops=speeds.product_flops(kernel.dtype),
@@ -53,7 +58,7 @@ class Costs:
                 bandwidth=speeds.bandwidth,
                 constants=known.product,
             )
-        return max(moved, arithmetic) + kernel.num_launches * speeds.launch_seconds
+        return math.hypot(moved, arithmetic) + copied + kernel.num_launches * speeds.launch_seconds
 
     def _class(self, kernel: Kernel) -> ClassConstants:
         classes = self.constants.classes
