@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from workers.predict.time.constants import ClassConstants, Constants
-from workers.predict.time.kernels import Kernel, kernels_of
-from workers.predict.time.products import product_seconds
+from workers.predict.time.kernels import Kernel, KernelClass, kernels_of
+from workers.predict.time.products import TILES, product_seconds
 from workers.predict.time.speeds import Speeds
+from workers.predict.time.tiles import tiles_of
 from workers.work import Work
 
 
@@ -44,16 +45,21 @@ class Costs:
         known = self._class(kernel)
         speeds = self.speeds
         moved = kernel.moved_bytes * (1 + known.extra_bytes) / (speeds.bandwidth * known.bandwidth)
-        arithmetic = 0.0
-        if kernel.product is not None and known.product is not None:
-            arithmetic = product_seconds(
-                kernel.product,
-                flops=speeds.product_flops(kernel.dtype),
-                num_units=speeds.num_units,
-                bandwidth=speeds.bandwidth,
-                constants=known.product,
-            )
-        return max(moved, arithmetic) + kernel.num_launches * speeds.launch_seconds
+        if kernel.product is None or known.product is None:
+            return moved + kernel.num_launches * speeds.launch_seconds
+        tiles = TILES
+        if kernel.kind is KernelClass.MATMUL:
+            tiles = tiles_of(kernel.dtype, speeds.architecture, is_batched=kernel.product.batch > 1)
+        arithmetic = product_seconds(
+            kernel.product,
+            flops=speeds.product_flops(kernel.dtype),
+            num_units=speeds.num_units,
+            bandwidth=speeds.bandwidth,
+            constants=known.product,
+            tiles=tiles,
+        )
+        longer, shorter = max(moved, arithmetic), min(moved, arithmetic)
+        return longer + (1 - known.product.overlapped) * shorter + kernel.num_launches * speeds.launch_seconds
 
     def _class(self, kernel: Kernel) -> ClassConstants:
         classes = self.constants.classes

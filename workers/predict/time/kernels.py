@@ -222,9 +222,7 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     out_positions, in_positions = math.prod(call.output_shape[2:]), math.prod(call.input_shape[2:])
     element = ELEMENT_BYTES.get(call.dtype, 4)
     moved = element * (
-        samples * inputs * in_positions
-        + samples * filters * out_positions
-        + math.prod(call.weight_shape)
+        samples * inputs * in_positions + samples * filters * out_positions + math.prod(call.weight_shape)
     )
     dtype = TF32 if call.dtype == "float32" and allow_tf32 else call.dtype
     outputs = filters // groups
