@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from workers.predict.time.constants import ClassConstants, Constants
-from workers.predict.time.kernels import Kernel, kernels_of
-from workers.predict.time.products import product_seconds
+from workers.predict.time.kernels import Kernel, KernelClass, kernels_of
+from workers.predict.time.products import TILES, product_seconds
 from workers.predict.time.speeds import Speeds
+from workers.predict.time.tiles import tiles_of
 from workers.work import Work
 
 
@@ -47,18 +46,31 @@ class Costs:
         speeds = self.speeds
         moved = kernel.moved_bytes / (speeds.bandwidth * known.bandwidth)
         copied = kernel.copied_bytes / (speeds.bandwidth * known.copied) if known.copied else 0.0
-        arithmetic = 0.0
-        if kernel.product is not None and known.vector is not None:
-            arithmetic = kernel.product.flops / (speeds.vector_flops * known.vector)
-        elif kernel.product is not None and known.product is not None:
-            arithmetic = product_seconds(
-                kernel.product,
-                flops=speeds.product_flops(kernel.dtype),
-                num_units=speeds.num_units,
-                bandwidth=speeds.bandwidth,
-                constants=known.product,
-            )
-        return math.hypot(moved, arithmetic) + copied + kernel.num_launches * speeds.launch_seconds
+        arithmetic, overlapped = self._arithmetic(kernel, known)
+        longer, shorter = max(moved, arithmetic), min(moved, arithmetic)
+        seconds = longer + (1 - overlapped) * shorter + copied
+        return seconds + kernel.num_launches * speeds.launch_seconds
+
+    def _arithmetic(self, kernel: Kernel, known: ClassConstants) -> tuple[float, float]:
+        """Seconds of a kernel's products, and the share of them that memory traffic hides."""
+        if kernel.product is None:
+            return 0.0, 1.0
+        if known.vector is not None:
+            return kernel.product.flops / (self.speeds.vector_flops * known.vector), 1.0
+        if known.product is None:
+            return 0.0, 1.0
+        speeds, tiles = self.speeds, TILES
+        if kernel.kind is KernelClass.MATMUL:
+            tiles = tiles_of(kernel.dtype, speeds.architecture, is_batched=kernel.product.batch > 1)
+        seconds = product_seconds(
+            kernel.product,
+            flops=speeds.product_flops(kernel.dtype),
+            num_units=speeds.num_units,
+            bandwidth=speeds.bandwidth,
+            constants=known.product,
+            tiles=tiles,
+        )
+        return seconds, known.product.overlapped
 
     def _class(self, kernel: Kernel) -> ClassConstants:
         classes = self.constants.classes

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from workers.predict.plans.device_properties import DeviceProperties
 
@@ -18,8 +22,9 @@ class Speeds:
         name: of the device.
         architecture: `sm_XY`; `cpu` of a processor.
         num_units: multiprocessors, or cores.
-        flops: per second, by what products are made in: a data type, or `tf32`.
-        vector_flops: per second outside tensor cores, in float32.
+        flops: per second, by what products are made in: a data type, or `tf32`; at the clocks that it keeps
+            up, see `sustained`.
+        vector_flops: per second outside tensor cores, in float32; likewise.
         bandwidth: bytes a second between the device and its memory.
         cache_bytes: of the last cache before the memory.
         launch_seconds: between two kernels of which the second waits for the first.
@@ -59,6 +64,24 @@ _HALVED_ON_GEFORCE = ("sm_75", "sm_86", "sm_89", "sm_120")
 _BFLOAT16_SINCE = 80
 
 
+def sustained(name: str) -> Mapping[str, float]:
+    """The shares of a data sheet's `vector`, `tensor` and `memory` that a card keeps up, of sustained.toml.
+
+    Args:
+        name: of the card, as CUDA has it.
+    """
+    table = _sustained()
+    of_class = table["low_power"] if name in table["low_power"]["names"] else {}
+    shares = {**of_class, **table["cards"].get(name, {})}
+    return {units: shares.get(units, 1.0) for units in ("vector", "tensor", "memory")}
+
+
+@functools.cache
+def _sustained() -> dict[str, Any]:
+    text = importlib.resources.files(__package__).joinpath("sustained.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
 def speeds_of(properties: DeviceProperties) -> Speeds:
     """What a card of NVIDIA's can do, by its clocks, multiprocessors and bus.
 
@@ -67,22 +90,23 @@ def speeds_of(properties: DeviceProperties) -> Speeds:
     """
     architecture = properties.architecture
     per_clock = properties.num_sms * properties.sm_clock_khz * 1e3
-    vector_flops = _VECTOR_FLOPS[architecture] * per_clock
+    kept = sustained(properties.name)
+    vector_flops = _VECTOR_FLOPS[architecture] * per_clock * kept["vector"]
     flops = {"float32": vector_flops}
     tensor = _TENSOR_FLOPS.get(architecture)
     if tensor is not None:
         if "GeForce" in properties.name and architecture in _HALVED_ON_GEFORCE:
             tensor //= 2
-        flops["float16"] = tensor * per_clock
+        flops["float16"] = tensor * per_clock * kept["tensor"]
         if int(architecture.removeprefix("sm_")) >= _BFLOAT16_SINCE:
-            flops["bfloat16"] = tensor * per_clock
-            flops[TF32] = tensor * per_clock / 2
+            flops["bfloat16"] = tensor * per_clock * kept["tensor"]
+            flops[TF32] = tensor * per_clock * kept["tensor"] / 2
     return Speeds(
         name=properties.name,
         architecture=architecture,
         num_units=properties.num_sms,
         flops=flops,
         vector_flops=vector_flops,
-        bandwidth=properties.memory_clock_khz * 1e3 * 2 * properties.memory_bus_bits / 8,
+        bandwidth=properties.memory_clock_khz * 1e3 * 2 * properties.memory_bus_bits / 8 * kept["memory"],
         cache_bytes=properties.l2_bytes,
     )
