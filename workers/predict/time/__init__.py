@@ -5,5 +5,6 @@
     products    how long a product of matrices takes: tiles, waves, and splits of the sum
     costs       how long a kernel takes, by the constants of its class
     constants   the constants, of constants.toml
+    lines       the work of a step at any batch size, from its traces at several
     step        the step: what the host launches, and what the device does
 """
