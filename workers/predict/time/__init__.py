@@ -7,4 +7,5 @@
     constants   the constants, of constants.toml
     lines       the work of a step at any batch size, from its traces at several
     step        the step: what the host launches, and what the device does
+    interval    how sure that is: residuals by class of kernels and by card, of residuals.toml
 """

@@ -188,7 +188,7 @@ def _numbered(works: Sequence[Sequence[Work]]) -> tuple[list[tuple[Work, ...]], 
     Told apart by identity: a trace has equal work once, and a hash of all operands takes longer.
     """
     numbers: dict[tuple[int, ...], int] = {}
-    columns = []
+    columns: list[tuple[Work, ...]] = []
     number_of = []
     for column in zip(*works, strict=True):
         key = tuple(map(id, column))

@@ -7,9 +7,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from workers.predict.time.costs import Costs
-from workers.predict.time.kernels import KernelClass
+from workers.predict.time.kernels import Kernel, KernelClass
 from workers.predict.time.lines import StepWork
 from workers.work import Work, WorkCall
+
+CONVOLUTIONS = (
+    KernelClass.CONVOLUTION,
+    KernelClass.GROUPED_CONVOLUTION,
+    KernelClass.DEPTHWISE_CONVOLUTION,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +57,12 @@ class StepClock:
 
 
 def clocked(
-    calls: Sequence[WorkCall], in_backward: Sequence[bool], costs: Costs, *, host_waits: Sequence[int] = ()
+    calls: Sequence[WorkCall],
+    in_backward: Sequence[bool],
+    costs: Costs,
+    *,
+    host_waits: Sequence[int] = (),
+    convolution_cost: float = 1.0,
 ) -> StepClock:
     """A step on the clock: a kernel begins once it is launched and the one before it is done.
 
@@ -60,11 +71,12 @@ def clocked(
         in_backward: whether the autograd engine makes each.
         costs: of the device.
         host_waits: see `StepWork`.
+        convolution_cost: of the algorithm of convolutions, over that of cuDNN's choice.
     """
     host = costs.constants.host
     now, free_at = host.step, host.step
     waits = set(host_waits)
-    on_device = _OnDevice(costs)
+    on_device = _OnDevice(costs, convolution_cost)
     timed = []
     for number, (call, backward) in enumerate(zip(calls, in_backward, strict=True)):
         if number in waits:
@@ -104,8 +116,9 @@ def _until(clock: StepClock, num_calls: int) -> float:
 class _OnDevice:
     """Launches and seconds of work on the device, each different work once, told apart by identity."""
 
-    def __init__(self, costs: Costs) -> None:
+    def __init__(self, costs: Costs, convolution_cost: float) -> None:
         self._costs = costs
+        self._convolution_cost = convolution_cost
         self._known: dict[int, tuple[int, float]] = {}
 
     def of(self, work: Work) -> tuple[int, float]:
@@ -114,7 +127,7 @@ class _OnDevice:
             kernels = self._costs.kernels(work)
             found = self._known[id(work)] = (
                 sum(kernel.num_launches for kernel in kernels),
-                sum(map(self._costs.seconds, kernels)),
+                sum(map(self._seconds, kernels)),
             )
         return found
 
@@ -125,5 +138,9 @@ class _OnDevice:
         seconds: defaultdict[KernelClass, float] = defaultdict(float)
         for key, work in works.items():
             for kernel in self._costs.kernels(work):
-                seconds[kernel.kind] += times[key] * self._costs.seconds(kernel)
+                seconds[kernel.kind] += times[key] * self._seconds(kernel)
         return dict(seconds)
+
+    def _seconds(self, kernel: Kernel) -> float:
+        seconds = self._costs.seconds(kernel)
+        return seconds * self._convolution_cost if kernel.kind in CONVOLUTIONS else seconds
