@@ -55,13 +55,15 @@ class Confidence:
     Attributes:
         sigma: standard deviation of log(measured / predicted) of the whole step.
         known_share: of the step's time, spent in classes that real runs are behind.
-        unmeasured: what no real runs are behind, by its share of the time; the card is the last of them.
+        unmeasured: the classes that no real runs are behind, what takes most of the time first.
+        is_card_measured: whether real runs are behind the card.
         is_stated: whether it is sure enough that seconds are said.
     """
 
     sigma: float
     known_share: float
     unmeasured: tuple[str, ...]
+    is_card_measured: bool
     is_stated: bool
 
     def ends(self, seconds: float, level: float) -> tuple[float, float]:
@@ -120,14 +122,13 @@ class TimeResiduals:
             for name, share in sorted(shares.items(), key=lambda each: -each[1])
             if not residuals[name].num_rows and share >= _SHOWN_SHARE
         ]
-        if not card.num_rows:
-            unmeasured.append(speeds.name)
         sigma = math.sqrt(variance + card.sigma**2)
         is_known = bool(card.num_rows) and known_share >= self.least_share
         return Confidence(
             sigma=sigma,
             known_share=known_share,
             unmeasured=tuple(unmeasured),
+            is_card_measured=bool(card.num_rows),
             is_stated=is_known and sigma <= self.most_sigma,
         )
 

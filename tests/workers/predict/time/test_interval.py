@@ -59,7 +59,8 @@ def test_a_class_without_rows_is_wide_and_named():
 
 def test_a_card_without_rows_is_wide_and_named():
     found = residuals(["matmul"], ["another card"]).of(clock(matmul=1.0), speeds("new card", "sm_90"))
-    assert found.unmeasured == ("new card",)
+    assert not found.is_card_measured
+    assert not found.unmeasured
     assert found.sigma >= 0.3
     assert not found.is_stated
 
@@ -83,7 +84,7 @@ def test_convolutions_by_another_algorithm_have_residuals_of_their_own():
 
 
 def test_an_interval_is_a_factor_to_both_sides():
-    confidence = Confidence(sigma=0.2, known_share=1.0, unmeasured=(), is_stated=True)
+    confidence = Confidence(sigma=0.2, known_share=1.0, unmeasured=(), is_card_measured=True, is_stated=True)
     low, high = confidence.ends(2.0, 0.8)
     assert low * high == pytest.approx(4.0)
     assert math.log(high / 2.0) == pytest.approx(1.2816 * 0.2, rel=1e-3)
