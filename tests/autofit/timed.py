@@ -19,6 +19,7 @@ MEASURED_TIMES = TimeResiduals(
     least_share=0.9,
     most_sigma=0.25,
 )
+UNMEASURED_TIMES = dataclasses.replace(MEASURED_TIMES, classes={}, cards={})
 
 
 def timed_trace(batch_size: int, *, num_calls: int = 20, rows_per_sample: int = 256) -> Trace:

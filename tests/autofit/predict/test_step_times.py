@@ -11,7 +11,7 @@ import pytest
 from autofit.hardware.card import Card, card_named
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
-from tests.autofit.timed import MEASURED_TIMES, timed_trace
+from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES, timed_trace
 from workers.knobs import Knobs
 from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
 from workers.predict.plans.formula_plans import FormulaPlans
@@ -32,8 +32,7 @@ def timed(workload: Any, worker: Any, exact: Residuals) -> Predictor:
 def unmeasured(workload: Any, worker: Any, exact: Residuals) -> Predictor:
     """Predicts times that nothing is behind but what this version comes with."""
     worker.trace_at = timed_trace
-    nothing = dataclasses.replace(MEASURED_TIMES, classes={}, cards={})
-    return Predictor(workload, worker, residuals=exact, time_residuals=nothing, plans=FormulaPlans)
+    return Predictor(workload, worker, residuals=exact, time_residuals=UNMEASURED_TIMES, plans=FormulaPlans)
 
 
 def test_an_estimate_states_seconds_and_samples_a_second_where_real_runs_are_behind_them(
