@@ -20,11 +20,16 @@ class ClassConstants:
         bandwidth: the share of the memory's bytes a second that it moves.
         product: of the products that it makes; None where it makes none.
         extra_bytes: moved beside what it has to, as a share of that: copies into another layout.
+        elements_per_clock: that a unit reads and writes at most in a clock, in kernels that go through them
+            one by one; 0 where nothing but the memory limits it.
+        start_seconds: that a kernel takes whatever its size.
     """
 
     bandwidth: float
     product: ProductConstants | None = None
     extra_bytes: float = 0.0
+    elements_per_clock: float = 0.0
+    start_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,11 +69,8 @@ class Constants:
         classes = {}
         for name, values in data["classes"].items():
             product = values.get("product")
-            classes[name] = ClassConstants(
-                bandwidth=values["bandwidth"],
-                extra_bytes=values.get("extra_bytes", 0.0),
-                product=None if product is None else ProductConstants(**product),
-            )
+            product = None if product is None else ProductConstants(**product)
+            classes[name] = ClassConstants(**{**values, "product": product})
         return cls(classes=classes, host=HostConstants(**data["host"]))
 
 

@@ -7,7 +7,7 @@ from workers.predict.time.kernels import Kernel, KernelClass, kernels_of
 from workers.predict.time.products import TILES, product_seconds
 from workers.predict.time.speeds import Speeds
 from workers.predict.time.tiles import tiles_of
-from workers.work import Work
+from workers.work import ELEMENT_BYTES, Work
 
 
 class Costs:
@@ -44,9 +44,13 @@ class Costs:
     def _worked_out(self, kernel: Kernel) -> float:
         known = self._class(kernel)
         speeds = self.speeds
+        started = known.start_seconds + kernel.num_launches * speeds.launch_seconds
         moved = kernel.moved_bytes * (1 + known.extra_bytes) / (speeds.bandwidth * known.bandwidth)
+        if known.elements_per_clock and speeds.clock:
+            elements = kernel.moved_bytes / ELEMENT_BYTES.get(kernel.dtype, 4)
+            moved = max(moved, elements / (known.elements_per_clock * speeds.num_units * speeds.clock))
         if kernel.product is None or known.product is None:
-            return moved + kernel.num_launches * speeds.launch_seconds
+            return moved + started
         tiles = TILES
         if kernel.kind is KernelClass.MATMUL:
             tiles = tiles_of(kernel.dtype, speeds.architecture, is_batched=kernel.product.batch > 1)
@@ -59,11 +63,14 @@ class Costs:
             tiles=tiles,
         )
         longer, shorter = max(moved, arithmetic), min(moved, arithmetic)
-        return longer + (1 - known.product.overlapped) * shorter + kernel.num_launches * speeds.launch_seconds
+        return longer + (1 - known.product.overlapped) * shorter + started
 
     def _class(self, kernel: Kernel) -> ClassConstants:
+        """The most exact that there is: of the data type and variant, of the variant, of the units, of all."""
         classes = self.constants.classes
-        for name in (f"{kernel.kind} {kernel.dtype} {kernel.variant}", f"{kernel.kind} {kernel.variant}"):
-            if name in classes:
+        units = "tensor" if self.speeds.has_tensor_cores(kernel.dtype) else "vector"
+        for of in (f"{kernel.dtype} {kernel.variant}", kernel.variant, kernel.dtype, units):
+            name = f"{kernel.kind} {of}".strip()
+            if of and name in classes:
                 return classes[name]
         return classes[kernel.kind]
