@@ -28,7 +28,7 @@ from workers.work import Work, WorkCall  # noqa: E402
 
 GROUND_TRUTH = Path("/work/shared/groundtruth")
 _LOSS = ("aten._log_softmax", "aten.nll_loss_forward")  # that nobody times, see neusight_models
-_EVENT_SECONDS = 14e-6  # between two CUDA events around an operator, beside its kernel
+EVENT_SECONDS = 14e-6  # between two CUDA events around an operator, beside its kernel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ def neusight_kernel_times(folder: Path) -> Iterator[Timed]:
             group=f"{row.operator} {row.split}",
             card=row.card,
             name=" ".join(str(each.shape) for each in row.work.inputs),
-            predicted_seconds=device_seconds([row.work], costs_of(row.card)) + _EVENT_SECONDS,
+            predicted_seconds=device_seconds([row.work], costs_of(row.card)) + EVENT_SECONDS,
             seconds=row.seconds,
         )
 

@@ -37,6 +37,7 @@ def _other(
         vector_flops=flops,
         bandwidth=bandwidth * kept["memory"],
         cache_bytes=cache_kib * 1024,
+        clock=mhz * 1e6,
     )
 
 

@@ -82,7 +82,7 @@ def _works(line: dict[str, str]) -> dict[str, tuple[Work, ...]]:
             (hidden, statistic, statistic),
         )
     else:
-        norm = Work("aten._fused_rms_norm", (hidden, _operand(width)), (hidden,))
+        norm = Work("_C.rms_norm", (hidden, _operand(width)), (hidden,))
     places = Operand((tokens,), "int64")
     table = _operand(int(line["vocab_size"]) // workers, width)
     both = (_operand(tokens, queries), _operand(tokens, keys))
@@ -92,10 +92,10 @@ def _works(line: dict[str, str]) -> dict[str, tuple[Work, ...]]:
         "input_layernorm": (norm,),
         "post_attention_layernorm": (norm,),
         "attn_pre_proj": (_product(tokens, width, queries + 2 * keys),),
-        "attn_rope": (Work("aten.mul", both, both),),
+        "attn_rope": (Work("_C.rotary_embedding", both, both),),
         "attn_post_proj": (_product(tokens, queries, width),),
         "mlp_up_proj": (_product(tokens, width, made),),
-        "mlp_act": (Work("aten.silu", (_operand(tokens, made),), (middle,)),),
+        "mlp_act": (Work("_C.silu_and_mul" if gated else "aten.gelu", (_operand(tokens, made),), (middle,)),),
         "mlp_down_proj": (_product(tokens, wide // workers, width),),
         "add": (add, add) if has_layer_norm else (add,),  # attention and MLP beside each other
     }

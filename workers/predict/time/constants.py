@@ -22,12 +22,17 @@ class ClassConstants:
         vector: the share of the arithmetic outside tensor cores that it does, where it makes its products
             there and not as products of matrices.
         copied: the share of the memory's bytes a second at which operands are copied into another order.
+        elements_per_clock: that a unit reads and writes at most in a clock, in kernels that go through them
+            one by one; 0 where nothing but the memory limits it.
+        start_seconds: that a kernel takes whatever its size.
     """
 
     bandwidth: float
     product: ProductConstants | None = None
     vector: float | None = None
     copied: float | None = None
+    elements_per_clock: float = 0.0
+    start_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +72,8 @@ class Constants:
         classes = {}
         for name, values in data["classes"].items():
             product = values.get("product")
-            classes[name] = ClassConstants(
-                bandwidth=values["bandwidth"],
-                product=None if product is None else ProductConstants(**product),
-                vector=values.get("vector"),
-                copied=values.get("copied"),
-            )
+            product = None if product is None else ProductConstants(**product)
+            classes[name] = ClassConstants(**{**values, "product": product})
         return cls(classes=classes, host=HostConstants(**data["host"]))
 
 

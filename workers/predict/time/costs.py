@@ -7,7 +7,7 @@ from workers.predict.time.kernels import Kernel, KernelClass, kernels_of
 from workers.predict.time.products import TILES, product_seconds
 from workers.predict.time.speeds import Speeds
 from workers.predict.time.tiles import tiles_of
-from workers.work import Work
+from workers.work import ELEMENT_BYTES, Work
 
 
 class Costs:
@@ -44,12 +44,15 @@ class Costs:
     def _worked_out(self, kernel: Kernel) -> float:
         known = self._class(kernel)
         speeds = self.speeds
+        started = known.start_seconds + kernel.num_launches * speeds.launch_seconds
         moved = kernel.moved_bytes / (speeds.bandwidth * known.bandwidth)
+        if known.elements_per_clock and speeds.clock:
+            elements = kernel.moved_bytes / ELEMENT_BYTES.get(kernel.dtype, 4)
+            moved = max(moved, elements / (known.elements_per_clock * speeds.num_units * speeds.clock))
         copied = kernel.copied_bytes / (speeds.bandwidth * known.copied) if known.copied else 0.0
         arithmetic, overlapped = self._arithmetic(kernel, known)
         longer, shorter = max(moved, arithmetic), min(moved, arithmetic)
-        seconds = longer + (1 - overlapped) * shorter + copied
-        return seconds + kernel.num_launches * speeds.launch_seconds
+        return longer + (1 - overlapped) * shorter + copied + started
 
     def _arithmetic(self, kernel: Kernel, known: ClassConstants) -> tuple[float, float]:
         """Seconds of a kernel's products, and the share of them that memory traffic hides."""
@@ -73,8 +76,11 @@ class Costs:
         return seconds, known.product.overlapped
 
     def _class(self, kernel: Kernel) -> ClassConstants:
+        """The most exact that there is: of the data type and variant, of the variant, of the units, of all."""
         classes = self.constants.classes
-        for name in (f"{kernel.kind} {kernel.dtype} {kernel.variant}", f"{kernel.kind} {kernel.variant}"):
-            if name in classes:
+        units = "tensor" if self.speeds.has_tensor_cores(kernel.dtype) else "vector"
+        for of in (f"{kernel.dtype} {kernel.variant}", kernel.variant, kernel.dtype, units):
+            name = f"{kernel.kind} {of}".strip()
+            if of and name in classes:
                 return classes[name]
         return classes[kernel.kind]

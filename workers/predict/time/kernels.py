@@ -118,6 +118,29 @@ def _of_class(kind: KernelClass, passes_read: float = 1.0) -> Callable[[Work], t
     return make
 
 
+# Rows up to which softmax keeps its input at hand, and how often it reads what is longer: the kernels
+# softmax_warp_forward and cunn_SoftMaxForward, of which the second reads for the greatest, the sum and the
+# result, as far as the caches do not have it still (NeuSight's kernels).
+_SOFTMAX_READS = ((1024, 1.0), (6400, 1.6))
+_SOFTMAX_READS_BEYOND = 2.2
+
+
+def _softmax(work: Work) -> tuple[Kernel, ...]:
+    source = work.inputs[0]
+    reads = next((times for longest, times in _SOFTMAX_READS if source.shape[-1] <= longest), _SOFTMAX_READS_BEYOND)
+    moved = int(reads * source.num_bytes) + _bytes(*work.outputs)
+    return (Kernel(KernelClass.SOFTMAX, moved, source.dtype),)
+
+
+def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
+    """A kernel whose threads read and write one element at a time: those that vLLM has of its own."""
+
+    def make(work: Work) -> tuple[Kernel, ...]:
+        return (Kernel(kind, _bytes(*work.inputs, *work.outputs), work.inputs[0].dtype, None, "one_by_one"),)
+
+    return make
+
+
 def _copy(work: Work) -> tuple[Kernel, ...]:
     """A copy; whether it reorders dimensions is seen in how both ends lie."""
     first, last = (work.inputs or work.outputs)[-1], work.outputs[-1]
@@ -274,8 +297,8 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
                     _of_class(KernelClass.LAYER_NORM)),
     **dict.fromkeys(("native_layer_norm_backward", "native_group_norm_backward", "_fused_rms_norm_backward"),
                     _layer_norm_backward),
-    **dict.fromkeys(("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
-                    _of_class(KernelClass.SOFTMAX)),
+    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _of_class(KernelClass.SOFTMAX)),
     **dict.fromkeys(("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d",
                      "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
                      "upsample_bilinear2d", "upsample_nearest2d", "upsample_bicubic2d",
@@ -287,6 +310,8 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
     **dict.fromkeys(("_to_copy", "copy_", "clone", "contiguous"), _copy),
     **dict.fromkeys(("cat", "constant_pad_nd", "roll", "flip", "repeat", "stack"),
                     _of_class(KernelClass.COPY)),
+    **dict.fromkeys(("rotary_embedding", "silu_and_mul"), _one_by_one(KernelClass.ELEMENTWISE)),
+    "rms_norm": _one_by_one(KernelClass.LAYER_NORM),
     **dict.fromkeys(("embedding", "embedding_dense_backward", "index", "index_put", "_index_put_impl_",
                      "index_select", "gather", "scatter", "scatter_add", "index_add"), _index),
 }  # fmt: skip

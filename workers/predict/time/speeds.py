@@ -27,6 +27,7 @@ class Speeds:
         vector_flops: per second outside tensor cores, in float32; likewise.
         bandwidth: bytes a second between the device and its memory.
         cache_bytes: of the last cache before the memory.
+        clock: of the units, per second; 0 where it is not known.
         launch_seconds: between two kernels of which the second waits for the first.
     """
 
@@ -37,6 +38,7 @@ class Speeds:
     vector_flops: float
     bandwidth: float
     cache_bytes: int
+    clock: float = 0.0
     launch_seconds: float = 1.5e-6
 
     def product_flops(self, dtype: str) -> float:
@@ -109,4 +111,5 @@ def speeds_of(properties: DeviceProperties) -> Speeds:
         vector_flops=vector_flops,
         bandwidth=properties.memory_clock_khz * 1e3 * 2 * properties.memory_bus_bits / 8 * kept["memory"],
         cache_bytes=properties.l2_bytes,
+        clock=properties.sm_clock_khz * 1e3,
     )
