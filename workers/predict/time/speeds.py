@@ -47,7 +47,7 @@ class Speeds:
 
     def has_tensor_cores(self, dtype: str) -> bool:
         """Whether products in a type are made by units of their own."""
-        return self.flops.get(dtype, 0.0) > 2.5 * self.vector_flops or dtype == TF32
+        return dtype in self.flops and dtype != "float32"
 
 
 # Multiplications with additions, counted twice, of a multiprocessor in one clock: in float32 outside tensor
