@@ -254,6 +254,7 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     moved = in_bytes + out_bytes + element * math.prod(call.weight_shape)
     dtype = TF32 if call.dtype == "float32" and allow_tf32 else call.dtype
     outputs = filters // groups
+    is_unaligned = groups == 1 and dtype != "float32" and (inputs % _PADDED or filters % _PADDED) and inputs > 4
     if dtype != "float32" and groups == 1:  # what tensor cores read goes in vectors of 16 bytes
         per_group, outputs = (_PADDED * math.ceil(each / _PADDED) for each in (per_group, outputs))
     if call.conv_pass is ConvPass.FPROP:
@@ -275,7 +276,12 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
         read = {ConvPass.FPROP: in_bytes, ConvPass.DGRAD: out_bytes, ConvPass.WGRAD: in_bytes + out_bytes}
         copied = 2 * read[call.conv_pass]
     layout = "channels_last" if call.channels_last else "contiguous"
-    return Kernel(kind, moved, dtype, product, f"{call.conv_pass} {layout}", copied)
+    variant = f"{call.conv_pass} {layout}"
+    if is_unaligned:
+        variant += " unaligned"
+    elif groups > 1 and max(call.dilation) > 1:
+        variant += " dilated"
+    return Kernel(kind, moved, dtype, product, variant, copied)
 
 
 _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
