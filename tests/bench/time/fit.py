@@ -72,7 +72,11 @@ def _neusight(*operators: str) -> Callable[[], Iterator[FitRow]]:
         for row in neusight_kernels.of_device(neusight_kernels.read(GROUND_TRUTH)):
             if row.operator in operators and row.split == "test":
                 yield FitRow(
-                    group=row.operator, card=row.card, works=(row.work,), seconds=row.seconds, beside=EVENT_SECONDS
+                    group=row.operator,
+                    card=row.card,
+                    works=(row.work,),
+                    seconds=row.seconds,
+                    beside=EVENT_SECONDS,
                 )
 
     return rows
@@ -116,17 +120,17 @@ SETS = {
     "softmax": FitSet(rows=_neusight("softmax"), kind="softmax", names=("bandwidth",)),
     "layer_norm": FitSet(rows=_neusight("ln"), kind="layer_norm", names=("bandwidth",)),
     "index": FitSet(
-        rows=_vidur("emb"), kind="index", names=("bandwidth", "elements_per_clock", "start_seconds")
+        rows=_vidur("emb"), kind="index", names=("bandwidth", "elements_per_clock", "least_seconds")
     ),
     "one by one": FitSet(
         rows=_vidur("attn_rope", "mlp_act"),
         kind="elementwise one_by_one",
-        names=("bandwidth", "elements_per_clock", "start_seconds"),
+        names=("bandwidth", "elements_per_clock", "least_seconds"),
     ),
     "norm one by one": FitSet(
         rows=_vidur("input_layernorm", "post_attention_layernorm", layer_norm=False),
         kind="layer_norm one_by_one",
-        names=("bandwidth", "elements_per_clock", "start_seconds"),
+        names=("bandwidth", "elements_per_clock", "least_seconds"),
     ),
 }
 
@@ -174,7 +178,9 @@ class Fit:
 
     def ratios(self, numbers: Sequence[float], rows: Sequence[FitRow]) -> list[float]:
         used, shares = self.constants(numbers)
-        costs = {card: Costs(_with(cards.speeds(card), card, shares), used) for card in {r.card for r in rows}}
+        costs = {
+            card: Costs(_with(cards.speeds(card), card, shares), used) for card in {r.card for r in rows}
+        }
         return [(device_seconds(row.works, costs[row.card]) + row.beside) / row.seconds for row in rows]
 
     def found(self) -> Sequence[float]:
@@ -204,9 +210,7 @@ def _at(values: Mapping[str, object], name: str) -> float:
 def _with(speeds: Speeds, card: str, shares: Mapping[tuple[str, str], float]) -> Speeds:
     """A card that keeps up other shares of what it does now."""
     vector, tensor, memory = (shares.get((card, which), 1.0) for which in ("vector", "tensor", "memory"))
-    flops = {
-        dtype: each * (vector if dtype == "float32" else tensor) for dtype, each in speeds.flops.items()
-    }
+    flops = {dtype: each * (vector if dtype == "float32" else tensor) for dtype, each in speeds.flops.items()}
     return dataclasses.replace(
         speeds, flops=flops, vector_flops=speeds.vector_flops * vector, bandwidth=speeds.bandwidth * memory
     )
@@ -226,7 +230,9 @@ def sample(rows: Sequence[FitRow]) -> list[FitRow]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("set", choices=SETS, help="which constants")
     parser.add_argument("--leave", action="append", default=[], help="a card to leave out, or `each`")
     arguments = parser.parse_args()
