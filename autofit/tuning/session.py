@@ -16,7 +16,6 @@ from autofit.errors import StorageError, UnpredictableCardError, UsageError
 from autofit.events import EventSink, RecommendationMade, TuneFinished, TuneStarted
 from autofit.hardware import gpus
 from autofit.predict.predictor import Predictor, local_predictor
-from autofit.settings.goals import Objective
 from autofit.settings.target import Target, gpu_label
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import earlier_answers
@@ -156,7 +155,6 @@ def _require_predicted(settings: TuneSettings) -> None:
     wants = (
         "--probe measure" if settings.probe == "measure"
         else f"--device {settings.device}" if settings.device != "auto"
-        else "--objective throughput" if settings.objective is Objective.THROUGHPUT
         else "--address" if settings.address is not None
         else "--study" if settings.study is not None
         else None

@@ -19,7 +19,9 @@ class ClassConstants:
     Attributes:
         bandwidth: the share of the memory's bytes a second that it moves.
         product: of the products that it makes; None where it makes none.
-        extra_bytes: moved beside what it has to, as a share of that: copies into another layout.
+        vector: the share of the arithmetic outside tensor cores that it does, where it makes its products
+            there and not as products of matrices.
+        copied: the share of the memory's bytes a second at which operands are copied into another order.
         elements_per_clock: that a unit reads and writes at most in a clock, in kernels that go through them
             one by one; 0 where nothing but the memory limits it.
         least_seconds: that a kernel takes however little it has to do: its threads wait for each other.
@@ -28,7 +30,8 @@ class ClassConstants:
 
     bandwidth: float
     product: ProductConstants | None = None
-    extra_bytes: float = 0.0
+    vector: float | None = None
+    copied: float | None = None
     elements_per_clock: float = 0.0
     least_seconds: float = 0.0
     cached: float = 0.0

@@ -49,18 +49,29 @@ class Costs:
         known = self._class(kernel)
         speeds = self.speeds
         started = kernel.num_launches * speeds.launch_seconds
-        from_memory = kernel.moved_bytes * (1 + known.extra_bytes)
-        from_memory -= min(known.cached * from_memory, _KEPT_IN_CACHE * speeds.cache_bytes)
+        in_cache = min(known.cached * kernel.moved_bytes, _KEPT_IN_CACHE * speeds.cache_bytes)
+        from_memory = kernel.moved_bytes - in_cache
         moved = max(from_memory / (speeds.bandwidth * known.bandwidth), known.least_seconds)
         if known.elements_per_clock and speeds.clock:
             elements = kernel.moved_bytes / ELEMENT_BYTES.get(kernel.dtype, 4)
             moved = max(moved, elements / (known.elements_per_clock * speeds.num_units * speeds.clock))
-        if kernel.product is None or known.product is None:
-            return moved + started
-        tiles = TILES
+        copied = kernel.copied_bytes / (speeds.bandwidth * known.copied) if known.copied else 0.0
+        arithmetic, overlapped = self._arithmetic(kernel, known)
+        longer, shorter = max(moved, arithmetic), min(moved, arithmetic)
+        return longer + (1 - overlapped) * shorter + copied + started
+
+    def _arithmetic(self, kernel: Kernel, known: ClassConstants) -> tuple[float, float]:
+        """Seconds of a kernel's products, and the share of them that memory traffic hides."""
+        if kernel.product is None:
+            return 0.0, 1.0
+        if known.vector is not None:
+            return kernel.product.flops / (self.speeds.vector_flops * known.vector), 1.0
+        if known.product is None:
+            return 0.0, 1.0
+        speeds, tiles = self.speeds, TILES
         if kernel.kind is KernelClass.MATMUL:
             tiles = tiles_of(kernel.dtype, speeds.architecture, is_batched=kernel.product.batch > 1)
-        arithmetic = product_seconds(
+        seconds = product_seconds(
             kernel.product,
             flops=speeds.product_flops(kernel.dtype),
             num_units=speeds.num_units,
@@ -68,8 +79,7 @@ class Costs:
             constants=known.product,
             tiles=tiles,
         )
-        longer, shorter = max(moved, arithmetic), min(moved, arithmetic)
-        return longer + (1 - known.product.overlapped) * shorter + started
+        return seconds, known.product.overlapped
 
     def _class(self, kernel: Kernel) -> ClassConstants:
         """The most exact that there is: of the data type and variant, of the variant, of the units, of all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class Kernel:
         dtype: what it computes in; `tf32` where tensor cores make float32's products.
         product: what it multiplies, where it does.
         variant: tells kernels of a class apart that have constants of their own: a pass, a layout.
+        copied_bytes: read and written before it, where it wants its operands in another order.
         num_launches: kernels that the host launches for it.
     """
 
@@ -65,6 +67,7 @@ class Kernel:
     dtype: str
     product: Product | None = None
     variant: str = ""
+    copied_bytes: int = 0
     num_launches: int = 1
 
 
@@ -92,7 +95,7 @@ def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) 
 def _with_tf32(kernel: Kernel) -> Kernel:
     if kernel.product is None or kernel.dtype != "float32":
         return kernel
-    return Kernel(kernel.kind, kernel.moved_bytes, TF32, kernel.product, kernel.variant, kernel.num_launches)
+    return dataclasses.replace(kernel, dtype=TF32)
 
 
 def _bytes(*operands: Operand) -> int:
@@ -238,6 +241,9 @@ def _convolutions(work: Work, *, allow_tf32: bool) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
+_PADDED = 8
+
+
 def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     """One product of a convolution, as a product of matrices where it is one."""
     groups = call.groups
@@ -246,15 +252,16 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     taps = math.prod(call.weight_shape[2:])
     out_positions, in_positions = math.prod(call.output_shape[2:]), math.prod(call.input_shape[2:])
     element = ELEMENT_BYTES.get(call.dtype, 4)
-    moved = element * (
-        samples * inputs * in_positions + samples * filters * out_positions + math.prod(call.weight_shape)
-    )
+    in_bytes, out_bytes = element * samples * inputs * in_positions, element * samples * filters * out_positions
+    moved = in_bytes + out_bytes + element * math.prod(call.weight_shape)
     dtype = TF32 if call.dtype == "float32" and allow_tf32 else call.dtype
     outputs = filters // groups
+    if dtype != "float32" and groups == 1:  # what tensor cores read goes in vectors of 16 bytes
+        per_group, outputs = (_PADDED * math.ceil(each / _PADDED) for each in (per_group, outputs))
     if call.conv_pass is ConvPass.FPROP:
         product = Product(samples * out_positions, outputs, per_group * taps, groups)
     elif call.conv_pass is ConvPass.DGRAD:
-        inner = max(1, outputs * taps * out_positions // max(in_positions, 1))
+        inner = max(1, outputs * taps * out_positions // max(in_positions, 1))  # less where it strides
         product = Product(samples * in_positions, per_group, inner, groups)
     else:
         product = Product(outputs, per_group * taps, samples * out_positions, groups)
@@ -264,8 +271,13 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
         kind = KernelClass.GROUPED_CONVOLUTION
     else:
         kind = KernelClass.CONVOLUTION
+    copied = 0
+    if not call.channels_last and dtype != "float32" and kind is not KernelClass.DEPTHWISE_CONVOLUTION:
+        # Tensor cores want channels last: what a pass reads is brought into that order before it.
+        read = {ConvPass.FPROP: in_bytes, ConvPass.DGRAD: out_bytes, ConvPass.WGRAD: in_bytes + out_bytes}
+        copied = 2 * read[call.conv_pass]
     layout = "channels_last" if call.channels_last else "contiguous"
-    return Kernel(kind, moved, dtype, product, f"{call.conv_pass} {layout}")
+    return Kernel(kind, moved, dtype, product, f"{call.conv_pass} {layout}", copied)
 
 
 _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {

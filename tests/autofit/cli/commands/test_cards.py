@@ -293,7 +293,6 @@ def test_searches_for_several_cards_share_their_traces_and_are_those_of_one_card
         (("--gpu", "all", "--probe", "measure"), "cannot be combined with --probe measure"),
         (("--gpu", "all", "--device", "cuda"), "cannot be combined with --device cuda"),
         (("--gpu", "all", "--device", "cpu"), "--gpu cannot be combined with --device cpu"),
-        (("--gpu", "t4,a10", "--objective", "throughput"), "cannot be combined with --objective throughput"),
         (("--gpu", "t4,a10", "--address", "auto"), "cannot be combined with --address"),
         (("--gpu", "t4,a10", "--study", "mine"), "cannot be combined with --study"),
         (("--gpu", "t4,a10", "--report", "a.html"), "are about one card"),

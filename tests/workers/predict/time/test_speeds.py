@@ -8,15 +8,19 @@ from workers.predict.time.tiles import tiles_of
 
 
 def test_a_card_without_rows_of_a_usual_power_keeps_all() -> None:
-    assert sustained("NVIDIA GeForce RTX 3090") == {"vector": 1.0, "tensor": 1.0, "memory": 1.0}
+    assert sustained("Tesla V100-SXM2-16GB", "sm_70") == {"vector": 1.0, "tensor": 1.0, "memory": 1.0}
+
+
+def test_units_that_can_issue_nothing_beside_products_keep_less() -> None:
+    assert sustained("NVIDIA H100 80GB HBM3", "sm_90")["vector"] < 1
 
 
 def test_a_card_of_low_power_keeps_what_its_class_does() -> None:
-    assert sustained("NVIDIA L4")["vector"] < 0.7
+    assert sustained("NVIDIA L4", "sm_89")["vector"] < 0.7
 
 
 def test_a_card_with_rows_keeps_what_they_say_and_else_what_its_class_does() -> None:
-    t4, l4 = sustained("Tesla T4"), sustained("NVIDIA L4")
+    t4, l4 = sustained("Tesla T4", "sm_75"), sustained("NVIDIA L4", "sm_89")
     assert t4["tensor"] == l4["tensor"]
     assert t4["memory"] < l4["memory"]
 
