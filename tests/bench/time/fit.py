@@ -3,7 +3,7 @@
 Each set of constants has rows of a table of single operators, from which an even sample is taken by card and
 operator; simplex descent makes the mean of |log(predicted / measured)|, cut at 0.3, as small as it can. What
 cards keep up is fitted beside, for the cards named. `--leave CARD` leaves the rows of a card out and prints how
-well they are met then, with what its class has (`sustained.toml`). Starts at the constants in use; the same
+well they are met then, as a card of which nothing but its data sheet is known. Starts at the constants in use; the same
 rows give the same constants.
 """
 
@@ -29,14 +29,13 @@ from tests.bench.step_times import EVENT_SECONDS, GROUND_TRUTH, device_seconds  
 from tests.bench.time import cards, neusight_kernels, vidur  # noqa: E402
 from workers.predict.time.constants import ClassConstants, Constants, constants  # noqa: E402
 from workers.predict.time.costs import Costs  # noqa: E402
-from workers.predict.time.speeds import Speeds  # noqa: E402
+from workers.predict.time.speeds import Speeds, sustained  # noqa: E402
 from workers.work import Work  # noqa: E402
 
 _ROWS_OF_A_GROUP = 60
 _CUT = 0.3
-_EVALUATIONS = 300
+_EVALUATIONS = 200
 _PRODUCTS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
-_LONG = 0.1  # seconds: a product that is repeated for as long as a step's are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,8 +140,8 @@ class Fit:
     def __init__(self, fit_set: FitSet, rows: Sequence[FitRow]) -> None:
         self._set = fit_set
         self._rows = rows
-        present = {row.card for row in rows}
-        self._shares = [(card, which) for card, which in fit_set.cards if card in present]
+        self._cards = {row.card for row in rows}
+        self._shares = [(card, which) for card, which in fit_set.cards if card in self._cards]
         known = constants().classes
         self._first = known.get(fit_set.kind) or known[fit_set.kind.split(" ")[0]]
 
@@ -177,7 +176,10 @@ class Fit:
         return statistics.fmean(statistics.fmean(each) for each in by.values())
 
     def ratios(self, numbers: Sequence[float], rows: Sequence[FitRow]) -> list[float]:
+        """Predicted over measured; a card that took no part has what its architecture has, and not its own."""
         used, shares = self.constants(numbers)
+        for card in {row.card for row in rows} - self._cards:
+            shares = {**shares, **_as_unseen(card)}
         costs = {
             card: Costs(_with(cards.speeds(card), card, shares), used) for card in {r.card for r in rows}
         }
@@ -205,6 +207,13 @@ def _at(values: Mapping[str, object], name: str) -> float:
     for part in name.split("."):
         values = values[part]  # type: ignore[assignment]
     return float(values)  # type: ignore[arg-type]
+
+
+def _as_unseen(card: str) -> dict[tuple[str, str], float]:
+    """What takes a card's own shares back."""
+    speeds = cards.speeds(card)
+    own, usual = (sustained(name, speeds.architecture) for name in (speeds.name, ""))
+    return {(card, which): usual[which] / own[which] for which in own}
 
 
 def _with(speeds: Speeds, card: str, shares: Mapping[tuple[str, str], float]) -> Speeds:
