@@ -7,6 +7,7 @@ group and by card. `--rows` prints every row.
 from __future__ import annotations
 
 import argparse
+import csv
 import functools
 import statistics
 import sys
@@ -24,11 +25,27 @@ from tests.bench.time.works import Works  # noqa: E402
 from workers.predict.time.constants import constants  # noqa: E402
 from workers.predict.time.costs import Costs  # noqa: E402
 from workers.predict.time.step import clocked  # noqa: E402
-from workers.work import Work, WorkCall  # noqa: E402
+from workers.work import Operand, Work, WorkCall  # noqa: E402
 
 GROUND_TRUTH = Path("/work/shared/groundtruth")
 _LOSS = ("aten._log_softmax", "aten.nll_loss_forward")  # that nobody times, see neusight_models
 EVENT_SECONDS = 14e-6  # between two CUDA events around an operator, beside its kernel
+
+
+# `cudaMalloc` of NeuSight's machines: its runs on an A100 of 80 GB say 0.35 to 0.55 ms where the host decides,
+# those on a V100 at most 0.30 to 0.50. Sizes: c10/core/AllocatorConfig.h of PyTorch.
+_MALLOC_SECONDS = 0.35e-3
+_SMALL_BYTES, _OWN_SEGMENT_BYTES, _SEGMENT_BYTES = 2**20, 10 * 2**20, 20 * 2**20
+
+
+_MAMF_FILE = "time/mamf_matmul_ceiling.csv"
+_MAMF_CARDS = {
+    "NVIDIA A100 SXM": "a100-80g",
+    "NVIDIA H100 SXM": "h100-80g",
+    "NVIDIA GH200 SXM": "gh200-96g",
+    "NVIDIA B200 SXM": "b200",
+    "NVIDIA GB200 SXM": "gb200",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +107,10 @@ def vidur_times(folder: Path) -> Iterator[Timed]:
 
 
 def neusight_e2e_times(folder: Path) -> Iterator[Timed]:
-    """Forward and backward, each from an idle device, as they were timed."""
+    """Forward and backward, each from an idle device, as they were timed.
+
+    The cache is emptied before each run, so that a forward pass whose results are kept waits for `cudaMalloc`.
+    """
     works = Works()
     for row in neusight_e2e.read(folder):
         libraries.install(row.setting.release)
@@ -102,6 +122,7 @@ def neusight_e2e_times(folder: Path) -> Iterator[Timed]:
         costs = costs_of(row.card)
         predicted = clocked(forward, [False] * len(forward), costs).seconds
         if row.backward_seconds:
+            predicted = max(predicted, _MALLOC_SECONDS * _num_segments(forward))
             predicted += clocked(backward, [True] * len(backward), costs).seconds
         yield Timed(
             group=row.setting.mode,
@@ -112,16 +133,49 @@ def neusight_e2e_times(folder: Path) -> Iterator[Timed]:
         )
 
 
+def _num_segments(calls: Sequence[WorkCall]) -> float:
+    """What PyTorch's allocator asks CUDA for where every result is kept: one each, or a share of 20 MiB."""
+    sizes = [
+        result.num_bytes
+        for call in calls
+        if not call.work.operator.endswith("_")
+        for result in call.work.outputs
+        if result.num_bytes > _SMALL_BYTES
+    ]
+    return sum(1.0 if size > _OWN_SEGMENT_BYTES else size / _SEGMENT_BYTES for size in sizes)
+
+
 def _passes(calls: Sequence[WorkCall]) -> tuple[Sequence[WorkCall], Sequence[WorkCall]]:
     """The calls before and after those of the loss."""
     places = [place for place, call in enumerate(calls) if call.work.operator.startswith(_LOSS)]
     return (calls[: places[0]], calls[places[-1] + 1 :]) if places else (calls, ())
 
 
+def mamf_times(folder: Path) -> Iterator[Timed]:
+    """The best product that was found on each card (stas00/ml-engineering, mamf-finder)."""
+    with (folder / _MAMF_FILE).open(encoding="utf-8", newline="") as file:
+        lines = [line for line in csv.DictReader(file) if line["dtype"] == "BF16"]
+    for line in lines:
+        card = _MAMF_CARDS.get(line["gpu"])
+        if card is None:
+            continue
+        rows, columns, inner = map(int, line["best_shape_MNK"].split("x"))
+        inputs = (Operand((rows, inner), "bfloat16"), Operand((inner, columns), "bfloat16"))
+        work = Work("aten.mm", inputs, (Operand((rows, columns), "bfloat16"),))
+        yield Timed(
+            group="best product",
+            card=card,
+            name=line["best_shape_MNK"],
+            predicted_seconds=device_seconds([work], costs_of(card)),
+            seconds=2 * rows * columns * inner / (float(line["mamf_tflops"]) * 1e12),
+        )
+
+
 TABLES: dict[str, Callable[[Path], Iterator[Timed]]] = {
     "neusight_kernels": neusight_kernel_times,
     "neusight_e2e": neusight_e2e_times,
     "vidur": vidur_times,
+    "mamf": mamf_times,
 }
 
 

@@ -27,7 +27,7 @@ def speeds(name: str) -> Speeds:
 def _other(
     name: str, architecture: str, num_units: int, mhz: int, lanes: int, bandwidth: float, cache_kib: int
 ) -> Speeds:
-    kept = sustained(name)
+    kept = sustained(name, architecture)
     flops = 2.0 * lanes * num_units * mhz * 1e6 * kept["vector"]
     return Speeds(
         name=name,

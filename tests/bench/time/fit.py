@@ -3,7 +3,7 @@
 Each set of constants has rows of a table of single operators, from which an even sample is taken by card and
 operator; simplex descent makes the mean of |log(predicted / measured)|, cut at 0.3, as small as it can. What
 cards keep up is fitted beside, for the cards named. `--leave CARD` leaves the rows of a card out and prints how
-well they are met then, with what its class has (`sustained.toml`). Starts at the constants in use; the same
+well they are met then, as a card of which nothing but its data sheet is known. Starts at the constants in use; the same
 rows give the same constants.
 """
 
@@ -29,14 +29,13 @@ from tests.bench.step_times import EVENT_SECONDS, GROUND_TRUTH, device_seconds  
 from tests.bench.time import cards, neusight_kernels, vidur  # noqa: E402
 from workers.predict.time.constants import ClassConstants, Constants, constants  # noqa: E402
 from workers.predict.time.costs import Costs  # noqa: E402
-from workers.predict.time.speeds import Speeds  # noqa: E402
+from workers.predict.time.speeds import Speeds, sustained  # noqa: E402
 from workers.work import Work  # noqa: E402
 
 _ROWS_OF_A_GROUP = 60
 _CUT = 0.3
-_EVALUATIONS = 300
+_EVALUATIONS = 200
 _PRODUCTS = ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj")
-_LONG = 0.1  # seconds: a product that is repeated for as long as a step's are
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,11 @@ def _neusight(*operators: str) -> Callable[[], Iterator[FitRow]]:
         for row in neusight_kernels.of_device(neusight_kernels.read(GROUND_TRUTH)):
             if row.operator in operators and row.split == "test":
                 yield FitRow(
-                    group=row.operator, card=row.card, works=(row.work,), seconds=row.seconds, beside=EVENT_SECONDS
+                    group=row.operator,
+                    card=row.card,
+                    works=(row.work,),
+                    seconds=row.seconds,
+                    beside=EVENT_SECONDS,
                 )
 
     return rows
@@ -116,17 +119,17 @@ SETS = {
     "softmax": FitSet(rows=_neusight("softmax"), kind="softmax", names=("bandwidth",)),
     "layer_norm": FitSet(rows=_neusight("ln"), kind="layer_norm", names=("bandwidth",)),
     "index": FitSet(
-        rows=_vidur("emb"), kind="index", names=("bandwidth", "elements_per_clock", "start_seconds")
+        rows=_vidur("emb"), kind="index", names=("bandwidth", "elements_per_clock", "least_seconds")
     ),
     "one by one": FitSet(
         rows=_vidur("attn_rope", "mlp_act"),
         kind="elementwise one_by_one",
-        names=("bandwidth", "elements_per_clock", "start_seconds"),
+        names=("bandwidth", "elements_per_clock", "least_seconds"),
     ),
     "norm one by one": FitSet(
         rows=_vidur("input_layernorm", "post_attention_layernorm", layer_norm=False),
         kind="layer_norm one_by_one",
-        names=("bandwidth", "elements_per_clock", "start_seconds"),
+        names=("bandwidth", "elements_per_clock", "least_seconds"),
     ),
 }
 
@@ -137,8 +140,8 @@ class Fit:
     def __init__(self, fit_set: FitSet, rows: Sequence[FitRow]) -> None:
         self._set = fit_set
         self._rows = rows
-        present = {row.card for row in rows}
-        self._shares = [(card, which) for card, which in fit_set.cards if card in present]
+        self._cards = {row.card for row in rows}
+        self._shares = [(card, which) for card, which in fit_set.cards if card in self._cards]
         known = constants().classes
         self._first = known.get(fit_set.kind) or known[fit_set.kind.split(" ")[0]]
 
@@ -173,8 +176,13 @@ class Fit:
         return statistics.fmean(statistics.fmean(each) for each in by.values())
 
     def ratios(self, numbers: Sequence[float], rows: Sequence[FitRow]) -> list[float]:
+        """Predicted over measured; a card that took no part has what its architecture has, and not its own."""
         used, shares = self.constants(numbers)
-        costs = {card: Costs(_with(cards.speeds(card), card, shares), used) for card in {r.card for r in rows}}
+        for card in {row.card for row in rows} - self._cards:
+            shares = {**shares, **_as_unseen(card)}
+        costs = {
+            card: Costs(_with(cards.speeds(card), card, shares), used) for card in {r.card for r in rows}
+        }
         return [(device_seconds(row.works, costs[row.card]) + row.beside) / row.seconds for row in rows]
 
     def found(self) -> Sequence[float]:
@@ -201,12 +209,17 @@ def _at(values: Mapping[str, object], name: str) -> float:
     return float(values)  # type: ignore[arg-type]
 
 
+def _as_unseen(card: str) -> dict[tuple[str, str], float]:
+    """What takes a card's own shares back."""
+    speeds = cards.speeds(card)
+    own, usual = (sustained(name, speeds.architecture) for name in (speeds.name, ""))
+    return {(card, which): usual[which] / own[which] for which in own}
+
+
 def _with(speeds: Speeds, card: str, shares: Mapping[tuple[str, str], float]) -> Speeds:
     """A card that keeps up other shares of what it does now."""
     vector, tensor, memory = (shares.get((card, which), 1.0) for which in ("vector", "tensor", "memory"))
-    flops = {
-        dtype: each * (vector if dtype == "float32" else tensor) for dtype, each in speeds.flops.items()
-    }
+    flops = {dtype: each * (vector if dtype == "float32" else tensor) for dtype, each in speeds.flops.items()}
     return dataclasses.replace(
         speeds, flops=flops, vector_flops=speeds.vector_flops * vector, bandwidth=speeds.bandwidth * memory
     )
@@ -226,7 +239,9 @@ def sample(rows: Sequence[FitRow]) -> list[FitRow]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("set", choices=SETS, help="which constants")
     parser.add_argument("--leave", action="append", default=[], help="a card to leave out, or `each`")
     arguments = parser.parse_args()

@@ -24,7 +24,8 @@ class ClassConstants:
         copied: the share of the memory's bytes a second at which operands are copied into another order.
         elements_per_clock: that a unit reads and writes at most in a clock, in kernels that go through them
             one by one; 0 where nothing but the memory limits it.
-        start_seconds: that a kernel takes whatever its size.
+        least_seconds: that a kernel takes however little it has to do: its threads wait for each other.
+        cached: the share of its bytes that the kernel before it has left in the cache, where all fit.
     """
 
     bandwidth: float
@@ -32,7 +33,8 @@ class ClassConstants:
     vector: float | None = None
     copied: float | None = None
     elements_per_clock: float = 0.0
-    start_seconds: float = 0.0
+    least_seconds: float = 0.0
+    cached: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

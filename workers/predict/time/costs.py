@@ -9,6 +9,10 @@ from workers.predict.time.speeds import Speeds
 from workers.predict.time.tiles import tiles_of
 from workers.work import ELEMENT_BYTES, Work
 
+# Of the last cache, what a kernel finds there of what was written before it: A40, A100 and H100 save the
+# traffic of 0.45, 0.18 and 0.23 of their 6, 40 and 50 MB in additions (vidur's operators).
+_KEPT_IN_CACHE = 0.25
+
 
 class Costs:
     """Seconds of kernels on one device, each worked out once.
@@ -44,8 +48,10 @@ class Costs:
     def _worked_out(self, kernel: Kernel) -> float:
         known = self._class(kernel)
         speeds = self.speeds
-        started = known.start_seconds + kernel.num_launches * speeds.launch_seconds
-        moved = kernel.moved_bytes / (speeds.bandwidth * known.bandwidth)
+        started = kernel.num_launches * speeds.launch_seconds
+        in_cache = min(known.cached * kernel.moved_bytes, _KEPT_IN_CACHE * speeds.cache_bytes)
+        from_memory = kernel.moved_bytes - in_cache
+        moved = max(from_memory / (speeds.bandwidth * known.bandwidth), known.least_seconds)
         if known.elements_per_clock and speeds.clock:
             elements = kernel.moved_bytes / ELEMENT_BYTES.get(kernel.dtype, 4)
             moved = max(moved, elements / (known.elements_per_clock * speeds.num_units * speeds.clock))

@@ -127,7 +127,9 @@ _SOFTMAX_READS_BEYOND = 2.2
 
 def _softmax(work: Work) -> tuple[Kernel, ...]:
     source = work.inputs[0]
-    reads = next((times for longest, times in _SOFTMAX_READS if source.shape[-1] <= longest), _SOFTMAX_READS_BEYOND)
+    reads = next(
+        (times for longest, times in _SOFTMAX_READS if source.shape[-1] <= longest), _SOFTMAX_READS_BEYOND
+    )
     moved = int(reads * source.num_bytes) + _bytes(*work.outputs)
     return (Kernel(KernelClass.SOFTMAX, moved, source.dtype),)
 

@@ -66,15 +66,16 @@ _HALVED_ON_GEFORCE = ("sm_75", "sm_86", "sm_89", "sm_120")
 _BFLOAT16_SINCE = 80
 
 
-def sustained(name: str) -> Mapping[str, float]:
+def sustained(name: str, architecture: str) -> Mapping[str, float]:
     """The shares of a data sheet's `vector`, `tensor` and `memory` that a card keeps up, of sustained.toml.
 
     Args:
         name: of the card, as CUDA has it.
+        architecture: `sm_XY`.
     """
     table = _sustained()
     of_class = table["low_power"] if name in table["low_power"]["names"] else {}
-    shares = {**of_class, **table["cards"].get(name, {})}
+    shares = {**table["architectures"].get(architecture, {}), **of_class, **table["cards"].get(name, {})}
     return {units: shares.get(units, 1.0) for units in ("vector", "tensor", "memory")}
 
 
@@ -92,7 +93,7 @@ def speeds_of(properties: DeviceProperties) -> Speeds:
     """
     architecture = properties.architecture
     per_clock = properties.num_sms * properties.sm_clock_khz * 1e3
-    kept = sustained(properties.name)
+    kept = sustained(properties.name, architecture)
     vector_flops = _VECTOR_FLOPS[architecture] * per_clock * kept["vector"]
     flops = {"float32": vector_flops}
     tensor = _TENSOR_FLOPS.get(architecture)
