@@ -14,6 +14,9 @@ from workers.work import ELEMENT_BYTES, Work
 _KEPT_IN_CACHE = 0.25
 
 
+_USUAL_TAPS = 9
+
+
 class Costs:
     """Seconds of kernels on one device, each worked out once.
 
@@ -64,8 +67,16 @@ class Costs:
         """Seconds of a kernel's products, and the share of them that memory traffic hides."""
         if kernel.product is None:
             return 0.0, 1.0
+        product = kernel.product
         if known.vector is not None:
-            return kernel.product.flops / (self.speeds.vector_flops * known.vector), 1.0
+            taps = product.n if product.m < product.k else product.k  # of the weight's gradient, of the others
+            share = known.vector * (_USUAL_TAPS / taps) ** known.taps_power
+            return product.flops / (self.speeds.vector_flops * share), 1.0
+        if known.grouped is not None:
+            grouped = known.grouped
+            width = min(product.m, product.n)
+            share = grouped.rate * width**grouped.width_power * product.batch**grouped.groups_power
+            return product.flops / (self.speeds.product_flops(kernel.dtype) * min(share, grouped.most)), 1.0
         if known.product is None:
             return 0.0, 1.0
         speeds, tiles = self.speeds, TILES

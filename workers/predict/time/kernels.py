@@ -242,6 +242,7 @@ def _convolutions(work: Work, *, allow_tf32: bool) -> tuple[Kernel, ...]:
 
 
 _PADDED = 8
+_OWN_WIDTHS = (4, 8, 16, 24, 32, 48, 64)  # channels of a group that cuDNN has kernels for (`…_g16_…`)
 
 
 def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
@@ -280,9 +281,13 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     layout = "channels_last" if call.channels_last else "contiguous"
     variant = f"{call.conv_pass} {layout}"
     if is_unaligned:
-        variant += " unaligned"
-    elif groups > 1 and max(call.dilation) > 1:
-        variant += " dilated"
+        variant = f"{layout} unaligned"
+    elif kind is KernelClass.DEPTHWISE_CONVOLUTION:
+        variant = layout
+    elif kind is KernelClass.GROUPED_CONVOLUTION:
+        width = outputs if call.conv_pass is not ConvPass.DGRAD else per_group
+        has_own = groups % 8 == 0 and width in _OWN_WIDTHS and max(call.dilation) == 1
+        variant = f"{layout} own" if has_own else layout
     return Kernel(kind, moved, dtype, product, variant, copied)
 
 
