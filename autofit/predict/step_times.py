@@ -79,6 +79,10 @@ class StepTime:
         """The likely rate."""
         return self.samples / self.likely_seconds
 
+    def relative_to(self, other: StepTime) -> float:
+        """How many times as long it takes as another step."""
+        return self.likely_seconds / other.likely_seconds
+
     @property
     def note(self) -> str:
         """What the seconds rest on, or why none are said, in a sentence."""
@@ -182,7 +186,7 @@ class Timer:
         key = piece, batch_size
         if key not in self._works:
             if len(self._works) >= _MOST_STEPS:
-                for remembered in (self._works, self._times, self._costs):
+                for remembered in (self._lines, self._works, self._times, self._costs):
                     remembered.clear()
             self._works[key] = self._found(piece, batch_size)
         return self._works[key]
