@@ -27,6 +27,7 @@ from autofit.tuning.result import CardResults, TuneResult
 from autofit.tuning.scope import (
     default_algo,
 )
+from autofit.tuning.step_lessons import learn_from
 from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from workers.protocol import WorkloadRef
@@ -176,6 +177,7 @@ def _search(
     """Predicts, tries and answers; with the answer come the files that the workload used."""
     predicted = predict(settings, workload, measuring, emit, predictor_of)
     tried = _try(settings, predicted, measuring, emit)
+    learn_from(workload, tried.trials, predicted.curves.by_knobs)
     return answer(settings, predicted, tried, measuring, emit), predicted.predictor.traces.sources
 
 
