@@ -122,6 +122,10 @@ class WorstOfRanks(PredictedCurve):
         return self._first.trace_digest
 
     @property
+    def mode(self) -> str:
+        return self._first.mode
+
+    @property
     def why_untimed(self) -> str | None:
         return self._first.why_untimed
 

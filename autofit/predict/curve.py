@@ -137,6 +137,11 @@ class PredictedCurve(PeaksOnCard):
         )
 
     @property
+    def mode(self) -> str:
+        """`train`, `infer` or `generate`."""
+        return self._curve.any_trace.mode
+
+    @property
     def why_untimed(self) -> str | None:
         """Why no times are predicted on the card; None where they are."""
         return why_untimed(self._card, self._curve.any_trace.num_ranks)

@@ -19,6 +19,7 @@ from autofit.predict.confidence import Residuals, shipped_residuals
 from autofit.predict.conv_choice import require_applicable, with_own_conv_algo
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
+from autofit.predict.measured_steps import MeasuredSteps
 from autofit.predict.observations import Observations, PeakKind, Residual
 from autofit.predict.peaks_on_card import PeaksOnCard
 from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
@@ -54,6 +55,7 @@ class Predictor:
         residuals, time_residuals: how far predicted peaks and times may be off; those of this version unless
             given.
         observations: observed peaks of the workload, which sharpen its intervals.
+        measured_steps: of the workload, which scale the predicted times.
         plans: who knows cuDNN's plans on a card of an architecture.
         plans_elsewhere: the same for the other architectures that an unnamed card may be of.
         for_host: traces are of the CPU, for `host_blocks`.
@@ -76,6 +78,7 @@ class Predictor:
         residuals: Residuals | None = None,
         time_residuals: TimeResiduals | None = None,
         observations: Observations | None = None,
+        measured_steps: MeasuredSteps | None = None,
         plans: PlanSources = plan_source,
         plans_elsewhere: PlanSources = offline_plan_source,
         for_host: bool = False,
@@ -86,6 +89,7 @@ class Predictor:
         self._workload = workload
         self._residuals = residuals or shipped_residuals()
         self._time_residuals = time_residuals
+        self._measured_steps = measured_steps
         self.observations = observations or Observations()
         self._plans = CardPlans(plans, plans_elsewhere)
         of_one = dataclasses.replace(setup, rank=0) if setup.rank is None else setup
@@ -112,7 +116,7 @@ class Predictor:
         self.traces = traces
         self._steps = StepCurves(traces, setup)
         self._largest: StepCurves | None = None
-        self._timer = Timer(self._time_residuals)
+        self._timer = Timer(self._time_residuals, self._measured_steps)
         self._all_ranks = None
 
     def _of_rank(self, rank: int) -> Predictor:
@@ -384,6 +388,7 @@ def local_predictor(
         checked(workers.run),
         setup=setup,
         observations=Observations.load(workload),
+        measured_steps=MeasuredSteps.load(workload),
         emit=emit,
         with_tensors=with_tensors,
         with_calls=with_calls,

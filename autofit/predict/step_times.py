@@ -6,6 +6,7 @@ the catalogue and what was measured of the same workload.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from autofit.errors import UnknownGpuError
 from autofit.hardware.card import Card
 from autofit.hardware.chips import device_properties
 from autofit.hardware.gpus import find_gpu
+from autofit.predict.measured_steps import MeasuredSteps, Scale
 from workers.architecture import Architecture, Vendor
 from workers.knobs import Knobs
 from workers.knobs.conv_algo import CUDA_POLICIES, split_conv_algo
@@ -57,13 +59,17 @@ class StepTime:
         likely_seconds: of one step; to be shown only where `stated` has it too, else to order steps by.
         samples: that a step takes in, of all ranks.
         confidence: how sure it is.
-        scaled_by: measured steps of the same workload on the same card that it was scaled by, in words.
+        unscaled_seconds: the likely time before measured steps scaled it.
+        scale: measured steps of the same workload on the same card that scaled it.
+        model: names the constants that predicted it.
     """
 
     likely_seconds: float
     samples: int
     confidence: Confidence
-    scaled_by: str = ""
+    unscaled_seconds: float
+    scale: Scale | None = None
+    model: str = ""
 
     @property
     def stated(self) -> StepSeconds | None:
@@ -79,11 +85,15 @@ class StepTime:
         """The likely rate."""
         return self.samples / self.likely_seconds
 
+    def relative_to(self, other: StepTime) -> float:
+        """How many times as long it takes as another step."""
+        return self.likely_seconds / other.likely_seconds
+
     @property
     def note(self) -> str:
         """What the seconds rest on, or why none are said, in a sentence."""
-        if self.scaled_by:
-            return f"step time: scaled by a measured step of this workload on this card ({self.scaled_by})"
+        if self.scale is not None and self.confidence.is_stated:
+            return f"step time: {self.scale.in_words}; {EAGER}"
         if self.confidence.is_stated:
             return f"step time: likely off by a factor of {1 + self.confidence.sigma:.2f}; {EAGER}"
         why = _unmeasured(self.confidence) or "those of such steps vary too much"
@@ -123,9 +133,11 @@ class Timer:
 
     Args:
         residuals: how far times may be off; those of this version unless given.
+        measured: steps of the workload that were measured, which scale what is predicted.
     """
 
-    def __init__(self, residuals: TimeResiduals | None = None) -> None:
+    def __init__(self, residuals: TimeResiduals | None = None, measured: MeasuredSteps | None = None) -> None:
+        self._measured = measured or MeasuredSteps()
         self._residuals = residuals or time_residuals()
         self._lines: dict[PeakCurve, WorkLines | None] = {}
         self._works: dict[tuple[PeakCurve, int], StepWork | None] = {}
@@ -161,7 +173,19 @@ class Timer:
         key = piece, batch_size, card.name, *_flags(knobs), cost, knobs.conv_algo
         if key not in self._times:
             self._times[key] = self._timed(step, batch_size, knobs, card, cost)
-        return self._times[key]
+        return self._scaled(self._times[key], knobs, card, piece.trace.mode)
+
+    def _scaled(self, time: StepTime, knobs: Knobs, card: Card, mode: str) -> StepTime:
+        """The time as measured steps of the workload on the card scale it."""
+        scale = self._measured.scale(knobs, card, mode, time.model)
+        if scale is None:
+            return time
+        return dataclasses.replace(
+            time,
+            likely_seconds=time.unscaled_seconds * scale.factor,
+            confidence=self._residuals.scaled(time.confidence, is_of_setting=scale.is_of_setting),
+            scale=scale,
+        )
 
     def _timed(self, step: StepWork, batch_size: int, knobs: Knobs, card: Card, conv_cost: float) -> StepTime:
         costs = self._costs_on(card, knobs)
@@ -169,8 +193,11 @@ class Timer:
             step.calls, step.in_backward, costs, host_waits=step.host_waits, convolution_cost=conv_cost
         )
         family, _ = split_conv_algo(knobs.conv_algo)
+        seconds = step_seconds(step, clock)
         return StepTime(
-            likely_seconds=step_seconds(step, clock),
+            likely_seconds=seconds,
+            unscaled_seconds=seconds,
+            model=costs.constants.digest,
             samples=batch_size * knobs.num_passes(batch_size),
             confidence=self._residuals.of(
                 clock, costs.speeds, conv_algo="" if family in _CUDNN_CHOOSES else family
@@ -182,7 +209,7 @@ class Timer:
         key = piece, batch_size
         if key not in self._works:
             if len(self._works) >= _MOST_STEPS:
-                for remembered in (self._works, self._times, self._costs):
+                for remembered in (self._lines, self._works, self._times, self._costs):
                     remembered.clear()
             self._works[key] = self._found(piece, batch_size)
         return self._works[key]

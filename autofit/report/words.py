@@ -139,7 +139,7 @@ def span_of_seconds(seconds: StepSeconds) -> str:
     return f"{likely} {unit} ({low} to {high} {unit})"
 
 
-def span_of_epoch(num_samples: int, samples: int, seconds: StepSeconds) -> str:
+def span_of_epoch(num_samples: int, samples: float, seconds: StepSeconds) -> str:
     """How long so many samples take: `1.2 h (1.1 to 1.4 h)`.
 
     Args:
@@ -163,6 +163,13 @@ def _unit_of(seconds: float) -> tuple[str, float]:
 def slower_in_words(relative_time: float) -> str:
     """How much slower a sample is than with the fastest, where only the order is sure."""
     return "the fastest" if relative_time < _ABOUT_EQUAL else f"about {relative_time:.1f} × slower"
+
+
+def change_in_words(relative_time: float) -> str:
+    """How much longer or shorter a step takes than another, about: `1.4 × slower`."""
+    if 1 / _ABOUT_EQUAL < relative_time < _ABOUT_EQUAL:
+        return "as fast"
+    return f"{1 / relative_time:.1f} × faster" if relative_time < 1 else f"{relative_time:.1f} × slower"
 
 
 def rate(samples_per_second: float) -> str:

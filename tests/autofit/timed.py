@@ -16,6 +16,8 @@ MEASURED_TIMES = TimeResiduals(
     cards={"sm_86": Residual(sigma=0.1, num_rows=50)},
     class_sigma=0.35,
     card_sigma=0.35,
+    setting_sigma=0.05,
+    other_sigma=0.2,
     least_share=0.9,
     most_sigma=0.25,
 )

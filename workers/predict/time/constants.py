@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import hashlib
 import importlib.resources
 import tomllib
 from collections.abc import Mapping
@@ -84,10 +86,12 @@ class Constants:
     Attributes:
         classes: by a class of kernels, or by class and variant: `convolution fprop channels_last`.
         host: of the host that launches.
+        digest: of what they were read from.
     """
 
     classes: Mapping[str, ClassConstants]
     host: HostConstants
+    digest: str = ""
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -106,4 +110,5 @@ class Constants:
 def constants() -> Constants:
     """Those that predictions are made with."""
     text = importlib.resources.files(__package__).joinpath("constants.toml").read_text(encoding="utf-8")
-    return Constants.from_dict(tomllib.loads(text))
+    read = Constants.from_dict(tomllib.loads(text))
+    return dataclasses.replace(read, digest=hashlib.sha256(text.encode()).hexdigest())

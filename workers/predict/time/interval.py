@@ -11,6 +11,7 @@ Errors are factors, so an interval is likely · exp(± z · sigma).
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.resources
 import math
@@ -80,6 +81,8 @@ class TimeResiduals:
         classes: by class of kernels, and `host`.
         cards: by name, or by architecture: on top of the classes.
         class_sigma, card_sigma: of what has no rows.
+        setting_sigma, other_sigma: of a step that is scaled by a measured one of the same workload and card,
+            of its setting or of another.
         least_share, most_sigma: the confidence that seconds are said from on.
     """
 
@@ -87,6 +90,8 @@ class TimeResiduals:
     cards: Mapping[str, Residual]
     class_sigma: float
     card_sigma: float
+    setting_sigma: float
+    other_sigma: float
     least_share: float
     most_sigma: float
 
@@ -103,6 +108,7 @@ class TimeResiduals:
             classes={name: Residual.from_dict(each) for name, each in classes.items()},
             cards={name: Residual.from_dict(each) for name, each in data.get("cards", {}).items()},
             **data["unmeasured"],
+            **data["observed"],
             **data["stated"],
         )
 
@@ -130,6 +136,14 @@ class TimeResiduals:
             unmeasured=tuple(unmeasured),
             is_card_measured=bool(card.num_rows),
             is_stated=is_known and sigma <= self.most_sigma,
+        )
+
+    def scaled(self, confidence: Confidence, *, is_of_setting: bool) -> Confidence:
+        """The same of a time that is scaled by measured steps of its workload on its card."""
+        sigma = self.setting_sigma if is_of_setting else self.other_sigma
+        sigma = min(sigma, confidence.sigma)
+        return dataclasses.replace(
+            confidence, sigma=sigma, is_card_measured=True, is_stated=sigma <= self.most_sigma
         )
 
     def _of_class(self, name: str) -> Residual:

@@ -34,7 +34,15 @@ def clock(**class_seconds: float) -> StepClock:
 
 def residuals(classes=(), cards=(), **given) -> TimeResiduals:
     """Residuals with the same rows behind each of these."""
-    limits = {"class_sigma": 0.4, "card_sigma": 0.3, "least_share": 0.9, "most_sigma": 0.25, **given}
+    limits = {
+        "class_sigma": 0.4,
+        "card_sigma": 0.3,
+        "setting_sigma": 0.05,
+        "other_sigma": 0.2,
+        "least_share": 0.9,
+        "most_sigma": 0.25,
+        **given,
+    }
     return TimeResiduals(
         classes=dict.fromkeys(classes, MEASURED), cards=dict.fromkeys(cards, MEASURED), **limits
     )
@@ -107,6 +115,7 @@ def test_entries_of_the_file_are_read():
     text = (
         'schema = "autofit.time-residuals/1"\n'
         "[unmeasured]\nclass_sigma = 0.4\ncard_sigma = 0.3\n"
+        "[observed]\nsetting_sigma = 0.05\nother_sigma = 0.2\n"
         "[stated]\nleast_share = 0.9\nmost_sigma = 0.25\n"
         f'[classes."convolution native"]\n{entry}[host]\n{entry}[cards.sm_86]\n{entry}'
     )
