@@ -93,11 +93,12 @@ class Costs:
         return seconds, known.product.overlapped
 
     def _class(self, kernel: Kernel) -> ClassConstants:
-        """The most exact that there is: of the data type and variant, of the variant, of the units, of all."""
+        """The most exact that there is: of the data type or units and the variant, of either, of all."""
         classes = self.constants.classes
-        units = "tensor" if self.speeds.has_tensor_cores(kernel.dtype) else "vector"
-        for of in (f"{kernel.dtype} {kernel.variant}", kernel.variant, kernel.dtype, units):
-            name = f"{kernel.kind} {of}".strip()
-            if of and name in classes:
+        units = self.speeds.units(kernel.dtype)
+        exact = [f"{of} {kernel.variant}" for of in (kernel.dtype, *units)] if kernel.variant else []
+        for of in (*exact, kernel.variant, kernel.dtype, *units):
+            name = f"{kernel.kind} {of}"
+            if name in classes:
                 return classes[name]
         return classes[kernel.kind]

@@ -45,9 +45,14 @@ class Speeds:
         """Of products of matrices in a type; of one that no unit is made for, as in float32."""
         return self.flops.get(dtype, self.vector_flops)
 
-    def has_tensor_cores(self, dtype: str) -> bool:
-        """Whether products in a type are made by units of their own."""
-        return dtype in self.flops and dtype != "float32"
+    def units(self, dtype: str) -> tuple[str, ...]:
+        """What makes products in a type, as constants name it: `tensor` cores, `narrow` ones first, or `vector`.
+
+        Narrow are those of cards for desktops and inference, sm_86, sm_89 and sm_120.
+        """
+        if dtype not in self.flops or dtype == "float32":
+            return ("vector",)
+        return ("narrow tensor", "tensor") if self.architecture in _NARROW else ("tensor",)
 
 
 # Multiplications with additions, counted twice, of a multiprocessor in one clock: in float32 outside tensor
@@ -63,6 +68,7 @@ _TENSOR_FLOPS = {
 }  # fmt: skip
 # Of GeForce cards and the Titan RTX's successors half of that, where sums are kept in float32.
 _HALVED_ON_GEFORCE = ("sm_75", "sm_86", "sm_89", "sm_120")
+_NARROW = ("sm_86", "sm_89", "sm_120")
 _BFLOAT16_SINCE = 80
 
 
