@@ -142,15 +142,21 @@ def _written(func: torch._ops.OpOverload, inputs: tuple[Operand, ...]) -> tuple[
 
 
 def _flags(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
-    """Whether an attention is causal, by the argument of that name."""
-    place = _place_of_causal(func)
-    if place is None:
-        return ()
-    is_causal = args[place] if place < len(args) else kwargs.get("is_causal", False)
-    return ("causal",) if is_causal else ()
+    """What arguments say of which kernel runs, such as whether an attention is causal."""
+    return tuple(
+        flag
+        for place, name, flag in _flagged(func)
+        if (args[place] if place < len(args) else kwargs.get(name, False))
+    )
+
+
+_FLAGS = {"is_causal": "causal", "training": "training", "train": "training"}  # by the argument's name
 
 
 @functools.cache
-def _place_of_causal(func: torch._ops.OpOverload) -> int | None:
-    names = [argument.name for argument in func._schema.arguments]
-    return names.index("is_causal") if "is_causal" in names else None
+def _flagged(func: torch._ops.OpOverload) -> tuple[tuple[int, str, str], ...]:
+    return tuple(
+        (place, argument.name, _FLAGS[argument.name])
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.name in _FLAGS
+    )

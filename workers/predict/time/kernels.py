@@ -183,8 +183,7 @@ def _attention(work: Work) -> tuple[Kernel, ...]:
 def _batch_norm(work: Work) -> tuple[Kernel, ...]:
     """Forward reads its input twice, for the mean and to normalise, in training."""
     first = work.inputs[0]
-    training = len(work.outputs) > 1 and work.outputs[1].num_elements > 0
-    moved = (2 if training else 1) * first.num_bytes + work.outputs[0].num_bytes
+    moved = (2 if "training" in work.flags else 1) * first.num_bytes + work.outputs[0].num_bytes
     return (Kernel(KernelClass.BATCH_NORM, moved, first.dtype, variant=_layout(first)),)
 
 
