@@ -82,7 +82,7 @@ class Costs:
         return seconds, known.product.overlapped
 
     def _class(self, kernel: Kernel) -> ClassConstants:
-        """The most exact that there is: of the data type and variant, of the variant, the units, or of all."""
+        """The most exact that there is: of data type and variant, of the variant, the units, or of all."""
         classes = self.constants.classes
         units = "tensor" if self.speeds.has_tensor_cores(kernel.dtype) else "vector"
         for of in (f"{kernel.dtype} {kernel.variant}", kernel.variant, kernel.dtype, units):
