@@ -3,7 +3,7 @@
 NVIDIA's `nvidia-matmul-heuristics` (`pip install nvidia-matmul-heuristics`; no GPU, its own licence) says how
 long the kernel that it names takes. Both are held against the products of vidur's table (float16) and of
 NeuSight's (float32, `torch.nn.Linear`): as they are, and with one constant for each card, the median of
-measured / predicted. Each card and precision has a process of its own: with two interfaces in one, it crashed.
+measured / predicted. Each card and precision has a process of its own: two interfaces in one crashed.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def library_seconds(gpu: str, precision: str, shapes: Sequence[Shape]) -> list[f
 
 
 def _ask(gpu: str, precision: str, shapes: Sequence[Shape]) -> list[float]:
-    import nvMatmulHeuristics as library
+    import nvMatmulHeuristics as library  # noqa: N813 - a module, not a class
 
     interface = library.NvMatmulHeuristicsInterface(
         library.NvMatmulHeuristicsTarget.GENERIC,

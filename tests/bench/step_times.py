@@ -1,7 +1,7 @@
 """How near predicted times come to measured ones: `python tests/bench/step_times.py --table vidur`.
 
-Prints the median and the 90th percentile of |predicted - measured| / measured, and the median of the ratio, by
-group and by card. `--rows` prints every row.
+Prints the median and the 90th percentile of |predicted - measured| / measured, and the median of the ratio,
+by group and by card. `--rows` prints every row.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LOSS = ("aten._log_softmax", "aten.nll_loss_forward")  # that nobody times, see
 EVENT_SECONDS = 14e-6  # between two CUDA events around an operator, beside its kernel
 
 
-# `cudaMalloc` of NeuSight's machines: its runs on an A100 of 80 GB say 0.35 to 0.55 ms where the host decides,
-# those on a V100 at most 0.30 to 0.50. Sizes: c10/core/AllocatorConfig.h of PyTorch.
+# `cudaMalloc` of NeuSight's machines: its runs on an A100 of 80 GB say 0.35 to 0.55 ms where the host
+# decides, those on a V100 at most 0.30 to 0.50. Sizes: c10/core/AllocatorConfig.h of PyTorch.
 _MALLOC_SECONDS = 0.35e-3
 _SMALL_BYTES, _OWN_SEGMENT_BYTES, _SEGMENT_BYTES = 2**20, 10 * 2**20, 20 * 2**20
 
@@ -109,7 +109,7 @@ def vidur_times(folder: Path) -> Iterator[Timed]:
 def neusight_e2e_times(folder: Path) -> Iterator[Timed]:
     """Forward and backward, each from an idle device, as they were timed.
 
-    The cache is emptied before each run, so that a forward pass whose results are kept waits for `cudaMalloc`.
+    The cache is emptied before each run: a forward pass whose results are kept waits for `cudaMalloc`.
     """
     works = Works()
     for row in neusight_e2e.read(folder):

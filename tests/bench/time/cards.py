@@ -24,7 +24,7 @@ def speeds(name: str) -> Speeds:
     return speeds_of(device_properties(find_gpu(_KEYS.get(name, name))))
 
 
-def _other(
+def _other(  # noqa: PLR0917 - a row of the table below
     name: str, architecture: str, num_units: int, mhz: int, lanes: int, bandwidth: float, cache_kib: int
 ) -> Speeds:
     kept = sustained(name, architecture)

@@ -2,9 +2,9 @@
 
 Each set of constants has rows of a table of single operators, from which an even sample is taken by card and
 operator; simplex descent makes the mean of |log(predicted / measured)|, cut at 0.3, as small as it can. What
-cards keep up is fitted beside, for the cards named. `--leave CARD` leaves the rows of a card out and prints how
-well they are met then, as a card of which nothing but its data sheet is known. Starts at the constants in use; the same
-rows give the same constants.
+cards keep up is fitted beside, for the cards named. `--leave CARD` leaves the rows of a card out and prints
+how well they are met then, as a card of which nothing but its data sheet is known. Starts at the constants in
+use; the same rows give the same constants.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class Fit:
         if min(numbers) <= 0:
             return 10.0
         held = dict(zip(self._set.names, numbers, strict=False))
-        if held.get("product.overlapped", 0) > 1 or held.get("product.quantized", 0) > 1.2:  # noqa: PLR2004
+        if held.get("product.overlapped", 0) > 1 or held.get("product.quantized", 0) > 1.2:
             return 10.0
         by = defaultdict(list)
         for row, ratio in zip(self._rows, self.ratios(numbers, self._rows), strict=True):
@@ -176,7 +176,7 @@ class Fit:
         return statistics.fmean(statistics.fmean(each) for each in by.values())
 
     def ratios(self, numbers: Sequence[float], rows: Sequence[FitRow]) -> list[float]:
-        """Predicted over measured; a card that took no part has what its architecture has, and not its own."""
+        """Predicted over measured; a card that took no part has what its architecture has."""
         used, shares = self.constants(numbers)
         for card in {row.card for row in rows} - self._cards:
             shares = {**shares, **_as_unseen(card)}

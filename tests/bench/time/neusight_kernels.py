@@ -1,8 +1,8 @@
 """neusight_kernels_fp32.csv.gz: how long single operators took, in float32 without tensor cores.
 
-Source: sitar-lab/NeuSight (ASPLOS'25), `dataset/`, `neusight/Dataset/collect.py`: PyTorch 2.1; two CUDA events
-around one call, the mean of the five fastest of 25. What is short is therefore the host's time to launch, of
-each card's own machine, and not the device's.
+Source: sitar-lab/NeuSight (ASPLOS'25), `dataset/`, `neusight/Dataset/collect.py`: PyTorch 2.1; two CUDA
+events around one call, the mean of the five fastest of 25. What is short is therefore the host's time to
+launch, of each card's own machine, and not the device's.
 """
 
 from __future__ import annotations

@@ -252,7 +252,10 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     taps = math.prod(call.weight_shape[2:])
     out_positions, in_positions = math.prod(call.output_shape[2:]), math.prod(call.input_shape[2:])
     element = ELEMENT_BYTES.get(call.dtype, 4)
-    in_bytes, out_bytes = element * samples * inputs * in_positions, element * samples * filters * out_positions
+    in_bytes, out_bytes = (
+        element * samples * inputs * in_positions,
+        element * samples * filters * out_positions,
+    )
     moved = in_bytes + out_bytes + element * math.prod(call.weight_shape)
     dtype = TF32 if call.dtype == "float32" and allow_tf32 else call.dtype
     outputs = filters // groups

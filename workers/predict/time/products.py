@@ -19,8 +19,8 @@ Tile = tuple[int, int]  # columns and rows of the result
 
 # Sides of the tiles that CUTLASS, cuBLAS and cuDNN have kernels for.
 TILES: tuple[Tile, ...] = (
-    (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32), (32, 64),
-    (32, 32), (16, 64), (64, 16),
+    (256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64), (128, 32), (32, 128), (64, 32),
+    (32, 64), (32, 32), (16, 64), (64, 16),
 )  # fmt: skip
 SPLITS = (1, 2, 3, 4, 6, 8, 16, 32)
 _SUM_BYTES = 4  # of an element of a sum that is split, in float32
