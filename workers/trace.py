@@ -252,7 +252,9 @@ def last_step(marks: Sequence[Mark], num_events: int) -> tuple[int, int]:
     Both are positions in the events; what comes between its last phase and the next step belongs to neither,
     such as a checkpoint.
     """
-    phases = [(*mark.name.split(" ", 2)[1:], mark.position) for mark in marks if mark.name.startswith("step ")]
+    phases = [
+        (*mark.name.split(" ", 2)[1:], mark.position) for mark in marks if mark.name.startswith("step ")
+    ]
     wanted = next(
         (last for last in ("optimizer", "forward") if any(phase == last for _, phase, _ in phases)), None
     )

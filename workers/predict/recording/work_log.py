@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from workers.predict.recording.convolution_calls import convolutions
-from workers.work import Layout, Operand, Work, WorkCall
+from workers.work import Convolution, Layout, Operand, Work, WorkCall
 
 aten = torch.ops.aten
 # They return memory that nothing is written to.
@@ -30,6 +31,7 @@ _WITHOUT_WORK = frozenset(
         aten.lift_fresh.default,
     }
 )
+_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 _CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # the dimensions, outermost first
 
 
@@ -70,19 +72,15 @@ class WorkLog:
             operator=self._name(func),
             inputs=inputs,
             outputs=outputs or (_written(func, inputs)),
-            convolutions=tuple(each for each in convolutions(func, args, result) if each is not None),
+            convolutions=_convolutions(func, args, result),
             flags=_flags(func, args, kwargs),
         )
         self.calls.append(WorkCall(work, module, position, self._num_views))
         self._num_views = 0
 
     def _operands(self, values: Any) -> Iterator[Operand]:
-        if isinstance(values, torch.Tensor):
-            if (
-                isinstance(values, FakeTensor)
-                and values.fake_device.type == self._device_type
-                and values.layout is torch.strided
-            ):
+        if isinstance(values, FakeTensor):
+            if values.fake_device.type == self._device_type and values.layout is torch.strided:
                 yield operand(values)
         elif isinstance(values, (list, tuple)):
             for value in values:
@@ -92,6 +90,12 @@ class WorkLog:
         if func not in self._names:
             self._names[func] = str(func).removesuffix(".default")
         return self._names[func]
+
+
+def _convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> tuple[Convolution, ...]:
+    if func not in _CONVOLUTIONS:
+        return ()
+    return tuple(each for each in convolutions(func, args, result) if each is not None)
 
 
 def operand(tensor: torch.Tensor) -> Operand:
@@ -139,8 +143,14 @@ def _written(func: torch._ops.OpOverload, inputs: tuple[Operand, ...]) -> tuple[
 
 def _flags(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
     """Whether an attention is causal, by the argument of that name."""
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.name == "is_causal":
-            value = args[place] if place < len(args) else kwargs.get("is_causal", False)
-            return ("causal",) if value else ()
-    return ()
+    place = _place_of_causal(func)
+    if place is None:
+        return ()
+    is_causal = args[place] if place < len(args) else kwargs.get("is_causal", False)
+    return ("causal",) if is_causal else ()
+
+
+@functools.cache
+def _place_of_causal(func: torch._ops.OpOverload) -> int | None:
+    names = [argument.name for argument in func._schema.arguments]
+    return names.index("is_causal") if "is_causal" in names else None

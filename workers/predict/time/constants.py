@@ -15,18 +15,49 @@ from workers.predict.time.products import ProductConstants
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedConstants:
+    """How near to a device's peak convolutions in groups come: rate · width^width_power · groups^groups_power.
+
+    Attributes:
+        rate: of one group of one channel.
+        width_power: by the channels of a group.
+        groups_power: by the number of groups.
+        most: that none exceeds.
+    """
+
+    rate: float
+    width_power: float
+    groups_power: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClassConstants:
     """What is known of a class of kernels, or of a variant of it.
 
     Attributes:
         bandwidth: the share of the memory's bytes a second that it moves.
         product: of the products that it makes; None where it makes none.
-        extra_bytes: moved beside what it has to, as a share of that: copies into another layout.
+        vector: the share of the arithmetic outside tensor cores that it does, where it makes its products
+            there and not as products of matrices; of windows of 3×3.
+        taps_power: how that share falls with the elements of the window, over 9.
+        grouped: of convolutions in groups; None of others.
+        copied: the share of the memory's bytes a second at which operands are copied into another order.
+        elements_per_clock: that a unit reads and writes at most in a clock, in kernels that go through them
+            one by one; 0 where nothing but the memory limits it.
+        least_seconds: that a kernel takes however little it has to do: its threads wait for each other.
+        cached: the share of its bytes that the kernel before it has left in the cache, where all fit.
     """
 
     bandwidth: float
     product: ProductConstants | None = None
-    extra_bytes: float = 0.0
+    vector: float | None = None
+    taps_power: float = 0.0
+    grouped: GroupedConstants | None = None
+    copied: float | None = None
+    elements_per_clock: float = 0.0
+    least_seconds: float = 0.0
+    cached: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,11 +99,10 @@ class Constants:
         classes = {}
         for name, values in data["classes"].items():
             product = values.get("product")
-            classes[name] = ClassConstants(
-                bandwidth=values["bandwidth"],
-                extra_bytes=values.get("extra_bytes", 0.0),
-                product=None if product is None else ProductConstants(**product),
-            )
+            product = None if product is None else ProductConstants(**product)
+            grouped = values.get("grouped")
+            grouped = None if grouped is None else GroupedConstants(**grouped)
+            classes[name] = ClassConstants(**{**values, "product": product, "grouped": grouped})
         return cls(classes=classes, host=HostConstants(**data["host"]))
 
 

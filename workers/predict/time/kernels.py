@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ class Kernel:
         dtype: what it computes in; `tf32` where tensor cores make float32's products.
         product: what it multiplies, where it does.
         variant: tells kernels of a class apart that have constants of their own: a pass, a layout.
+        copied_bytes: read and written before it, where it wants its operands in another order.
         num_launches: kernels that the host launches for it.
     """
 
@@ -65,6 +67,7 @@ class Kernel:
     dtype: str
     product: Product | None = None
     variant: str = ""
+    copied_bytes: int = 0
     num_launches: int = 1
 
 
@@ -92,7 +95,7 @@ def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) 
 def _with_tf32(kernel: Kernel) -> Kernel:
     if kernel.product is None or kernel.dtype != "float32":
         return kernel
-    return Kernel(kernel.kind, kernel.moved_bytes, TF32, kernel.product, kernel.variant, kernel.num_launches)
+    return dataclasses.replace(kernel, dtype=TF32)
 
 
 def _bytes(*operands: Operand) -> int:
@@ -111,6 +114,31 @@ def _of_class(kind: KernelClass, passes_read: float = 1.0) -> Callable[[Work], t
     def make(work: Work) -> tuple[Kernel, ...]:
         moved = int(passes_read * _bytes(*work.inputs)) + _bytes(*work.outputs)
         return (Kernel(kind, moved, (work.inputs or work.outputs)[0].dtype),)
+
+    return make
+
+
+# Rows up to which softmax keeps its input at hand, and how often it reads what is longer: the kernels
+# softmax_warp_forward and cunn_SoftMaxForward, of which the second reads for the greatest, the sum and the
+# result, as far as the caches do not have it still (NeuSight's kernels).
+_SOFTMAX_READS = ((1024, 1.0), (6400, 1.6))
+_SOFTMAX_READS_BEYOND = 2.2
+
+
+def _softmax(work: Work) -> tuple[Kernel, ...]:
+    source = work.inputs[0]
+    reads = next(
+        (times for longest, times in _SOFTMAX_READS if source.shape[-1] <= longest), _SOFTMAX_READS_BEYOND
+    )
+    moved = int(reads * source.num_bytes) + _bytes(*work.outputs)
+    return (Kernel(KernelClass.SOFTMAX, moved, source.dtype),)
+
+
+def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
+    """A kernel whose threads read and write one element at a time: those that vLLM has of its own."""
+
+    def make(work: Work) -> tuple[Kernel, ...]:
+        return (Kernel(kind, _bytes(*work.inputs, *work.outputs), work.inputs[0].dtype, None, "one_by_one"),)
 
     return make
 
@@ -213,6 +241,10 @@ def _convolutions(work: Work, *, allow_tf32: bool) -> tuple[Kernel, ...]:
     return tuple(kernels)
 
 
+_PADDED = 8
+_OWN_WIDTHS = (4, 8, 16, 24, 32, 48, 64)  # channels of a group that cuDNN has kernels for (`…_g16_…`)
+
+
 def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     """One product of a convolution, as a product of matrices where it is one."""
     groups = call.groups
@@ -221,17 +253,17 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     taps = math.prod(call.weight_shape[2:])
     out_positions, in_positions = math.prod(call.output_shape[2:]), math.prod(call.input_shape[2:])
     element = ELEMENT_BYTES.get(call.dtype, 4)
-    moved = element * (
-        samples * inputs * in_positions
-        + samples * filters * out_positions
-        + math.prod(call.weight_shape)
-    )
+    in_bytes, out_bytes = element * samples * inputs * in_positions, element * samples * filters * out_positions
+    moved = in_bytes + out_bytes + element * math.prod(call.weight_shape)
     dtype = TF32 if call.dtype == "float32" and allow_tf32 else call.dtype
     outputs = filters // groups
+    is_unaligned = groups == 1 and dtype != "float32" and (inputs % _PADDED or filters % _PADDED) and inputs > 4
+    if dtype != "float32" and groups == 1:  # what tensor cores read goes in vectors of 16 bytes
+        per_group, outputs = (_PADDED * math.ceil(each / _PADDED) for each in (per_group, outputs))
     if call.conv_pass is ConvPass.FPROP:
         product = Product(samples * out_positions, outputs, per_group * taps, groups)
     elif call.conv_pass is ConvPass.DGRAD:
-        inner = max(1, outputs * taps * out_positions // max(in_positions, 1))
+        inner = max(1, outputs * taps * out_positions // max(in_positions, 1))  # less where it strides
         product = Product(samples * in_positions, per_group, inner, groups)
     else:
         product = Product(outputs, per_group * taps, samples * out_positions, groups)
@@ -241,8 +273,22 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
         kind = KernelClass.GROUPED_CONVOLUTION
     else:
         kind = KernelClass.CONVOLUTION
+    copied = 0
+    if not call.channels_last and dtype != "float32" and kind is not KernelClass.DEPTHWISE_CONVOLUTION:
+        # Tensor cores want channels last: what a pass reads is brought into that order before it.
+        read = {ConvPass.FPROP: in_bytes, ConvPass.DGRAD: out_bytes, ConvPass.WGRAD: in_bytes + out_bytes}
+        copied = 2 * read[call.conv_pass]
     layout = "channels_last" if call.channels_last else "contiguous"
-    return Kernel(kind, moved, dtype, product, f"{call.conv_pass} {layout}")
+    variant = f"{call.conv_pass} {layout}"
+    if is_unaligned:
+        variant = f"{layout} unaligned"
+    elif kind is KernelClass.DEPTHWISE_CONVOLUTION:
+        variant = layout
+    elif kind is KernelClass.GROUPED_CONVOLUTION:
+        width = outputs if call.conv_pass is not ConvPass.DGRAD else per_group
+        has_own = groups % 8 == 0 and width in _OWN_WIDTHS and max(call.dilation) == 1
+        variant = f"{layout} own" if has_own else layout
+    return Kernel(kind, moved, dtype, product, variant, copied)
 
 
 _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
@@ -264,8 +310,8 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
                     _of_class(KernelClass.LAYER_NORM)),
     **dict.fromkeys(("native_layer_norm_backward", "native_group_norm_backward", "_fused_rms_norm_backward"),
                     _layer_norm_backward),
-    **dict.fromkeys(("_softmax", "_log_softmax", "_softmax_backward_data", "_log_softmax_backward_data"),
-                    _of_class(KernelClass.SOFTMAX)),
+    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _of_class(KernelClass.SOFTMAX)),
     **dict.fromkeys(("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d",
                      "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
                      "upsample_bilinear2d", "upsample_nearest2d", "upsample_bicubic2d",
@@ -277,6 +323,8 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
     **dict.fromkeys(("_to_copy", "copy_", "clone", "contiguous"), _copy),
     **dict.fromkeys(("cat", "constant_pad_nd", "roll", "flip", "repeat", "stack"),
                     _of_class(KernelClass.COPY)),
+    **dict.fromkeys(("rotary_embedding", "silu_and_mul"), _one_by_one(KernelClass.ELEMENTWISE)),
+    "rms_norm": _one_by_one(KernelClass.LAYER_NORM),
     **dict.fromkeys(("embedding", "embedding_dense_backward", "index", "index_put", "_index_put_impl_",
                      "index_select", "gather", "scatter", "scatter_add", "index_add"), _index),
 }  # fmt: skip

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from workers.predict.plans.device_properties import DeviceProperties
 
@@ -18,10 +22,12 @@ class Speeds:
         name: of the device.
         architecture: `sm_XY`; `cpu` of a processor.
         num_units: multiprocessors, or cores.
-        flops: per second, by what products are made in: a data type, or `tf32`.
-        vector_flops: per second outside tensor cores, in float32.
+        flops: per second, by what products are made in: a data type, or `tf32`; at the clocks that it keeps
+            up, see `sustained`.
+        vector_flops: per second outside tensor cores, in float32; likewise.
         bandwidth: bytes a second between the device and its memory.
         cache_bytes: of the last cache before the memory.
+        clock: of the units, per second; 0 where it is not known.
         launch_seconds: between two kernels of which the second waits for the first.
     """
 
@@ -32,15 +38,21 @@ class Speeds:
     vector_flops: float
     bandwidth: float
     cache_bytes: int
+    clock: float = 0.0
     launch_seconds: float = 1.5e-6
 
     def product_flops(self, dtype: str) -> float:
         """Of products of matrices in a type; of one that no unit is made for, as in float32."""
         return self.flops.get(dtype, self.vector_flops)
 
-    def has_tensor_cores(self, dtype: str) -> bool:
-        """Whether products in a type are made by units of their own."""
-        return self.flops.get(dtype, 0.0) > 2.5 * self.vector_flops or dtype == TF32
+    def units(self, dtype: str) -> tuple[str, ...]:
+        """What makes products in a type, as constants name it: `tensor` cores, `narrow` ones first, or `vector`.
+
+        Narrow are those of cards for desktops and inference, sm_86, sm_89 and sm_120.
+        """
+        if dtype not in self.flops or dtype == "float32":
+            return ("vector",)
+        return ("narrow tensor", "tensor") if self.architecture in _NARROW else ("tensor",)
 
 
 # Multiplications with additions, counted twice, of a multiprocessor in one clock: in float32 outside tensor
@@ -56,7 +68,27 @@ _TENSOR_FLOPS = {
 }  # fmt: skip
 # Of GeForce cards and the Titan RTX's successors half of that, where sums are kept in float32.
 _HALVED_ON_GEFORCE = ("sm_75", "sm_86", "sm_89", "sm_120")
+_NARROW = ("sm_86", "sm_89", "sm_120")
 _BFLOAT16_SINCE = 80
+
+
+def sustained(name: str, architecture: str) -> Mapping[str, float]:
+    """The shares of a data sheet's `vector`, `tensor` and `memory` that a card keeps up, of sustained.toml.
+
+    Args:
+        name: of the card, as CUDA has it.
+        architecture: `sm_XY`.
+    """
+    table = _sustained()
+    of_class = table["low_power"] if name in table["low_power"]["names"] else {}
+    shares = {**table["architectures"].get(architecture, {}), **of_class, **table["cards"].get(name, {})}
+    return {units: shares.get(units, 1.0) for units in ("vector", "tensor", "memory")}
+
+
+@functools.cache
+def _sustained() -> dict[str, Any]:
+    text = importlib.resources.files(__package__).joinpath("sustained.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def speeds_of(properties: DeviceProperties) -> Speeds:
@@ -67,22 +99,24 @@ def speeds_of(properties: DeviceProperties) -> Speeds:
     """
     architecture = properties.architecture
     per_clock = properties.num_sms * properties.sm_clock_khz * 1e3
-    vector_flops = _VECTOR_FLOPS[architecture] * per_clock
+    kept = sustained(properties.name, architecture)
+    vector_flops = _VECTOR_FLOPS[architecture] * per_clock * kept["vector"]
     flops = {"float32": vector_flops}
     tensor = _TENSOR_FLOPS.get(architecture)
     if tensor is not None:
         if "GeForce" in properties.name and architecture in _HALVED_ON_GEFORCE:
             tensor //= 2
-        flops["float16"] = tensor * per_clock
+        flops["float16"] = tensor * per_clock * kept["tensor"]
         if int(architecture.removeprefix("sm_")) >= _BFLOAT16_SINCE:
-            flops["bfloat16"] = tensor * per_clock
-            flops[TF32] = tensor * per_clock / 2
+            flops["bfloat16"] = tensor * per_clock * kept["tensor"]
+            flops[TF32] = tensor * per_clock * kept["tensor"] / 2
     return Speeds(
         name=properties.name,
         architecture=architecture,
         num_units=properties.num_sms,
         flops=flops,
         vector_flops=vector_flops,
-        bandwidth=properties.memory_clock_khz * 1e3 * 2 * properties.memory_bus_bits / 8,
+        bandwidth=properties.memory_clock_khz * 1e3 * 2 * properties.memory_bus_bits / 8 * kept["memory"],
         cache_bytes=properties.l2_bytes,
+        clock=properties.sm_clock_khz * 1e3,
     )
