@@ -120,25 +120,26 @@ class _OnDevice:
         self._costs = costs
         self._convolution_cost = convolution_cost
         self._known: dict[int, tuple[int, float]] = {}
+        self._by_class: dict[int, list[tuple[KernelClass, float]]] = {}
 
     def of(self, work: Work) -> tuple[int, float]:
         found = self._known.get(id(work))
         if found is None:
             kernels = self._costs.kernels(work)
+            by_class = [(kernel.kind, self._seconds(kernel)) for kernel in kernels]
+            self._by_class[id(work)] = by_class
             found = self._known[id(work)] = (
                 sum(kernel.num_launches for kernel in kernels),
-                sum(map(self._seconds, kernels)),
+                sum(seconds for _, seconds in by_class),
             )
         return found
 
     def class_seconds(self, calls: Sequence[WorkCall]) -> dict[KernelClass, float]:
-        """Of all calls together, by class."""
-        times = Counter(id(call.work) for call in calls)
-        works = {id(call.work): call.work for call in calls}
+        """Of all calls together, by class; each of them was asked for."""
         seconds: defaultdict[KernelClass, float] = defaultdict(float)
-        for key, work in works.items():
-            for kernel in self._costs.kernels(work):
-                seconds[kernel.kind] += times[key] * self._seconds(kernel)
+        for key, times in Counter(id(call.work) for call in calls).items():
+            for kind, of_one in self._by_class[key]:
+                seconds[kind] += times * of_one
         return dict(seconds)
 
     def _seconds(self, kernel: Kernel) -> float:
