@@ -27,7 +27,7 @@ from workers.predict.time.costs import Costs  # noqa: E402
 from workers.predict.time.step import clocked  # noqa: E402
 from workers.work import Operand, Work, WorkCall  # noqa: E402
 
-GROUND_TRUTH = Path("/work/shared/groundtruth")
+GROUND_TRUTH = ROOT.parent / "shared/groundtruth"
 _LOSS = ("aten._log_softmax", "aten.nll_loss_forward")  # that nobody times, see neusight_models
 EVENT_SECONDS = 14e-6  # between two CUDA events around an operator, beside its kernel
 
