@@ -20,9 +20,7 @@ from workers.documents import parse_json
 from workers.knobs import Knobs
 from workers.plain import from_plain
 from workers.setup import Parallel
-from workers.work import Convolution as Convolution
-from workers.work import ConvPass as ConvPass
-from workers.work import WorkCall, from_document, to_document
+from workers.work import Convolution, WorkCall, from_document, to_document
 
 TRACE_SCHEMA = "autofit.trace/3"
 _Value = TypeVar("_Value", bound=Hashable)
@@ -252,12 +250,10 @@ def last_step(marks: Sequence[Mark], num_events: int) -> tuple[int, int]:
     Both are positions in the events; what comes between its last phase and the next step belongs to neither,
     such as a checkpoint.
     """
-    phases = [
-        (*mark.name.split(" ", 2)[1:], mark.position) for mark in marks if mark.name.startswith("step ")
-    ]
-    wanted = next(
-        (last for last in ("optimizer", "forward") if any(phase == last for _, phase, _ in phases)), None
-    )
+    named = ((mark.name.split(" ", 2), mark.position) for mark in marks)
+    phases = [(words[1], words[2], position) for words, position in named if words[0] == "step"]
+    kinds = {phase for _, phase, _ in phases}
+    wanted = next((last for last in ("optimizer", "forward") if last in kinds), None)
     numbers = [number for number, phase, _ in phases if phase == wanted]
     if not numbers:
         return num_events, num_events

@@ -1,4 +1,4 @@
-"""What each operator of a step has to do on a device, as a time is predicted from it. Standard library only."""
+"""What each operator of a step has to do on a device: what a time is predicted from."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def to_document(
     """The calls as tables and rows of numbers, since steps repeat the same work many times.
 
     Args:
-        convolution_index, string_index: give the numbers of convolutions and of strings in the trace's tables.
+        convolution_index, string_index: give the numbers that these have in the trace's tables.
     """
     operands: dict[Operand, int] = {}
     works: dict[Work, int] = {}

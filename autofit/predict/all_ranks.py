@@ -17,7 +17,8 @@ from workers.knobs import Knobs
 from workers.predict.curve.mixed_convolutions import Candidate
 from workers.predict.curve.peak_estimate import PeakEstimate
 from workers.protocol import TrialOutcome, Verdict
-from workers.trace import AlikeRanks, Convolution
+from workers.trace import AlikeRanks
+from workers.work import Convolution
 
 if TYPE_CHECKING:
     from autofit.predict.predictor import Predictor

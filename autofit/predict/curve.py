@@ -31,7 +31,8 @@ from workers.predict.curve.conditions import MIXED, Level
 from workers.predict.curve.mixed_convolutions import Candidate
 from workers.predict.curve.step_on_card import StepOnCard
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome
-from workers.trace import Convolution, Trace
+from workers.trace import Trace
+from workers.work import Convolution
 
 
 class PredictedCurve(PeaksOnCard):

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from tests.bench import libraries  # noqa: E402
-from tests.bench.time import cards, neusight_e2e, neusight_kernels, vidur  # noqa: E402
+from tests.bench.time import cards, neusight_e2e, neusight_kernels, timm_steps, vidur  # noqa: E402
 from tests.bench.time.works import Works  # noqa: E402
 from workers.predict.time.constants import constants  # noqa: E402
 from workers.predict.time.costs import Costs  # noqa: E402
@@ -171,11 +171,35 @@ def mamf_times(folder: Path) -> Iterator[Timed]:
         )
 
 
+def timm_times(mode: str, card: str, release: str, folder: Path) -> Iterator[Timed]:
+    """Eager AMP steps of timm's models, training or inference, in both layouts."""
+    works = Works()
+    for row in timm_steps.read(folder, mode=mode, card=card, torch_release=release):
+        libraries.install(row.setting.release)
+        calls = works.of(row.setting, row.batch_size)
+        if isinstance(calls, str):
+            print(f"{row.model}: {calls}", file=sys.stderr)
+            continue
+        costs = Costs(cards.speeds(card), constants(), allow_tf32=True)
+        yield Timed(
+            group=f"{mode} {row.layout}",
+            card=card,
+            name=f"{row.model} x{row.batch_size}",
+            predicted_seconds=clocked(calls, [False] * len(calls), costs).seconds,
+            seconds=row.step_seconds,
+        )
+
+
 TABLES: dict[str, Callable[[Path], Iterator[Timed]]] = {
     "neusight_kernels": neusight_kernel_times,
     "neusight_e2e": neusight_e2e_times,
     "vidur": vidur_times,
     "mamf": mamf_times,
+    "timm_training": functools.partial(timm_times, "train", "rtx-3090", "1.12"),
+    "timm_inference": functools.partial(timm_times, "infer", "rtx-3090", "2.4.0"),
+    "timm_4090": functools.partial(timm_times, "infer", "rtx-4090", "2.9.1"),
+    "timm_5090": functools.partial(timm_times, "infer", "rtx-5090", "2.9.1"),
+    "timm_pro_6000": functools.partial(timm_times, "infer", "rtx-pro-6000-max-q", "2.9.1"),
 }
 
 

@@ -13,7 +13,8 @@ from typing import Generic
 
 from workers.predict.curve.polynomials import F, Fit, Line, lines_through, value_at, values_at
 from workers.predict.spans import Workspace
-from workers.trace import Allocation, Convolution, Scratch
+from workers.trace import Allocation, Scratch
+from workers.work import Convolution
 
 
 def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None:

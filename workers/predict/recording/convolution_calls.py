@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from workers.predict.fake.layouts import convolution_format
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 # Looked up once: every operator of a step is compared with them.
 _CONVOLUTION = torch.ops.aten.convolution.default

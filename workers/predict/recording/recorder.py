@@ -31,8 +31,8 @@ from workers.predict.recording.convolution_calls import convolutions
 from workers.predict.recording.stream_order import StreamOrder
 from workers.predict.recording.work_log import WorkLog
 from workers.predict.versions import parse_release
-from workers.trace import Allocation, Call, Category, Convolution, Mark, last_step
-from workers.work import WorkCall
+from workers.trace import Allocation, Call, Category, Mark, last_step
+from workers.work import Convolution, WorkCall
 
 # From then on cuBLAS gets its workspace anew for every product.
 _HANDLES_KEEP_WORKSPACES = parse_release(torch.__version__) < (2, 15)

@@ -16,7 +16,7 @@ from workers.predict.time.products import ProductConstants
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedConstants:
-    """How near to a device's peak convolutions in groups come: rate · width^width_power · groups^groups_power.
+    """How near to the peak convolutions in groups come: rate · width^width_power · groups^groups_power.
 
     Attributes:
         rate: of one group of one channel.

@@ -69,7 +69,8 @@ class Costs:
             return 0.0, 1.0
         product = kernel.product
         if known.vector is not None:
-            taps = product.n if product.m < product.k else product.k  # of the weight's gradient, of the others
+            is_of_weight = product.m < product.k
+            taps = product.n if is_of_weight else product.k
             share = known.vector * (_USUAL_TAPS / taps) ** known.taps_power
             return product.flops / (self.speeds.vector_flops * share), 1.0
         if known.grouped is not None:

@@ -87,7 +87,7 @@ def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) 
         if allow_tf32:
             return tuple(_with_tf32(kernel) for kernel in kernels)
         return kernels
-    if name.startswith("_foreach") or name.startswith("_fused"):
+    if name.startswith(("_foreach", "_fused")):
         return _on_lists(work)
     return _elementwise(work)
 
@@ -167,11 +167,8 @@ def _attention(work: Work) -> tuple[Kernel, ...]:
         work.inputs[:2] if not work.operator.partition(".")[2].endswith("_backward") else work.inputs[1:3]
     )
     backward = "backward" in work.operator
-    batch, queries, width = math.prod(query.shape[:-2]), query.shape[-2], query.shape[-1]
-    if "efficient" in work.operator:  # batch × length × heads × width where xFormers' own is called
-        keys = key.shape[-2]
-    else:
-        keys = key.shape[-2]
+    batch = math.prod(query.shape[:-2])
+    queries, keys, width = query.shape[-2], key.shape[-2], query.shape[-1]
     share = 0.5 if "causal" in work.flags else 1.0
     k = int((5 if backward else 2) * width * share) or 1
     product = Product(queries, keys, k, batch)
@@ -230,7 +227,7 @@ def _on_lists(work: Work) -> tuple[Kernel, ...]:
 
 def _convolutions(work: Work, *, allow_tf32: bool) -> tuple[Kernel, ...]:
     kernels = [kernel_of(call, allow_tf32=allow_tf32) for call in work.convolutions]
-    has_bias = len(work.inputs) > 2 and work.convolutions[0].conv_pass is ConvPass.FPROP  # noqa: PLR2004
+    has_bias = len(work.inputs) > 2 and work.convolutions[0].conv_pass is ConvPass.FPROP
     if has_bias and len(work.inputs[2].shape) == 1:
         output = work.outputs[0]
         kernels.append(Kernel(KernelClass.ELEMENTWISE, 2 * output.num_bytes, output.dtype))
@@ -241,6 +238,7 @@ def _convolutions(work: Work, *, allow_tf32: bool) -> tuple[Kernel, ...]:
 
 
 _PADDED = 8
+_IMAGE_CHANNELS = 4  # up to so many, which cuDNN has kernels for
 _OWN_WIDTHS = (4, 8, 16, 24, 32, 48, 64)  # channels of a group that cuDNN has kernels for (`…_g16_…`)
 
 
@@ -259,7 +257,9 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     moved = in_bytes + out_bytes + element * math.prod(call.weight_shape)
     dtype = TF32 if call.dtype == "float32" and allow_tf32 else call.dtype
     outputs = filters // groups
-    is_unaligned = groups == 1 and dtype != "float32" and (inputs % _PADDED or filters % _PADDED) and inputs > 4
+    is_unaligned = (
+        groups == 1 and dtype != "float32" and (inputs % _PADDED or filters % _PADDED) and inputs > 4
+    )
     if dtype != "float32" and groups == 1:  # what tensor cores read goes in vectors of 16 bytes
         per_group, outputs = (_PADDED * math.ceil(each / _PADDED) for each in (per_group, outputs))
     if call.conv_pass is ConvPass.FPROP:

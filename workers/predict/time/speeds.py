@@ -46,9 +46,9 @@ class Speeds:
         return self.flops.get(dtype, self.vector_flops)
 
     def units(self, dtype: str) -> tuple[str, ...]:
-        """What makes products in a type, as constants name it: `tensor` cores, `narrow` ones first, or `vector`.
+        """What makes products in a type, as constants name it: `tensor` cores, or `vector` units.
 
-        Narrow are those of cards for desktops and inference, sm_86, sm_89 and sm_120.
+        Those of cards for desktops and inference (sm_86, sm_89, sm_120) are `narrow tensor` cores first.
         """
         if dtype not in self.flops or dtype == "float32":
             return ("vector",)
