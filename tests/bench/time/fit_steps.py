@@ -80,7 +80,7 @@ class Rows:
 
 
 def class_name(kernel: Kernel) -> str:
-    """What constants are named by; groups with kernels of their own share all but a factor with the others."""
+    """What constants are named by; groups with kernels of their own have all but a factor of the others."""
     return f"{kernel.kind} {kernel.variant.removesuffix(' own')}".strip()
 
 
