@@ -116,11 +116,15 @@ class RecommendationMade:
 
     Attributes:
         knobs, batch_size: of it; None where nothing fits.
+        predicted_step_seconds: the likely time of its step; None where it is not sure enough to be said.
+        step_time_error: (predicted − measured) / measured step, where it was measured.
     """
 
     study: str
     knobs: Knobs | None
     batch_size: int | None
+    predicted_step_seconds: float | None = None
+    step_time_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

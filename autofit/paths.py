@@ -4,6 +4,7 @@ $AUTOFIT_STATE_DIR/       default: the platform's state directory
 ├── studies/              Optuna journals, one a study
 ├── traces/               traces of predictions, by digest
 ├── observations/         observed peaks, one a file
+├── step-times/           measured steps, one a file
 ├── errors/               what happened where autofit itself was wrong, one a file
 └── cache/                what can be made again
 """
@@ -73,6 +74,16 @@ def observations_path() -> Path:
 def observations_dir() -> Path:
     """The folder of observed peaks, created where it is missing; raises `StorageError` likewise."""
     return _writable(observations_path())
+
+
+def step_times_path() -> Path:
+    """The folder of measured steps; it is not created here."""
+    return state_dir() / "step-times"
+
+
+def step_times_dir() -> Path:
+    """The folder of measured steps, created where it is missing; raises `StorageError` likewise."""
+    return _writable(step_times_path())
 
 
 def errors_dir() -> Path:

@@ -20,6 +20,7 @@ from workers.documents import parse_json
 from workers.knobs import Knobs
 from workers.plain import from_plain
 from workers.setup import Parallel
+from workers.work import Convolution, WorkCall, from_document, to_document
 
 TRACE_SCHEMA = "autofit.trace/3"
 _Value = TypeVar("_Value", bound=Hashable)
@@ -49,52 +50,6 @@ class Category(StrEnum):
 
 
 _CATEGORIES = {category.value: category for category in Category}  # quicker than the enumeration
-
-
-class ConvPass(StrEnum):
-    """The three products of a convolution: output, gradient of the input, of the weight."""
-
-    FPROP = "fprop"
-    DGRAD = "dgrad"
-    WGRAD = "wgrad"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Convolution:
-    """One convolution call whose workspace is decided when the trace is replayed.
-
-    The trace does not fix a size because it depends on the algorithm, the card and, not as a
-    polynomial, on the batch.
-
-    Attributes:
-        input_shape, weight_shape, output_shape: N×C×spatial, K×C/groups×filter, N×K×spatial (the
-            shapes of the forward convolution, in every pass; a transposed convolution is the
-            dgrad of the convolution that has its output as input).
-        element_bytes: size of one element of the input.
-        dtype: PyTorch's name of the input's type, without `torch.`.
-        transposed: whether it was called as a transposed convolution.
-    """
-
-    conv_pass: ConvPass
-    input_shape: tuple[int, ...]
-    weight_shape: tuple[int, ...]
-    output_shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-    dtype: str
-    element_bytes: int
-    channels_last: bool = False
-    transposed: bool = False
-
-    def of_samples(self, num_samples: int) -> Self:
-        """The same layer with so many samples."""
-        return dataclasses.replace(
-            self,
-            input_shape=(num_samples, *self.input_shape[1:]),
-            output_shape=(num_samples, *self.output_shape[1:]),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,6 +244,24 @@ class Mark:
     name: str
 
 
+def last_step(marks: Sequence[Mark], num_events: int) -> tuple[int, int]:
+    """Where the last step begins and ends that is whole: one with an optimizer's part, if any has one.
+
+    Both are positions in the events; what comes between its last phase and the next step belongs to neither,
+    such as a checkpoint.
+    """
+    named = ((mark.name.split(" ", 2), mark.position) for mark in marks)
+    phases = [(words[1], words[2], position) for words, position in named if words[0] == "step"]
+    kinds = {phase for _, phase, _ in phases}
+    wanted = next((last for last in ("optimizer", "forward") if last in kinds), None)
+    numbers = [number for number, phase, _ in phases if phase == wanted]
+    if not numbers:
+        return num_events, num_events
+    positions = [position for number, _, position in phases if number == numbers[-1]]
+    later = [mark.position for mark in marks if mark.position > positions[-1]]
+    return positions[0], min(later, default=num_events + 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWait:
     """The host waited until a stream had done what it was given.
@@ -366,6 +339,7 @@ class Trace:
         notes: what else its reader has to know of how it was made, in sentences.
         repetition: of a generation, the passes that were not traced, one for each further token.
         host_waits: in the order of their positions.
+        work: what the operators of its last step had to do, in their order.
     """
 
     workload: str
@@ -391,6 +365,7 @@ class Trace:
     notes: tuple[str, ...] = ()
     repetition: Repetition | None = None
     host_waits: tuple[HostWait, ...] = ()
+    work: tuple[WorkCall, ...] = ()
 
     @property
     def among_ranks(self) -> str:
@@ -458,6 +433,7 @@ class Trace:
             ]
             for c in self.calls
         ]
+        work = to_document(self.work, convolutions.index, strings.index) if self.work else None
         document: dict[str, Any] = {
             "schema": TRACE_SCHEMA,
             "workload": self.workload,
@@ -492,6 +468,7 @@ class Trace:
             "sample": None if self.sample is None else dataclasses.asdict(self.sample),
             "notes": self.notes,
             "repetition": None if self.repetition is None else dataclasses.asdict(self.repetition),
+            "work": work,
         }
         return document | {name: value for name, value in written_if_any.items() if value}
 
@@ -552,7 +529,7 @@ class Trace:
         marks = [{"position": position, "name": name} for position, name in data["marks"]]
         if len(marks) > _MOST_MARKS:
             raise ValueError(f"it has more than {_MOST_MARKS} marks")
-        rows_elsewhere = dict.fromkeys(("allocations", "calls", "events", "host_waits"), ())
+        rows_elsewhere = dict.fromkeys(("allocations", "calls", "events", "host_waits", "work"), ())
         read = {**rows_elsewhere, "marks": marks, "versions": data["versions"]}
         return dataclasses.replace(
             from_plain(cls, {**data, **read}),
@@ -561,6 +538,7 @@ class Trace:
             events=_integers(data["events"]),
             calls=tuple(_call(row, strings) for row in data.get("calls", ())),
             host_waits=tuple(map(_host_wait, data.get("host_waits", ()))),
+            work=from_document(data["work"], convolutions, strings) if "work" in data else (),
         )
 
 

@@ -11,12 +11,14 @@ from autofit.hardware.card import Card
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate, RankEstimate
+from autofit.predict.step_times import StepTime
 from autofit.settings.goals import Risk
 from workers.knobs import Knobs
 from workers.predict.curve.mixed_convolutions import Candidate
 from workers.predict.curve.peak_estimate import PeakEstimate
 from workers.protocol import TrialOutcome, Verdict
-from workers.trace import AlikeRanks, Convolution
+from workers.trace import AlikeRanks
+from workers.work import Convolution
 
 if TYPE_CHECKING:
     from autofit.predict.predictor import Predictor
@@ -119,6 +121,17 @@ class WorstOfRanks(PredictedCurve):
     @property
     def trace_digest(self) -> str:
         return self._first.trace_digest
+
+    @property
+    def mode(self) -> str:
+        return self._first.mode
+
+    @property
+    def why_untimed(self) -> str | None:
+        return self._first.why_untimed
+
+    def step_time(self, batch_size: int, budget_bytes: int | None = None) -> StepTime | None:
+        return self._first.step_time(batch_size, budget_bytes)
 
     def on(self, card: Card) -> Self:
         return self._each(lambda curve: curve.on(card))

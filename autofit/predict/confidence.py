@@ -37,7 +37,8 @@ from fractions import Fraction
 from typing import Any, Self
 
 from workers.architecture import Architecture, Vendor
-from workers.trace import Category, ConvPass, Trace
+from workers.trace import Category, Trace
+from workers.work import ConvPass
 
 SCHEMA = "autofit.residuals/2"
 ANY, _AMDS = "any", "amd-instinct"

@@ -14,7 +14,7 @@ from workers.architecture import Architecture
 from workers.conv import ConvPolicy, Rewrite
 from workers.conv.algorithm import direct_flops, tensor_bytes
 from workers.predict.plans.device_properties import DeviceProperties
-from workers.trace import Convolution
+from workers.work import Convolution
 
 # Multiplications and additions, counted as two, that one multiprocessor does in a clock: of fp32 in its
 # plain units, and in tensor cores of TF32 and of 16-bit types (NVIDIA's white papers on Volta, Turing,

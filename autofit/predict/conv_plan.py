@@ -26,7 +26,7 @@ from workers.predict.curve.conditions import Level
 from workers.predict.curve.mixed_convolutions import Candidate
 from workers.predict.curve.step_on_card import StepOnCard
 from workers.predict.spans import Workspace
-from workers.trace import Convolution
+from workers.work import Convolution
 
 PLAN_SCHEMA = "autofit.conv-plan/1"
 _NUM_ATTEMPTS = 24  # halvings of the limit's span, from a budget of terabytes down to bytes

@@ -21,6 +21,7 @@ from autofit.predict.estimate import (
 )
 from autofit.predict.estimate_parts import breakdown, largest, unknowns, workspace_span
 from autofit.predict.peaks_on_card import PeaksOnCard
+from autofit.predict.step_times import StepTime, why_untimed
 from autofit.predict.widening import spanning
 from autofit.settings.goals import Risk
 from workers.allocator import given_blocks
@@ -30,7 +31,8 @@ from workers.predict.curve.conditions import MIXED, Level
 from workers.predict.curve.mixed_convolutions import Candidate
 from workers.predict.curve.step_on_card import StepOnCard
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome
-from workers.trace import Convolution, Trace
+from workers.trace import Trace
+from workers.work import Convolution
 
 
 class PredictedCurve(PeaksOnCard):
@@ -54,6 +56,8 @@ class PredictedCurve(PeaksOnCard):
         """
         on_card = self._at(batch_size)
         trace, peak = on_card.step.trace, self._widening.counted(on_card)
+        time = self.step_time(batch_size)
+        seconds = None if time is None else time.stated
         calibration = self._widening.calibration(on_card)
         most_bytes = (
             self._widening.counted(self._at(batch_size, Level.HIGH)).high_bytes
@@ -109,8 +113,39 @@ class PredictedCurve(PeaksOnCard):
                 modules=on_card.largest_plan_modules(self._widening.end_level(on_card)),
             ),
             notes=trace.notes,
+            step_seconds=seconds,
+            samples_per_second=None if time is None or seconds is None else time.samples_per_second,
+            step_time_note=(self.why_untimed or "") if time is None else time.note,
             phases=PhasePeaks(functools.partial(self._phases, on_card)),
         )
+
+    def step_time(self, batch_size: int, budget_bytes: int | None = None) -> StepTime | None:
+        """The time of a step; None where it is not predicted, see `why_untimed`.
+
+        Args:
+            budget_bytes: what a plan of algorithms has to fit; without it `mixed` has no time.
+        """
+        if self.why_untimed is not None:
+            return None
+        if self._knobs.conv_algo == MIXED and budget_bytes is None:
+            return None
+        return self._timer.time(
+            self._curve,
+            batch_size,
+            self._knobs,
+            self._card,
+            conv_cost=lambda: self.conv_cost(batch_size, budget_bytes or 0),
+        )
+
+    @property
+    def mode(self) -> str:
+        """`train`, `infer` or `generate`."""
+        return self._curve.any_trace.mode
+
+    @property
+    def why_untimed(self) -> str | None:
+        """Why no times are predicted on the card; None where they are."""
+        return why_untimed(self._card, self._curve.any_trace.num_ranks)
 
     def _phases(self, on_card: StepOnCard) -> tuple[PhasePeak, ...]:
         """The likely allocated peak of each phase, over the steps."""

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any, overload
 
 from autofit.predict.confidence import Calibration
+from autofit.predict.step_times import StepSeconds
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence
 from workers.setup import Parallel
@@ -226,6 +227,10 @@ class Estimate:
         assumptions: the sizes in it that depend on values; `--assume` changes them.
         unknowns: what the interval is made of, the source that may add most first.
         notes: what else to know of how it was made, in sentences.
+        step_seconds: the predicted time of a step; None where it is not sure enough to be said.
+        samples_per_second: with it, the likely rate. A step that accumulates more than two batches is
+            predicted with two.
+        step_time_note: what the time rests on, or why none is said, in a sentence.
         phases: what each phase takes, in their order; empty where the trace has none.
     """
 
@@ -259,6 +264,9 @@ class Estimate:
     assumptions: tuple[AssumedSize, ...] = ()
     unknowns: tuple[Unknown, ...] = ()
     notes: tuple[str, ...] = ()
+    step_seconds: StepSeconds | None = None
+    samples_per_second: float | None = None
+    step_time_note: str = ""
     phases: Sequence[PhasePeak] = ()
 
     @property

@@ -190,7 +190,7 @@ class Observations:
     @classmethod
     def load(cls, workload: WorkloadRef) -> Self:
         """Those that were kept of a workload; a file that cannot be read is a warning."""
-        return cls(seen for _, seen in _read(f"{_key(workload)}-*.json"))
+        return cls(seen for _, seen in _read(f"{workload_key(workload)}-*.json"))
 
     @property
     def digest(self) -> str:
@@ -224,7 +224,7 @@ def card_key(card: Card) -> str:
 
 def keep(workload: WorkloadRef, observation: Observation) -> None:
     """Keeps an observation for good; raises `StorageError` where it cannot be written."""
-    path = paths.observations_dir() / f"{_key(workload)}-{observation.id}.json"
+    path = paths.observations_dir() / f"{workload_key(workload)}-{observation.id}.json"
     paths.write_atomically(path, json.dumps({_STORED: _plain(observation)}, indent=2))
 
 
@@ -257,7 +257,7 @@ def _plain(observation: Observation) -> dict[str, Any]:
     return plain
 
 
-def _key(workload: WorkloadRef) -> str:
+def workload_key(workload: WorkloadRef) -> str:
     """What names a workload by its source, wherever its folder is."""
     is_file = workload.kind in ("file", "script")
     call = workload.script

@@ -14,6 +14,7 @@ from autofit.hardware.card import Card
 from autofit.predict.confidence import Residuals
 from autofit.predict.observations import Residual
 from autofit.predict.plan_sources import CardPlans
+from autofit.predict.step_times import Timer
 from autofit.predict.unpredictable import why_unpredictable
 from autofit.predict.widening import Widening
 from autofit.search.curves import PeakMemory
@@ -41,6 +42,7 @@ class PeaksOnCard:
         at_most: the same step with the largest sizes that values may give it, where its sizes depend on
             some: the high end is that one's.
         observed: finds the observed peaks of this setting on this card, once an interval is asked for.
+        timer: predicts the times of the workload's steps.
 
     Attributes:
         risk: `safe` (the high end of the interval), `likely`, or `worst` (the largest workspace of every
@@ -60,8 +62,10 @@ class PeaksOnCard:
         risk: Risk = Risk.SAFE,
         at_most: StepCurve | None = None,
         observed: Callable[[PeaksOnCard], tuple[Residual, ...]] | None = None,
+        timer: Timer | None = None,
     ) -> None:
         self.risk = risk
+        self._timer = timer or Timer()
         self._observed = observed
         self._at_most = at_most
         self._plans = plans
@@ -132,6 +136,7 @@ class PeaksOnCard:
             risk=self.risk,
             at_most=self._at_most,
             observed=self._observed,
+            timer=self._timer,
         )
 
     def at_risk(self, risk: Risk) -> Self:

@@ -23,7 +23,7 @@ from workers.predict.plans.cudnn_plans import CudnnPlans
 from workers.predict.plans.grid_plans import GridPlans
 from workers.predict.plans.offline_plans import offline_source
 from workers.predict.plans.plan import PassedOn, Plan, PlanSource
-from workers.trace import Convolution
+from workers.work import Convolution
 
 PlanSources = Callable[[str], PlanSource]  # by architecture
 

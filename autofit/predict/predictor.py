@@ -19,11 +19,13 @@ from autofit.predict.confidence import Residuals, shipped_residuals
 from autofit.predict.conv_choice import require_applicable, with_own_conv_algo
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
+from autofit.predict.measured_steps import MeasuredSteps
 from autofit.predict.observations import Observations, PeakKind, Residual
 from autofit.predict.peaks_on_card import PeaksOnCard
 from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
 from autofit.predict.self_test import checked
 from autofit.predict.step_curves import StepCurves
+from autofit.predict.step_times import Timer
 from autofit.predict.surface import PredictedSurface
 from autofit.predict.traces import Traces
 from autofit.predict.unpredictable import require_predictable, why_unpredictable
@@ -33,6 +35,7 @@ from workers.conv import Rewrite
 from workers.knobs import Knobs
 from workers.predict.curve.host_blocks import HostBlocks
 from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve
+from workers.predict.time.interval import TimeResiduals
 from workers.protocol import WorkloadRef
 from workers.setup import ALONE, Setup
 from workers.trace import SampleSize, Trace
@@ -49,8 +52,10 @@ class Predictor:
         run: runs a predict trial.
         setup: mode, kind of batches and ranks.
         emit: is told of each trace before it is made.
-        residuals: how far predictions may be off; those of this version unless given.
+        residuals, time_residuals: how far predicted peaks and times may be off; those of this version unless
+            given.
         observations: observed peaks of the workload, which sharpen its intervals.
+        measured_steps: of the workload, which scale the predicted times.
         plans: who knows cuDNN's plans on a card of an architecture.
         plans_elsewhere: the same for the other architectures that an unnamed card may be of.
         for_host: traces are of the CPU, for `host_blocks`.
@@ -71,7 +76,9 @@ class Predictor:
         setup: Setup = ALONE,
         emit: EventSink = ignore,
         residuals: Residuals | None = None,
+        time_residuals: TimeResiduals | None = None,
         observations: Observations | None = None,
+        measured_steps: MeasuredSteps | None = None,
         plans: PlanSources = plan_source,
         plans_elsewhere: PlanSources = offline_plan_source,
         for_host: bool = False,
@@ -81,6 +88,8 @@ class Predictor:
     ) -> None:
         self._workload = workload
         self._residuals = residuals or shipped_residuals()
+        self._time_residuals = time_residuals
+        self._measured_steps = measured_steps
         self.observations = observations or Observations()
         self._plans = CardPlans(plans, plans_elsewhere)
         of_one = dataclasses.replace(setup, rank=0) if setup.rank is None else setup
@@ -108,6 +117,7 @@ class Predictor:
         self.traces = traces
         self._steps = StepCurves(traces, setup)
         self._largest: StepCurves | None = None
+        self._timer = Timer(self._time_residuals, self._measured_steps)
         self._all_ranks = None
 
     def _of_rank(self, rank: int) -> Predictor:
@@ -326,6 +336,7 @@ class Predictor:
             risk=risk,
             at_most=at_most,
             observed=functools.partial(self._observed, on_grid=on_grid) if sharpens else None,
+            timer=self._timer,
         )
 
     def _observed(self, curve: PeaksOnCard, *, on_grid: bool) -> tuple[Residual, ...]:
@@ -378,6 +389,7 @@ def local_predictor(
         checked(workers.run),
         setup=setup,
         observations=Observations.load(workload),
+        measured_steps=MeasuredSteps.load(workload),
         emit=emit,
         with_tensors=with_tensors,
         with_calls=with_calls,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autofit.errors import BudgetError, ExitCode
@@ -16,6 +16,7 @@ from autofit.hardware.gpus import Gpu, oldest_first
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate, Interval
 from autofit.predict.predictor import Predictor
+from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice, Adviser
 from autofit.questions.check import Answer
 from autofit.questions.levers import Lever, levers
@@ -38,6 +39,7 @@ class CardsQuestion:
         gpus: the cards that it is held against.
         batch_size: samples a batch; None for the one that a script has of itself.
         with_traces: whether changes are tried that cost a trace each, where it does not fit.
+        prices: by card, what an hour of it costs.
         parallels: by how many GPUs, and how, it is asked for each card, ascending; empty where the settings
             say it. Of these no changes are looked for.
     """
@@ -45,6 +47,7 @@ class CardsQuestion:
     gpus: tuple[Gpu, ...]
     batch_size: int | None
     with_traces: bool = False
+    prices: Mapping[str, float] = field(default_factory=dict)
     parallels: tuple[Parallel, ...] = ()
 
 
@@ -75,6 +78,12 @@ class CardFit:
         num_gpus: so many of this card train together.
         parallel: how, `fsdp:8`; empty for one by itself.
         samples_per_step: samples of an optimizer step, of all of them.
+        step_seconds, samples_per_second: the predicted time of a step, see `Estimate`.
+        relative_step_time: how many times as long a step is predicted to take as on the fastest of the cards
+            on which it fits; None where no times are predicted, or it does not fit.
+        price: of an hour of the card, as it was given.
+        samples_per_price: samples for a price of 1, where their time is stated.
+        relative_price: how many times as much a sample costs as on the cheapest of those cards.
     """
 
     gpu: str
@@ -92,6 +101,12 @@ class CardFit:
     num_gpus: int = 1
     parallel: str = ""
     samples_per_step: int | None = None
+    step_seconds: StepSeconds | None = None
+    samples_per_second: float | None = None
+    relative_step_time: float | None = None
+    price: float | None = None
+    samples_per_price: float | None = None
+    relative_price: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +120,7 @@ class CardsAnswer:
         knobs: the setting that was predicted.
         risk: the level of the prediction that has to fit.
         cards: the smallest memory first.
+        epoch_samples: samples of an epoch, where they were said.
         num_levers_untried: how many single changes were left out because each costs a trace.
         evidence: `predicted`.
         convolves: whether the step has convolutions.
@@ -123,6 +139,7 @@ class CardsAnswer:
     knobs: Knobs
     risk: Risk
     cards: tuple[CardFit, ...]
+    epoch_samples: int | None = None
     num_levers_untried: int = 0
     evidence: Evidence = Evidence.PREDICTED
     convolves: bool = True
@@ -199,6 +216,7 @@ def which_cards(
         # Where the time does not suffice for all, those come first that lack least.
         fits = {gpu: _advised(fit, gpu, adviser, settings) for gpu, fit in fits.items()}
         num_untried = adviser.num_untried
+    fits = _timed(fits, curve, batch_size, settings, question.prices)
     samples_per_step = knobs.samples_per_step(batch_size, settings.setup.parallel.num_batches)
     estimate = curve(batch_size)
     return CardsAnswer(
@@ -208,6 +226,7 @@ def which_cards(
         knobs=estimate.knobs,
         risk=settings.risk,
         cards=tuple(dataclasses.replace(fits[gpu], samples_per_step=samples_per_step) for gpu in ordered),
+        epoch_samples=settings.epoch_samples,
         num_levers_untried=num_untried,
         convolves=estimate.convolves,
         batch_kind=estimate.batch_kind,
@@ -215,6 +234,42 @@ def which_cards(
         parallel=settings.setup.parallel.name,
         versions=estimate.versions,
     )
+
+
+def _timed(
+    fits: Mapping[Gpu, CardFit],
+    curve: PredictedCurve,
+    batch_size: int,
+    settings: TuneSettings,
+    prices: Mapping[str, float],
+) -> dict[Gpu, CardFit]:
+    """The same with the time of a step on each card, and what samples cost there."""
+    times = {
+        gpu: time
+        for gpu, fit in fits.items()
+        if fit.interval is not None
+        and (time := curve.on(card_named(gpu.key, settings.mesh)).step_time(batch_size)) is not None
+    }
+    fitting = [gpu for gpu in times if fits[gpu].verdict is Answer.FITS]
+    costs = {gpu: time.likely_seconds * prices[gpu.key] for gpu, time in times.items() if gpu.key in prices}
+    fastest = min((times[gpu].likely_seconds for gpu in fitting), default=None)
+    cheapest = min((costs[gpu] for gpu in fitting if gpu in costs), default=None)
+
+    def timed(gpu: Gpu) -> CardFit:
+        fit, time = dataclasses.replace(fits[gpu], price=prices.get(gpu.key)), times.get(gpu)
+        if time is None:
+            return fit
+        rate = None if time.stated is None else time.samples_per_second
+        return dataclasses.replace(
+            fit,
+            step_seconds=time.stated,
+            samples_per_second=rate,
+            relative_step_time=time.likely_seconds / fastest if fastest and gpu in fitting else None,
+            samples_per_price=rate * 3600 / fit.price if rate is not None and fit.price else None,
+            relative_price=costs[gpu] / cheapest if cheapest and gpu in fitting and gpu in costs else None,
+        )
+
+    return {gpu: timed(gpu) for gpu in fits}
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from autofit.predict.confidence import Calibration
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval, RankEstimate, WorkspaceSpan
 from autofit.predict.predictor import Predictor
+from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice, Adviser
 from autofit.settings.goals import Risk
 from autofit.settings.target import among_ranks_of_script, resolve_target
@@ -80,6 +81,7 @@ class CheckResult:
         ranks: of `--rank all`, each kind of ranks that was predicted, of which `rank` needs the most.
         num_kinds_of_ranks: how many kinds there are; 0 where one rank alone was asked for.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
+        step_seconds, samples_per_second, step_time_note: see `Estimate`.
         advice: what may make it fit; None where it fits, or the settings are a script's own.
         versions: the versions of autofit and PyTorch.
     """
@@ -105,6 +107,9 @@ class CheckResult:
     ranks: tuple[RankEstimate, ...] = ()
     num_kinds_of_ranks: int = 0
     convolves: bool = True
+    step_seconds: StepSeconds | None = None
+    samples_per_second: float | None = None
+    step_time_note: str = ""
     advice: Advice | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -161,6 +166,9 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         ranks=estimate.ranks,
         num_kinds_of_ranks=estimate.num_kinds_of_ranks,
         convolves=estimate.convolves,
+        step_seconds=estimate.step_seconds,
+        samples_per_second=estimate.samples_per_second,
+        step_time_note=estimate.step_time_note,
         versions=estimate.versions,
     )
 

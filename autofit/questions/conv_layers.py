@@ -20,7 +20,8 @@ from workers.predict.curve.peak_curve import PeakCurve
 from workers.predict.spans import Workspace, between, certain
 from workers.protocol import HOST_ARCHITECTURE, Device, WorkloadRef
 from workers.setup import Setup
-from workers.trace import Category, Convolution, Trace
+from workers.trace import Category, Trace
+from workers.work import Convolution
 
 _OPERATORS = ("aten.convolution", "aten.convolution_backward")
 # What an algorithm takes for a layer that it applies to.

@@ -12,6 +12,7 @@ from autofit.events import EventSink, Progress, ignore
 from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor
+from autofit.predict.step_times import StepTime
 from autofit.questions.advice import Advice, Adviser
 from autofit.questions.levers import Lever, levers
 from autofit.settings.goals import Risk
@@ -28,6 +29,8 @@ class LeverResult:
         saved_bytes: of the likely reserved peak; less than 0 where it takes more.
         saved_allocated_bytes: of the allocated peak.
         estimate: with the lever; None where it does not apply.
+        relative_step_time: how many times as long a step is predicted to take as without it; None where no
+            times are predicted.
         reason: why it does not apply; empty where it does.
     """
 
@@ -35,6 +38,7 @@ class LeverResult:
     saved_bytes: int = 0
     saved_allocated_bytes: int = 0
     estimate: Estimate | None = None
+    relative_step_time: float | None = None
     reason: str = ""
 
     @property
@@ -50,6 +54,11 @@ class LeverResult:
             "saved_allocated_bytes": None if estimate is None else self.saved_allocated_bytes,
             **peaks,
             "interval": None if estimate is None else dataclasses.asdict(estimate.interval),
+            "relative_step_time": self.relative_step_time,
+            "step_seconds": None
+            if estimate is None or estimate.step_seconds is None
+            else dataclasses.asdict(estimate.step_seconds),
+            "samples_per_second": None if estimate is None else estimate.samples_per_second,
             "reason": self.reason,
         }
 
@@ -106,14 +115,16 @@ def what_if(
     Raises:
         WorkloadFailedError: the workload fails, or cannot be predicted, as it is.
     """
-    base = predictor.estimate(knobs, card, batch_size)
+    curve = predictor.curve_at(knobs, card, batch_size)
+    base = curve(predictor.trace(knobs, batch_size).batch_size)
+    time = curve.step_time(base.batch_size)
     tried, trace = levers(knobs), predictor.trace(knobs, base.batch_size)
     results = []
     for number, lever in enumerate(tried):
         emit(Progress(stage="trying levers", done=number, total=len(tried)))
         reason = lever.why_pointless(trace)
         results.append(
-            LeverResult(lever=lever, reason=reason) if reason else _tried(predictor, lever, card, base)
+            LeverResult(lever=lever, reason=reason) if reason else _tried(predictor, lever, card, base, time)
         )
     advice = None
     if limit_bytes is not None and base.interval.high_bytes > limit_bytes:
@@ -122,13 +133,18 @@ def what_if(
     return WhatIf(base=base, results=tuple(sorted(results, key=_rank)), advice=advice)
 
 
-def _tried(predictor: Predictor, lever: Lever, card: Card, base: Estimate) -> LeverResult:
+def _tried(
+    predictor: Predictor, lever: Lever, card: Card, base: Estimate, base_time: StepTime | None
+) -> LeverResult:
     try:
-        estimate = predictor.estimate(lever.knobs, card, base.batch_size)
+        curve = predictor.curve_at(lever.knobs, card, base.batch_size)
+        estimate = curve(base.batch_size)
     except (UsageError, WorkloadFailedError, MissingLibraryError) as error:
         return LeverResult(lever=lever, reason=error.message)
+    time = curve.step_time(base.batch_size)
     return LeverResult(
         lever=lever,
+        relative_step_time=None if time is None or base_time is None else time.relative_to(base_time),
         saved_bytes=base.peak_reserved_bytes - estimate.peak_reserved_bytes,
         saved_allocated_bytes=base.peak_allocated_bytes - estimate.peak_allocated_bytes,
         estimate=estimate,

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from autofit.report.words import evidence_phrase, rate, samples_in_words
+from autofit.report.words import (
+    duration,
+    evidence_phrase,
+    rate,
+    samples_in_words,
+    span_of_epoch,
+    span_of_seconds,
+)
+from autofit.search.choice import RecommendedBy
 from autofit.settings.goals import Risk
 from autofit.settings.words import with_setting
 from autofit.tuning.result import Best, TuneResult
@@ -47,6 +55,7 @@ def _found(result: TuneResult, chosen: Best) -> str:
         f"{with_setting(result.setting_names[chosen.knobs])}{_default(result, chosen)}: "
         f"{_peak(result, chosen)}; "
         f"{evidence_phrase(chosen.evidence, result.device)}.{_accumulated(chosen)}{_speed(chosen)}"
+        f"{_epoch(result, chosen)}"
         f"{_largest(result, chosen)}"
     )
 
@@ -57,6 +66,8 @@ def _of_size(result: TuneResult, chosen: Best) -> str:
 
 
 def _default(result: TuneResult, chosen: Best) -> str:
+    if result.recommended is not None and result.recommended.by is RecommendedBy.PREDICTED_RATE:
+        return ", predicted to be the fastest"
     return "" if _larger(result, chosen) is None else ", PyTorch's default backend"
 
 
@@ -81,6 +92,11 @@ def _cost(result: TuneResult, best: Best, chosen: Best) -> str:
         return (
             f", with {rate(best.samples_per_second)} samples a second instead of "
             f"{rate(chosen.samples_per_second)}"
+        )
+    if best.predicted_samples_per_second is not None and chosen.predicted_samples_per_second is not None:
+        return (
+            f", with {rate(best.predicted_samples_per_second)} samples a second instead of "
+            f"{rate(chosen.predicted_samples_per_second)}, as predicted"
         )
     costs = {(trial.knobs, trial.batch_size): trial.conv_cost for trial in result.trials}
     most = costs.get((best.knobs, best.batch_size))
@@ -121,13 +137,34 @@ def _peak(result: TuneResult, best: Best) -> str:
 
 
 def _speed(best: Best) -> str:
-    if best.step_seconds is None or best.samples_per_second is None:
-        return ""
     num_passes = best.knobs.num_passes(best.batch_size)
     step = "A step" if num_passes == best.grad_accumulation else f"A step of {num_passes} batches"
+    if best.step_seconds is None or best.samples_per_second is None:
+        seconds, per_second = best.predicted_step_seconds, best.predicted_samples_per_second
+        if seconds is None or per_second is None:
+            return ""
+        return (
+            f" {step} is predicted to take {span_of_seconds(seconds)}, {rate(per_second)} samples a second."
+        )
     speed = f" {step} took {best.step_seconds:.3g} s, {rate(best.samples_per_second)} samples a second."
     verified = f" It was verified by {best.soak_steps} steps in a fresh process."
     return speed if best.soak_steps is None else speed + verified
+
+
+def _epoch(result: TuneResult, chosen: Best) -> str:
+    """How long an epoch takes, where its samples were said."""
+    if result.epoch_samples is None:
+        return ""
+    epoch = f" An epoch of {result.epoch_samples:,} samples"
+    if result.epoch_seconds is None:
+        return f"{epoch} takes a time that is not known: the time of a step is not."
+    if chosen.predicted_step_seconds is None or chosen.samples_per_second is not None:
+        return f"{epoch} takes {duration(result.epoch_seconds)}."
+    num_samples = chosen.batch_size * chosen.knobs.num_passes(chosen.batch_size)
+    return (
+        f"{epoch} is predicted to take "
+        f"{span_of_epoch(result.epoch_samples, num_samples, chosen.predicted_step_seconds)}."
+    )
 
 
 def _nothing(result: TuneResult) -> str:

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 from autofit.hardware.gpus import oldest_first
 from autofit.predict.estimate import Estimate, RankEstimate
+from autofit.predict.step_times import StepSeconds
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence
 from workers.setup import Parallel
+
+_ABOUT_EQUAL = 1.05  # times as long, below which two steps are not told apart
+_UNITS = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
 def samples_in_words(knobs: Knobs, batch_size: int, parallel: Parallel) -> str:
@@ -121,6 +125,51 @@ def evidence_phrase(evidence: Evidence, device: Device) -> str:
             return f"measured on {device.name}, a larger card, under a memory limit"
         case Evidence.MEASURED_CPU:
             return "measured on the CPU"
+
+
+def seconds_in_words(seconds: float) -> str:
+    """A step's time: `1.23 s`, `45.6 ms`."""
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+
+
+def span_of_seconds(seconds: StepSeconds) -> str:
+    """A predicted time with its 95 % interval: `45.6 ms (40.1 to 52.3 ms)`."""
+    unit, factor = ("s", 1) if seconds.likely >= 1 else ("ms", 1000)
+    low, likely, high = (f"{factor * each:.3g}" for each in (seconds.low, seconds.likely, seconds.high))
+    return f"{likely} {unit} ({low} to {high} {unit})"
+
+
+def span_of_epoch(num_samples: int, samples: float, seconds: StepSeconds) -> str:
+    """How long so many samples take: `1.2 h (1.1 to 1.4 h)`.
+
+    Args:
+        samples: of a step.
+    """
+    low, likely, high = (each * num_samples / samples for each in (seconds.low, seconds.likely, seconds.high))
+    unit, factor = _unit_of(likely)
+    return f"{likely / factor:.3g} {unit} ({low / factor:.3g} to {high / factor:.3g} {unit})"
+
+
+def duration(seconds: float) -> str:
+    """A time in the unit that suits it: `1.2 h`."""
+    unit, factor = _unit_of(seconds)
+    return f"{seconds / factor:.3g} {unit}"
+
+
+def _unit_of(seconds: float) -> tuple[str, float]:
+    return next((each for each in _UNITS if seconds >= each[1]), _UNITS[-1])
+
+
+def slower_in_words(relative_time: float) -> str:
+    """How much slower a sample is than with the fastest, where only the order is sure."""
+    return "the fastest" if relative_time < _ABOUT_EQUAL else f"about {relative_time:.1f} × slower"
+
+
+def change_in_words(relative_time: float) -> str:
+    """How much longer or shorter a step takes than another, about: `1.4 × slower`."""
+    if 1 / _ABOUT_EQUAL < relative_time < _ABOUT_EQUAL:
+        return "as fast"
+    return f"{1 / relative_time:.1f} × faster" if relative_time < 1 else f"{relative_time:.1f} × slower"
 
 
 def rate(samples_per_second: float) -> str:

@@ -121,6 +121,9 @@ class Agenda:
         best_rate = max((outcome.samples_per_second or 0.0 for outcome in fitting), default=0.0)
         for knobs, boundary in self.boundaries.items():
             size = boundary.largest_fitting or 0
+            largest = self.known.get((knobs, size))
+            if largest is not None and largest.evidence is Evidence.PREDICTED:
+                continue  # nothing is timed
             for _ in range(_NUM_HALVES):
                 size = boundary.at_most(size // 2)
                 if size < self.min_batch:

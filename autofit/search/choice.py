@@ -21,16 +21,18 @@ Configuration = tuple[Knobs, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """The smallest measured size whose samples a second are within 5 % of the best measured.
+    """The smallest size whose samples a second are within 5 % of the best.
 
     Attributes:
-        best_samples_per_second: of all configurations that were measured and fit.
+        best_samples_per_second: of all configurations that were measured and fit, or that are predicted to.
+        is_predicted: whether the rates are predicted, as nothing was measured.
     """
 
     batch_size: int
     knobs: Knobs
     samples_per_second: float
     best_samples_per_second: float
+    is_predicted: bool = False
 
 
 class RecommendedBy(StrEnum):
@@ -41,6 +43,7 @@ class RecommendedBy(StrEnum):
         CONV_ALGO: the largest with the algorithms that were asked for.
         LARGEST: all settings have one algorithm, and it has the largest batch.
         ONLY_FIT: PyTorch's default backend fits at no size.
+        PREDICTED_RATE: it is predicted to take in most samples a second.
         MEASURED_RATE: the largest, measured to be no slower than PyTorch's default backend.
         DEFAULT_BACKEND: the largest with PyTorch's default backend.
     """
@@ -49,6 +52,7 @@ class RecommendedBy(StrEnum):
     CONV_ALGO = "conv-algo"
     LARGEST = "largest"
     ONLY_FIT = "only-fit"
+    PREDICTED_RATE = "predicted-rate"
     MEASURED_RATE = "measured-rate"
     DEFAULT_BACKEND = "default-backend"
 

@@ -14,7 +14,7 @@ class Point:
     """A setting at its largest batch.
 
     Attributes:
-        samples_per_second: measured; None where it was not.
+        samples_per_second: measured, or predicted well enough; None where it is neither.
         pace: what stands for it then.
     """
 
@@ -26,7 +26,7 @@ class Point:
 def dominating(points: Mapping[Knobs, Point]) -> dict[Knobs, Knobs]:
     """For every setting that is not on the front one that is, and fits as much and is no slower.
 
-    Of settings that are equal in both the first is on the front. Without measured rates settings
+    Of settings that are equal in both the first is on the front. Without rates settings
     compare by pace, which leaves some uncompared: all of those may be on the front.
     """
     names = list(points)

@@ -122,7 +122,14 @@ class Metrics:
         for study in alike:
             del self._searches[study]
         series = self._series
-        shown = (series.best_batch, series.recommended_batch, series.utilization, series.prediction_error)
+        shown = (
+            series.best_batch,
+            series.recommended_batch,
+            series.utilization,
+            series.prediction_error,
+            series.predicted_step,
+            series.step_time_error,
+        )
         for gauge in shown:
             gauge.remove_by_labels({"workload": search.workload, "gpu": search.gpu})
         self._searches[event.study] = search
@@ -152,10 +159,17 @@ class Metrics:
                 self._show_error(search, event)
 
     def _show_recommended(self, search: _Search, made: RecommendationMade) -> None:
-        gauge = self._series.recommended_batch
-        gauge.remove_by_labels({"workload": search.workload, "gpu": search.gpu})
-        if made.knobs is not None and made.batch_size is not None:
-            gauge.labels(search.workload, search.gpu, made.knobs.conv_algo).set(made.batch_size)
+        series = self._series
+        for gauge in (series.recommended_batch, series.predicted_step, series.step_time_error):
+            gauge.remove_by_labels({"workload": search.workload, "gpu": search.gpu})
+        if made.knobs is None or made.batch_size is None:
+            return
+        labels = search.workload, search.gpu, made.knobs.conv_algo
+        series.recommended_batch.labels(*labels).set(made.batch_size)
+        if made.predicted_step_seconds is not None:
+            series.predicted_step.labels(*labels).set(made.predicted_step_seconds)
+        if made.step_time_error is not None:
+            series.step_time_error.labels(search.workload, search.gpu).set(made.step_time_error)
 
     def _show_error(self, search: _Search, compared: PredictionCompared) -> None:
         if compared.trial >= search.error_trial:
@@ -255,7 +269,8 @@ class _Series:
         self.recommended_batch = Gauge(
             "autofit_recommended_batch_size",
             "Batch that the search recommends, with its convolution algorithm: the largest with PyTorch's "
-            "default backend, unless another was asked for or measured to be no slower.",
+            "default backend, unless another was asked for, was measured to be no slower or is predicted to "
+            "be the fastest.",
             ["workload", "gpu", "conv_algo"],
             registry=registry,
         )
@@ -282,6 +297,19 @@ class _Series:
             "autofit_prediction_error_ratio",
             "How far the predicted peak exceeds the measured one, as a share of the measured one, for the "
             "newest measured trial that fits.",
+            ["workload", "gpu"],
+            registry=registry,
+        )
+        self.predicted_step = Gauge(
+            "autofit_predicted_step_seconds",
+            "Predicted likely time of a step of the batch that the search recommends, where it is sure.",
+            ["workload", "gpu", "conv_algo"],
+            registry=registry,
+        )
+        self.step_time_error = Gauge(
+            "autofit_step_time_error_ratio",
+            "How far the predicted time of a step of that batch exceeds the measured one, as a share of the "
+            "measured one, where it was measured.",
             ["workload", "gpu"],
             registry=registry,
         )

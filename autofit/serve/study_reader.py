@@ -28,7 +28,12 @@ from autofit.study.findings import Findings, comparison
 from autofit.study.ledger import Ledger
 from autofit.study.owner import Owner
 from autofit.study.records import outcome_of, owner_of, predicted_bytes_of
-from autofit.study.search_record import SearchRecord, recommendation_of
+from autofit.study.search_record import (
+    RecommendedTime,
+    SearchRecord,
+    recommendation_of,
+    recommended_time_of,
+)
 from workers.knobs import Knobs
 
 
@@ -61,6 +66,7 @@ class StudyReader:
         self._findings = Findings(name)
         self._compared: PredictionCompared | None = None
         self._recommended: Configuration | None = None
+        self._recommended_time = RecommendedTime()
         self._first_start: dt.datetime | None = None
         self._in_flight: set[int] = set()
         self._workers = WorkersChanged(study=name, num_busy=0, num_idle=0)
@@ -119,16 +125,20 @@ class StudyReader:
     def hear(self, attributes: Mapping[str, Any]) -> None:
         """Says what the search recommends by the study's attributes, where that is new."""
         try:
-            recommended = recommendation_of(attributes)
+            recommended, time = recommendation_of(attributes), recommended_time_of(attributes)
         except UNREADABLE:  # another version's; its trials count all the same
             return
-        if recommended != self._recommended:
-            self._recommended = recommended
+        if (recommended, time) != (self._recommended, self._recommended_time):
+            self._recommended, self._recommended_time = recommended, time
             self._emit_recommended()
 
     def _emit_recommended(self) -> None:
         knobs, batch_size = self._recommended or (None, None)
-        self._emit(RecommendationMade(study=self._name, knobs=knobs, batch_size=batch_size))
+        self._emit(
+            RecommendationMade(
+                study=self._name, knobs=knobs, batch_size=batch_size, **self._recommended_time._asdict()
+            )
+        )
 
     def read(self, backend: BaseStorage) -> bool:
         """Reads what is new.

@@ -18,7 +18,7 @@ class Risk(StrEnum):
 
 
 class Objective(StrEnum):
-    """What the best configuration has most of: samples a step, or measured samples a second."""
+    """What the best configuration has most of: samples a step, or samples a second."""
 
     BATCH = "batch"
     THROUGHPUT = "throughput"

@@ -380,10 +380,17 @@ _SEARCH = (
         name="objective",
         field="objective",
         read=values.objective,
-        help="What the best has most of: samples per batch, or measured samples per second.",
+        help="What the best has most of: samples per batch, or samples per second, measured or predicted.",
         default="batch",
         choices=tuple(Objective),
         of_search=True,
+    ),
+    Option(
+        name="samples",
+        field="epoch_samples",
+        read=whole_number(minimum=1),
+        help="Samples of an epoch: tells how long one takes, where the time of a step is predicted.",
+        metavar="N",
     ),
     Option(
         name="soak-steps",

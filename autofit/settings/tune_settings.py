@@ -56,7 +56,8 @@ class TuneSettings:
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
         risk: which level of a predicted peak has to be within the budget.
-        objective: what the best has most of: samples a step, or measured samples a second.
+        objective: what the best has most of: samples a step, or samples a second, measured or predicted.
+        epoch_samples: samples of an epoch, whose time is told; None where that is not asked.
         soak_steps: steps of the trial that verifies the winner, 0 for none; None for 20 on CUDA and
             5 on the CPU.
         max_trials: so many measured trials at most, those in the study included; None for no limit.
@@ -108,6 +109,7 @@ class TuneSettings:
     reserve_bytes: int = 0
     risk: Risk = Risk.SAFE
     objective: Objective = Objective.BATCH
+    epoch_samples: int | None = None
     soak_steps: int | None = None
     max_trials: int | None = None
     max_seconds: float | None = None
@@ -134,11 +136,6 @@ class TuneSettings:
         if self.gpu is not None and self.gpu_mem_bytes is not None:
             raise UsageError(
                 "--gpu and --gpu-mem cannot be combined: a card's name includes its memory; give one of them"
-            )
-        if self.probe == "predict" and self.objective is Objective.THROUGHPUT:
-            raise UsageError(
-                "--objective throughput needs measured steps and cannot be combined with --probe predict: "
-                "drop one of them"
             )
         self._require_sizes()
         self._require_ranks()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from optuna.storages import BaseStorage
 
@@ -24,6 +24,7 @@ from workers.setup import LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
 SETTINGS = "autofit_settings"  # of a study: what decides its outcomes
 OPENED = "autofit_opened"  # of a study: for whom it was opened last, and when
 RECOMMENDED = "autofit_recommended"  # of a study: what its last search recommends
+RECOMMENDED_TIME = "autofit_recommended_time"  # and what is known of its step's time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +47,39 @@ def record_opening(backend: BaseStorage, study_id: int, opened: Opened) -> None:
     backend.set_study_user_attr(study_id, OPENED, dataclasses.asdict(opened))
 
 
-def record_recommendation(backend: BaseStorage, study_id: int, recommended: Configuration | None) -> None:
+class RecommendedTime(NamedTuple):
+    """What is known of the step of what is recommended, see `autofit.events.RecommendationMade`."""
+
+    predicted_step_seconds: float | None = None
+    step_time_error: float | None = None
+
+
+NO_TIME = RecommendedTime()
+
+
+def record_recommendation(
+    backend: BaseStorage,
+    study_id: int,
+    recommended: Configuration | None,
+    time: RecommendedTime = NO_TIME,
+) -> None:
     """Writes what a search recommends, None where nothing fits, in place of what an earlier one wrote."""
+    backend.set_study_user_attr(study_id, RECOMMENDED_TIME, list(time))
     plain = None if recommended is None else [dataclasses.asdict(recommended[0]), recommended[1]]
     backend.set_study_user_attr(study_id, RECOMMENDED, plain)
+
+
+def recommended_time_of(attributes: Mapping[str, Any]) -> RecommendedTime:
+    """What the same search knows of that step's time.
+
+    Raises:
+        ValueError: another version of autofit wrote it.
+    """
+    plain = attributes.get(RECOMMENDED_TIME)
+    if plain is None:
+        return NO_TIME
+    seconds, error = plain
+    return RecommendedTime(*(None if each is None else from_plain(float, each) for each in (seconds, error)))
 
 
 def recommendation_of(attributes: Mapping[str, Any]) -> Configuration | None:

@@ -39,7 +39,13 @@ from autofit.study.ledger import Ledger
 from autofit.study.owner import Owner
 from autofit.study.prepare import default_name, prepare, require_name
 from autofit.study.records import TRACE_DIGEST, TrialRecords, outcome_of, owner_of
-from autofit.study.search_record import Opened, record_opening, record_recommendation
+from autofit.study.search_record import (
+    NO_TIME,
+    Opened,
+    RecommendedTime,
+    record_opening,
+    record_recommendation,
+)
 from autofit.study.storage import WAIT_SECONDS, Storage, open_storage, quiet_optuna
 from workers.knobs import Knobs
 from workers.protocol import PROTOCOL_VERSION, TrialOutcome
@@ -282,14 +288,14 @@ class TuningStudy:
         ask = asked.ask
         self._ledger.finish(trial_number, (ask.knobs, ask.batch_size), outcome, num_steps=ask.num_steps)
 
-    def recommend(self, recommended: Configuration | None) -> None:
-        """Records what the search recommends, None for nothing.
+    def recommend(self, recommended: Configuration | None, time: RecommendedTime = NO_TIME) -> None:
+        """Records what the search recommends, None for nothing, and what is known of its step's time.
 
         Where this process tried nothing, the record is that of who did: the study may be read-only.
         """
         if self._is_opening_recorded:
             self._storage.run(
-                lambda: record_recommendation(self._storage.backend, self._study_id, recommended)
+                lambda: record_recommendation(self._storage.backend, self._study_id, recommended, time)
             )
 
     def renew(self) -> None:

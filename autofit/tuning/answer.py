@@ -90,6 +90,7 @@ def answer(
         risk=settings.risk,
         objective=settings.objective,
         knee=frontier.knee(),
+        epoch_samples=settings.epoch_samples,
         stopped_by=frontier.stopped_by,
         wall_seconds=time.monotonic() - predicted.started,
         answered_seconds=time.time(),

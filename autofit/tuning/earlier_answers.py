@@ -28,6 +28,7 @@ from autofit.dispatch.base import Devices
 from autofit.errors import DriverError, StorageError
 from autofit.hardware.gpus import LocalGpu
 from autofit.identity import fingerprint, versions
+from autofit.predict.measured_steps import MeasuredSteps
 from autofit.predict.observations import Observations
 from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
@@ -53,6 +54,7 @@ _SOURCES = "sources"
 _QUESTION = "question"
 
 # Settings that say where and for how long to look, not for what: what a limit cut short is not kept.
+_NONE_TO_MEASURE_ON: tuple[dict[str, Any], ...] = ({}, {"cards": []})
 _NOT_DECIDING = frozenset(option.field for option in OPTIONS.values() if not option.decides)
 # Variables that allocators, CUDA's libraries and the CPU's read.
 _VARIABLES = (
@@ -133,6 +135,8 @@ def question(
             name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)
         },
         "observations_sha256": Observations.load(workload).digest,
+        # A measured answer is what such steps are kept of, and so does not depend on them.
+        "step_times_sha256": MeasuredSteps.load(workload).digest if devices in _NONE_TO_MEASURE_ON else "",
         "versions": versions(),
         "protocol": PROTOCOL_VERSION,
         "packages_sha256": _installed_packages(),

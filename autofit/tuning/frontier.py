@@ -9,12 +9,21 @@ from typing import Any, NamedTuple
 
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.predict.curve import PredictedCurve, likely_bytes
+from autofit.predict.step_times import StepTime
 from autofit.search.boundary import MAX_BATCH, Boundary
-from autofit.search.choice import Configuration, Knee, best_of, knee_of, recommended_of
+from autofit.search.choice import (
+    Configuration,
+    Knee,
+    RecommendedBy,
+    best_of,
+    knee_of,
+    recommended_of,
+)
 from autofit.search.pace import Pace
 from autofit.search.pareto import Point, dominating
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names
+from autofit.tuning.predicted_speeds import PredictedSpeeds
 from autofit.tuning.result import Best, FrontierEntry, Recommended
 from autofit.units import format_bytes
 from workers.knobs import Knobs
@@ -80,6 +89,8 @@ class Frontier:
         self._caps = caps or {}
         self._parallel = parallel
         self.stopped_by = stopped_by
+        self._speeds = PredictedSpeeds(curves, boundaries, budget_bytes=budget_bytes)
+        self._is_timed = any(outcome.step_seconds is not None for outcome in known.values())
 
     @property
     def settled(self) -> tuple[Knobs, ...]:
@@ -110,10 +121,10 @@ class Frontier:
                 continue
             outcome = self._outcomes[knobs, largest]
             pace = Pace.of(knobs, self._architecture, conv_cost=outcome.conv_cost)
-            yield (
-                knobs,
-                Point(largest_batch=largest, samples_per_second=outcome.samples_per_second, pace=pace),
-            )
+            rate = outcome.samples_per_second
+            if rate is None and not self._is_timed:
+                rate = _stated_rate(self._speeds.at((knobs, largest)))
+            yield knobs, Point(largest_batch=largest, samples_per_second=rate, pace=pace)
 
     @property
     def _tried(self) -> tuple[Knobs, ...]:
@@ -135,8 +146,8 @@ class Frontier:
         return tuple(notes)
 
     def knee(self) -> Knee | None:
-        """The throughput knee of what was measured."""
-        return knee_of(self._outcomes)
+        """The throughput knee of what was measured, or else of what is predicted."""
+        return knee_of(self._outcomes) or self._speeds.knee()
 
     def entry(self, knobs: Knobs) -> FrontierEntry:
         """The entry of a setting of which something is known, thrashing left aside."""
@@ -165,7 +176,21 @@ class Frontier:
             prediction_error=_error(predicted_bytes, None if fits is None else fits.budgeted_bytes),
             parallel=self._parallel.name,
             samples_per_step=None if largest is None else self._samples_per_step(knobs, largest),
+            relative_sample_time=self._speeds.relative(knobs),
+            **({} if fits is None else self._predicted_time(fits)),
         )
+
+    def _predicted_time(self, fits: TrialOutcome) -> dict[str, Any]:
+        """The fields of a configuration that fits about the time that is predicted of it."""
+        time = self._speeds.at((fits.knobs, fits.batch_size))
+        seconds = None if time is None else time.stated
+        likely = None if seconds is None else seconds.likely
+        error = likely / fits.step_seconds - 1 if likely and fits.step_seconds else None
+        return {
+            "predicted_step_seconds": seconds,
+            "predicted_samples_per_second": _stated_rate(time),
+            "step_time_error": error,
+        }
 
     def _samples_per_step(self, knobs: Knobs, batch_size: int) -> int:
         return knobs.samples_per_step(batch_size, self._parallel.num_batches)
@@ -181,9 +206,19 @@ class Frontier:
         return boundary.largest_fitting + 1
 
     def best(self) -> Best | None:
-        """The best configuration that fits; see `best_of`."""
+        """The best configuration that fits, see `best_of`; where nothing was timed, by predicted times."""
         outcome = best_of(self._outcomes, self._boundaries, self._objective, self._architecture)
+        if self._objective is Objective.THROUGHPUT:
+            outcome = self._fastest(only_stated=False) or outcome
         return None if outcome is None else Best(**self._found(outcome))
+
+    def _fastest(self, *, only_stated: bool) -> TrialOutcome | None:
+        """What is predicted to be the fastest; None where times were measured, or none is predicted."""
+        found = None if self._is_timed else self._speeds.fastest(only_stated=only_stated)
+        if found is None:
+            return None
+        known = self._outcomes.get((found.knobs, found.batch_size))
+        return known or self._curves[found.knobs].outcome(found.batch_size, self._budget_bytes)
 
     def recommended(self, default_algo: str | None) -> Recommended | None:
         """The configuration that a practitioner would take; see `recommended_of`."""
@@ -194,6 +229,10 @@ class Frontier:
             self._architecture,
             default_algo=default_algo,
         )
+        fastest = self._fastest(only_stated=self._objective is not Objective.THROUGHPUT)
+        if fastest is not None:
+            is_objective = self._objective is Objective.THROUGHPUT
+            found = fastest, RecommendedBy.OBJECTIVE if is_objective else RecommendedBy.PREDICTED_RATE
         if found is None:
             return None
         outcome, by = found
@@ -229,6 +268,7 @@ class Frontier:
             "grad_accumulation": outcome.knobs.num_batches(outcome.batch_size),
             "parallel": self._parallel.name,
             "samples_per_step": self._samples_per_step(outcome.knobs, outcome.batch_size),
+            **self._predicted_time(outcome),
         }
 
     def _steps_verified(self, outcome: TrialOutcome) -> int | None:
@@ -312,6 +352,11 @@ def _named(outcome: TrialOutcome) -> str:
     if whole is None:
         return f"batch {size}"
     return f"batch {size}, the next that divides the global batch of {whole},"
+
+
+def _stated_rate(time: StepTime | None) -> float | None:
+    """Samples a second, where they are sure enough to be said."""
+    return None if time is None or not time.confidence.is_stated else time.samples_per_second
 
 
 def _error(predicted_bytes: int | None, measured_bytes: int | None) -> float | None:

@@ -15,6 +15,7 @@ from autofit.events import EventSink
 from autofit.hardware import gpus
 from autofit.predict import plan_sources
 from autofit.predict.predictor import Predictor, local_predictor
+from autofit.predict.step_times import why_untimed
 from autofit.settings.goals import Maximized, Objective
 from autofit.settings.target import Target, among_ranks_of_script, resolve_target
 from autofit.settings.tune_settings import TuneSettings
@@ -76,7 +77,7 @@ def predict(
     """
     started = time.monotonic()
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
-    _require_measurement(settings, target)
+    _require_times(settings, target)
     of_script = workload.script is not None
     algos = conv_algos(settings, target, of_script=of_script)
     if not of_script:  # which gets processes of its own
@@ -136,19 +137,21 @@ def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor
     return local_predictor(spec.workload, setup=spec.setup, emit=emit)
 
 
-def _require_measurement(settings: TuneSettings, target: Target) -> None:
-    """Throughput is measured or not known: a prediction has no times."""
+def _require_times(settings: TuneSettings, target: Target) -> None:
+    """Throughput is measured or predicted, or nothing is known of it."""
     if settings.objective is not Objective.THROUGHPUT or target.probe is not None:
         return
-    if settings.setup.parallel and settings.probe == "auto":
+    num_ranks = settings.setup.num_ranks
+    if num_ranks > 1 and settings.probe == "auto":
         raise UsageError(
             "--objective throughput needs measured steps, and ranks are measured on request alone: add "
             "--probe measure, or leave it out"
         )
-    raise UsageError(
-        "--objective throughput needs measured steps, but there is no GPU to measure on: leave it out, "
-        "name a cluster with --address, or measure the CPU with --device cpu"
-    )
+    if (why := why_untimed(target.card, num_ranks)) is not None:
+        raise UsageError(
+            f"--objective throughput needs the times of steps, and there is no GPU to measure on: {why}; "
+            "or leave it out, or measure the CPU with --device cpu"
+        )
 
 
 def _num_threads(settings: TuneSettings, target: Target) -> int | None:

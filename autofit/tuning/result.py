@@ -11,6 +11,7 @@ from typing import Any, Self
 from autofit.hardware.budget import Budget
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.estimate import AssumedSize, Estimate, Interval, Unknown, WorkspaceSpan
+from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice
 from autofit.questions.late_failure import LengthsAnswer
 from autofit.search.choice import Knee, RecommendedBy
@@ -48,6 +49,9 @@ class Best:
         grad_accumulation: batches that make an optimizer step.
         parallel: how several processes train together, `fsdp:8`; empty for one by itself.
         samples_per_step: the global batch: samples of an optimizer step, of all ranks and all its batches.
+        predicted_step_seconds, predicted_samples_per_second: what was predicted for it, in the same terms;
+            None where that is not sure enough to be said.
+        step_time_error: (predicted − measured) / measured step.
     """
 
     batch_size: int
@@ -64,6 +68,9 @@ class Best:
     grad_accumulation: int = 1
     parallel: str = ""
     samples_per_step: int | None = None
+    predicted_step_seconds: StepSeconds | None = None
+    predicted_samples_per_second: float | None = None
+    step_time_error: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,12 +111,15 @@ class FrontierEntry:
         likely_still_runs: True if the largest batch at the likely risk would run with the smallest
             workspaces even if everything else takes as much as at the high end; None if not predicted.
         dominated_by: a setting that fits as much and takes no longer for a sample, by measured rates or,
-            without them, by the usual cost of its knobs; None on the Pareto front.
+            without them, by predicted ones or the usual cost of its knobs; None on the Pareto front.
         is_settled: True if every batch between `largest_batch` and `first_failing_batch` is known.
         step_seconds, samples_per_second: of measured steps at the largest batch; None when predicted.
         predicted_bytes: where the largest batch was measured, the likely peak that was predicted for it.
         prediction_error: (predicted − measured) / measured peak.
-        parallel, samples_per_step: of the largest batch, see `Best`.
+        parallel, samples_per_step, predicted_step_seconds, predicted_samples_per_second, step_time_error: of
+            the largest batch, see `Best`.
+        relative_sample_time: how many times as long a sample is predicted to take there as with the fastest
+            of the settings at their largest batches; None where no time is predicted.
     """
 
     knobs: Knobs
@@ -130,6 +140,10 @@ class FrontierEntry:
     prediction_error: float | None = None
     parallel: str = ""
     samples_per_step: int | None = None
+    predicted_step_seconds: StepSeconds | None = None
+    predicted_samples_per_second: float | None = None
+    step_time_error: float | None = None
+    relative_sample_time: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,7 +211,8 @@ class TuneResult:
         architectures: the architectures that predictions cover, the likely one first; for a named card
             its own.
         objective: what makes the best one the best: `batch` or `throughput`.
-        knee: the throughput knee of all that was measured; None if nothing was.
+        knee: the throughput knee of all that was measured, or else of what is predicted; None without times.
+        epoch_samples: samples of an epoch, where they were said.
         stopped_by: the option that ended the search early, such as `--max-trials`; None if none did.
         answered_seconds: when the answer was found, in seconds since the epoch.
         cached: True if it is an earlier answer, and nothing was run for it now.
@@ -229,6 +244,7 @@ class TuneResult:
     architectures: tuple[str, ...] = ()
     objective: Objective = Objective.BATCH
     knee: Knee | None = None
+    epoch_samples: int | None = None
     stopped_by: str | None = None
     answered_seconds: float = 0.0
     cached: bool = False
@@ -287,6 +303,20 @@ class TuneResult:
         """What the interval of the best is made of."""
         return () if self.estimate is None else self.estimate.unknowns
 
+    @property
+    def step_seconds(self) -> StepSeconds | None:
+        """The predicted time of a step of the best."""
+        return None if self.estimate is None else self.estimate.step_seconds
+
+    @property
+    def epoch_seconds(self) -> float | None:
+        """Of an epoch with what is recommended, measured or else predicted."""
+        chosen = self.chosen
+        if chosen is None or self.epoch_samples is None:
+            return None
+        rate = chosen.samples_per_second or chosen.predicted_samples_per_second
+        return self.epoch_samples / rate if rate else None
+
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
         budget = {**dataclasses.asdict(self.budget), "usable_bytes": self.budget.usable_bytes}
@@ -303,10 +333,14 @@ class TuneResult:
             "frontier": [dataclasses.asdict(entry) for entry in self.frontier],
             "pruned": [dataclasses.asdict(setting) for setting in self.pruned],
             "knee": None if self.knee is None else dataclasses.asdict(self.knee),
+            "epoch_samples": self.epoch_samples,
+            "epoch_seconds": self.epoch_seconds,
             "stopped_by": self.stopped_by,
             "estimate": None if self.estimate is None else self.estimate.to_dict(),
             "assumptions": [dataclasses.asdict(each) for each in self.assumptions],
             "unknowns": [dataclasses.asdict(each) for each in self.unknowns],
+            "step_seconds": None if self.step_seconds is None else dataclasses.asdict(self.step_seconds),
+            "samples_per_second": None if self.estimate is None else self.estimate.samples_per_second,
             "cards": [dataclasses.asdict(card) for card in self.cards],
             "batch_kinds": None if self.batch_kinds is None else dataclasses.asdict(self.batch_kinds),
             "lengths": None if self.lengths is None else dataclasses.asdict(self.lengths),

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.connect import connect as connected
@@ -16,7 +17,6 @@ from autofit.errors import StorageError, UnpredictableCardError, UsageError
 from autofit.events import EventSink, RecommendationMade, TuneFinished, TuneStarted
 from autofit.hardware import gpus
 from autofit.predict.predictor import Predictor, local_predictor
-from autofit.settings.goals import Objective
 from autofit.settings.target import Target, gpu_label
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import earlier_answers
@@ -24,15 +24,19 @@ from autofit.tuning.answer import Tried, answer
 from autofit.tuning.opened_study import open_study
 from autofit.tuning.parallels import compare_parallels
 from autofit.tuning.predictions import Predicted, predict
-from autofit.tuning.result import CardResults, TuneResult
+from autofit.tuning.result import CardResults, Recommended, TuneResult
 from autofit.tuning.scope import (
     default_algo,
 )
+from autofit.tuning.step_lessons import learn_from
 from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from workers.protocol import WorkloadRef
 from workers.run import start_predictor
 from workers.setup import Setup
+
+if TYPE_CHECKING:
+    from autofit.study.search_record import RecommendedTime
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +160,6 @@ def _require_predicted(settings: TuneSettings) -> None:
     wants = (
         "--probe measure" if settings.probe == "measure"
         else f"--device {settings.device}" if settings.device != "auto"
-        else "--objective throughput" if settings.objective is Objective.THROUGHPUT
         else "--address" if settings.address is not None
         else "--study" if settings.study is not None
         else None
@@ -178,6 +181,7 @@ def _search(
     """Predicts, tries and answers; with the answer come the files that the workload used."""
     predicted = predict(settings, workload, measuring, emit, predictor_of)
     tried = _try(settings, predicted, measuring, emit)
+    learn_from(workload, tried.trials, predicted.curves.by_knobs)
     return answer(settings, predicted, tried, measuring, emit), predicted.predictor.traces.sources
 
 
@@ -211,8 +215,12 @@ def _try(settings: TuneSettings, predicted: Predicted, measuring: Measuring, emi
             caps=predicted.caps,
         ).run()
         recommended = frontier.recommended(default_algo(settings, target))
+        recommended_time = _time_of(recommended)
         try:
-            study.recommend(None if recommended is None else (recommended.knobs, recommended.batch_size))
+            study.recommend(
+                None if recommended is None else (recommended.knobs, recommended.batch_size),
+                recommended_time,
+            )
         except StorageError as error:  # dashboards alone read it: the answer stands
             _log.warning("what is recommended could not be stored: %s", error)
         emit(
@@ -220,6 +228,7 @@ def _try(settings: TuneSettings, predicted: Predicted, measuring: Measuring, emi
                 study=study.name,
                 knobs=None if recommended is None else recommended.knobs,
                 batch_size=None if recommended is None else recommended.batch_size,
+                **recommended_time._asdict(),
             )
         )
         return Tried(
@@ -230,6 +239,15 @@ def _try(settings: TuneSettings, predicted: Predicted, measuring: Measuring, emi
             study=study.name,
             fingerprint=study.fingerprint,
         )
+
+
+def _time_of(recommended: Recommended | None) -> RecommendedTime:
+    from autofit.study.search_record import RecommendedTime
+
+    if recommended is None:
+        return RecommendedTime()
+    seconds = recommended.predicted_step_seconds
+    return RecommendedTime(None if seconds is None else seconds.likely, recommended.step_time_error)
 
 
 def _limits(settings: TuneSettings, target: Target, seconds_gone: float) -> Limits:

@@ -35,7 +35,8 @@ from workers.protocol import (
     Verdict,
     WorkloadRef,
 )
-from workers.trace import Allocation, Category, Convolution, ConvPass, SampleSize, Trace
+from workers.trace import Allocation, Category, SampleSize, Trace
+from workers.work import Convolution, ConvPass
 
 MIB = 1024**2
 BUDGET_BYTES = 512 * MIB

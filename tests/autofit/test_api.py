@@ -437,7 +437,7 @@ def test_every_knob_is_a_keyword_of_an_estimate_and_is_told_in_its_json() -> Non
         (lambda: autofit.tune(SMALL, gpu_memory="16G"), UsageError, "gpu_mem"),
         (lambda: autofit.tune(SMALL, gpu_mem="16G", gpu="t4"), UsageError, "cannot be combined"),
         (lambda: autofit.tune(SMALL, gpu_mem="4G", device="cpu", conv_algo="cudnn"), UsageError, "onednn"),
-        (lambda: autofit.tune(SMALL, gpu="t4", objective="throughput"), UsageError, "measured steps"),
+        (lambda: autofit.tune(SMALL, gpu_mem="16G", objective="throughput"), UsageError, "no card is named"),
         (lambda: autofit.estimate(SMALL, batch_size=0), UsageError, "batch_size"),
         (lambda: autofit.estimate(SMALL, batch_size=8, mode="eval"), UsageError, "train, infer"),
         (lambda: autofit.estimate(SMALL, batch_size=8, precision="fp4"), UsageError, "amp-bf16"),

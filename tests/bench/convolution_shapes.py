@@ -25,7 +25,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.bench.tables.families import ACCEPTANCE_FAMILIES, family_of, timm_modules
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 from workers.workload.libraries.importing import imported
 
 SHAPES_PATH = Path(__file__).with_name("convolution_shapes.json.gz")

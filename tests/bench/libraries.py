@@ -15,7 +15,10 @@ from pathlib import Path
 from autofit import paths
 
 # What a release wants that differs from what is installed too.
-_WITH = {"transformers==4.51.3": ("huggingface_hub==0.30.2", "tokenizers==0.21.1")}
+_WITH = {
+    "transformers==4.38.1": ("huggingface_hub==0.20.3", "tokenizers==0.15.2"),
+    "transformers==4.51.3": ("huggingface_hub==0.30.2", "tokenizers==0.21.1"),
+}
 
 
 def install(release: str) -> bool:

@@ -15,7 +15,7 @@ from workers.predict.plans.cudnn_plans import CudnnPlans
 from workers.predict.plans.grid_plans import GridPlans
 from workers.predict.plans.plan import Plan, PlanSource
 from workers.predict.plans.table_plans import TablePlans
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 FORMULAS, TABLE, CUDNN = "formulas", "table", "cudnn"
 SOURCES = (TABLE, CUDNN, FORMULAS)

@@ -34,7 +34,7 @@ from workers.architecture import Architecture
 from workers.predict.plans.cudnn import Cudnn, dotted
 from workers.predict.plans.plan_table import encoded, file_name, reduced
 from workers.predict.plans.workspace import goes_to_cudnn
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 DATA = Path(__file__).parents[2] / "workers" / "predict" / "data"
 DTYPES = ("float32", "float16", "bfloat16")

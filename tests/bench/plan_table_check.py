@@ -10,7 +10,7 @@ from tests.bench.plan_table_rows import Answer
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.predict.plans.plan import Plan
 from workers.predict.plans.plan_table import Kind, PlanTable, encoded
-from workers.trace import Convolution
+from workers.work import Convolution
 
 # Of input and output: that close, the first plan's workspace counts as right.
 _TOLERANCE = 0.05

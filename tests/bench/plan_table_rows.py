@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from workers.predict.plans.plan import Plan
-from workers.trace import Convolution, convolution_from_dict
+from workers.trace import convolution_from_dict
+from workers.work import Convolution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

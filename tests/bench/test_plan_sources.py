@@ -21,7 +21,7 @@ from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
 from tests.workers.predict.plan_tables import CONVOLUTION, GROUPED, POINTWISE, MadeUpPlans, of_sizes, variant
 from workers.predict.plans.plan import Plan, PlanSource
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 WEIGHTS = dataclasses.replace(CONVOLUTION, conv_pass=ConvPass.WGRAD)
 

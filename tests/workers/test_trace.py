@@ -13,14 +13,13 @@ from workers.trace import (
     Allocation,
     Call,
     Category,
-    Convolution,
-    ConvPass,
     HostWait,
     ListedLayer,
     Mark,
     Scratch,
     Trace,
 )
+from workers.work import Convolution, ConvPass
 
 CONVOLUTION = Convolution(
     conv_pass=ConvPass.WGRAD,

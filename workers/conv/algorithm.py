@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from workers.trace import Convolution
+from workers.work import Convolution
 
 if TYPE_CHECKING:
     from workers.conv.lowerings.lowering import Lowering

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from workers.conv.algorithm import DEVICE_KINDS, Rewrite, rewrite_lines, tensor_bytes
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 if TYPE_CHECKING:
     from workers.conv.lowerings.lowering import Lowering

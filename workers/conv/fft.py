@@ -17,7 +17,7 @@ from workers.conv.algorithm import (
     tensor_bytes,
 )
 from workers.conv.spectra import Tiling, tiling
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 if TYPE_CHECKING:
     from workers.conv.lowerings.fft import Fft as Lowering

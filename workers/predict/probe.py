@@ -256,6 +256,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         assumptions=decisions.assumptions,
         sample=sample_size(workload, spec.knobs.seq_len),
         host_waits=tuple(recorder.order.host_waits),
+        work=recorder.work_of_last_step(),
         notes=(
             *ranks.notes(model, spec.knobs.precision),
             *decisions.notes,

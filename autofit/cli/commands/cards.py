@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import click
@@ -17,12 +18,13 @@ from autofit.cli.options.shared import (
     KNOBS,
     MODEL,
     QUIET,
+    SAMPLES,
     SCRIPT,
     complete_gpus,
     setting,
 )
 from autofit.errors import ExitCode, UsageError
-from autofit.hardware.gpus import Gpu, catalogue
+from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from autofit.questions.cards import CardsAnswer, CardsQuestion
 from autofit.settings.parallels import parallels_by_number
 from autofit.settings.resolve import chosen_cards, resolve_one_configuration
@@ -47,6 +49,15 @@ from workers.setup import Parallel
 @KNOBS
 @KEPT_FREE
 @setting("risk")
+@SAMPLES
+@click.option(
+    "--price",
+    "prices",
+    multiple=True,
+    metavar="CARD=NUM",
+    help="What an hour of a card costs, in any currency: tells how many samples a price of 1 pays for. "
+    "Repeatable.",
+)
 @click.option(
     "--gpus",
     "num_gpus",
@@ -69,6 +80,7 @@ def cards(
     *,
     batch_size: int,
     num_gpus: str | None,
+    prices: tuple[str, ...],
     with_traces: bool,
     quiet: bool,
     as_json: bool,
@@ -77,9 +89,10 @@ def cards(
 ) -> ExitCode:
     """Predict on which cards one configuration fits.
 
-    Prints a row for each card, the smallest memory first: whether the batch fits, the largest that does, and
-    the gentlest changes of settings that make it fit. With --gpus a row for each number of GPUs, by
-    fully_shard unless --parallel names another kind, and the smallest number of each card. No GPU is needed.
+    Prints a row for each card, the smallest memory first: whether the batch fits, the largest that does, how
+    fast a step is, and the gentlest changes of settings that make it fit. With --gpus a row for each number
+    of GPUs, by fully_shard unless --parallel names another kind, and the smallest number of each card. No GPU
+    is needed.
 
     Exit codes: 0 it fits on some card; 3 on none; 2 wrong options; 4 the workload fails or cannot be
     predicted.
@@ -96,10 +109,42 @@ def cards(
     settings = resolve_one_configuration(given, "a table of cards", also=("risk",))
     if parallels and settings.script is not None:
         raise UsageError("--gpus spreads a model, and a script decides that itself: drop it")
-    question = CardsQuestion(gpus=gpus, batch_size=batch_size, with_traces=with_traces, parallels=parallels)
+    question = CardsQuestion(
+        gpus=gpus,
+        batch_size=batch_size,
+        with_traces=with_traces,
+        prices=_prices(prices, gpus),
+        parallels=parallels,
+    )
     return answer_for_cards(
         backend, settings, question, "cards", asked, quiet=quiet, as_json=as_json
     ).exit_code
+
+
+def _prices(given: Iterable[str], gpus: Sequence[Gpu]) -> dict[str, float]:
+    """By card, what an hour of it costs.
+
+    Raises:
+        UsageError: a card is not known or not asked about, or a price is none.
+    """
+    found: dict[str, float] = {}
+    for text in given:
+        name, equals, number = text.partition("=")
+        try:
+            price = float(number)
+        except ValueError:
+            price = math.nan
+        if not equals or not (0 < price < math.inf):
+            raise UsageError(
+                f"--price: {text!r} is no price of a card: write CARD=NUM, more than 0, as in t4=0.5"
+            )
+        gpu = find_gpu(name)
+        if gpu not in gpus:
+            raise UsageError(f"--price: {gpu.key} is not among the cards of --gpu: add it there")
+        if gpu.key in found:
+            raise UsageError(f"--price: {gpu.key} is named twice: give each card one price")
+        found[gpu.key] = price
+    return found
 
 
 def _on_each(num_gpus: str, kind: str) -> tuple[Parallel, ...]:

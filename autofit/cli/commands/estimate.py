@@ -22,6 +22,7 @@ from autofit.cli.options.shared import (
     MODEL,
     QUIET,
     REPORT,
+    SAMPLES,
     SCRIPT,
 )
 from autofit.errors import ExitCode, UsageError
@@ -44,6 +45,7 @@ _SIMULATE, _SUMMARY = "simulate", "summary"
 @CONV_ALGO
 @KNOBS
 @GPUS
+@SAMPLES
 @click.option(
     "--method",
     type=click.Choice((_SIMULATE, _SUMMARY)),
@@ -105,7 +107,7 @@ def estimate(
         else:
             answer = backend.estimate(settings, workload, batch_size, emit)
     if as_json:
-        print_document(_document(answer, summary, levers))
+        print_document(_document(answer, summary, levers, settings.epoch_samples))
     else:
         _print(answer, summary, levers, settings, asked)
     if report is not None:
@@ -123,8 +125,13 @@ def _require_one_card_for(method: str, report: Path | None) -> None:
         raise UsageError("--method summary and --report are about one card: name one with --gpu")
 
 
-def _document(answer: Estimate, summary: SummarizedEstimate | None, levers: WhatIf | None) -> str:
+def _document(
+    answer: Estimate, summary: SummarizedEstimate | None, levers: WhatIf | None, epoch_samples: int | None
+) -> str:
     document = answer.to_dict() if summary is None else summary.to_dict()
+    if epoch_samples is not None:
+        per_second = answer.samples_per_second
+        document["epoch_seconds"] = None if per_second is None else epoch_samples / per_second
     document["method"] = _SIMULATE if summary is None else _SUMMARY
     if levers is not None:
         document["what_if"] = levers.to_dict()

@@ -23,7 +23,9 @@ SEARCH = combined(
     SEARCH_KNOBS,
     settings("maximize", "batch-size", "lengths", "batching", "max-batch"),
     KEPT_FREE,
-    settings("risk", "objective", "soak-steps", "max-trials", "max-seconds", "deadline", "threads"),
+    settings(
+        "risk", "objective", "samples", "soak-steps", "max-trials", "max-seconds", "deadline", "threads"
+    ),
 )
 STUDY = settings("study", "fresh")
 TRIALS = settings("resources", "node-wait")

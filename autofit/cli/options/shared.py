@@ -173,6 +173,7 @@ GPUS = setting(
 )
 GPU_MEM = setting("gpu-mem")
 KEPT_FREE = settings("margin", "reserve")
+SAMPLES = setting("samples")
 BATCH_SIZE = click.option(
     "--batch-size", type=click.IntRange(min=1), required=True, metavar="N", help="Samples a step."
 )

@@ -10,6 +10,7 @@ from autofit.cli.text.output import code, headed, print_whole, stdout, styled
 from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
+from autofit.report.words import duration, rate, seconds_in_words, slower_in_words
 from autofit.settings.words import with_setting
 from autofit.tuning.result import Best, CardResults, TuneResult
 from autofit.units import format_bytes
@@ -44,6 +45,7 @@ def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> 
         ("likely", "right"),
         ("up to", "right"),
         ("largest batch", "right"),
+        *((name, "right") for name in _speed_columns(answer)),
         ("fits with", "left"),
     )
     for card in answer.cards:
@@ -56,6 +58,7 @@ def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> 
             "–" if card.interval is None else _gib(card.interval.likely_bytes),
             "–" if card.interval is None else _gib(card.interval.high_bytes),
             "–" if card.largest_batch is None else str(card.largest_batch),
+            *_speed_columns(answer, card).values(),
             _with(card),
         )
     print_whole(table)
@@ -66,6 +69,33 @@ def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> 
             console,
             (fitting_command(changes, command, {**asked, "gpu": gpu}) for gpu, changes in helped),
         )
+
+
+def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str, str]:
+    """The columns of how fast cards are, and what of them is known; seconds where some are stated.
+
+    Args:
+        card: whose cells they are; None for the names alone.
+    """
+    cells: dict[str, str] = {}
+    if any(each.samples_per_second is not None for each in answer.cards):
+        seconds = None if card is None else card.step_seconds
+        per_second = None if card is None else card.samples_per_second
+        cells["step"] = "–" if seconds is None else seconds_in_words(seconds.likely)
+        cells["samples/s"] = "–" if per_second is None else rate(per_second)
+        if answer.epoch_samples is not None:
+            epoch = None if per_second is None else answer.epoch_samples / per_second
+            cells["epoch"] = "–" if epoch is None else duration(epoch)
+        if any(each.samples_per_price is not None for each in answer.cards):
+            per_price = None if card is None else card.samples_per_price
+            cells["samples for 1"] = "–" if per_price is None else f"{per_price:,.0f}"
+    if any(each.relative_step_time is not None for each in answer.cards):
+        relative = None if card is None else card.relative_step_time
+        cells["a step is"] = "–" if relative is None else slower_in_words(relative)
+    if any(each.relative_price is not None for each in answer.cards):
+        relative = None if card is None else card.relative_price
+        cells["a sample costs"] = "–" if relative is None else f"{relative:.1f} ×"
+    return cells
 
 
 def _print_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> None:
@@ -204,5 +234,13 @@ def _in_words(answer: CardsAnswer) -> str:
         answer.num_levers_untried
     ):
         said += f" --what-if tries {answer.num_levers_untried} more changes, at about a second each."
+    is_stated = any(card.samples_per_second is not None for card in answer.cards)
+    if not is_stated and any(card.relative_step_time is not None for card in answer.cards):
+        said += (
+            " Of step times only their order is predicted: there are too few measured times of such steps on "
+            "these cards."
+        )
+    elif not is_stated and answer.epoch_samples is not None:
+        said += " The time of an epoch is not known: the time of a step is not."
     reasons = dict.fromkeys(card.reason for card in answer.cards if card.likely_verdict is None)
     return " ".join((said, *(f"Not predicted: {reason}." for reason in reasons)))

@@ -10,7 +10,16 @@ from autofit.cli.text.output import bullets, exact, grid, heading, indented, pri
 from autofit.hardware.budget import assumed_context, shown_by
 from autofit.identity import told_version
 from autofit.predict.estimate import Estimate
-from autofit.report.words import assumed_sizes, rank_peaks, samples_in_words, unnamed_card, widest, workspaces
+from autofit.report.words import (
+    assumed_sizes,
+    rank_peaks,
+    rate,
+    samples_in_words,
+    span_of_epoch,
+    unnamed_card,
+    widest,
+    workspaces,
+)
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
@@ -47,6 +56,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     for name, num_bytes, note in peaks:
         table.add_row(name, styled(format_bytes(num_bytes), "bold"), exact(num_bytes), styled(note, "dim"))
     console.print(indented(table))
+    _print_time(console, estimate, settings.epoch_samples)
     heading(console, "Where the memory goes")
     print_memory(console, estimate)
     if settings.script is not None:
@@ -73,9 +83,37 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         estimate.calibration.note,
         *widest(estimate),
         *assumed_sizes(estimate),
+        *((estimate.step_time_note,) if gpu is not None and estimate.step_time_note else ()),
         *estimate.notes,
     )
     bullets(console, said)
+
+
+def _print_time(console: Console, estimate: Estimate, epoch_samples: int | None) -> None:
+    """The predicted time of a step and of an epoch, where it is stated."""
+    seconds, per_second = estimate.step_seconds, estimate.samples_per_second
+    if seconds is None or per_second is None:
+        if epoch_samples is not None:
+            console.print()
+            console.print(f"The time of an epoch is not known: {estimate.step_time_note}.")
+        return
+    heading(console, "Time, predicted")
+    table = grid("left", "right", "left")
+    unit, factor = ("s", 1.0) if seconds.likely >= 1 else ("ms", 1000.0)
+    for name, low, high in (
+        ("step", seconds.low, seconds.high),
+        ("", seconds.low_80, seconds.high_80),
+    ):
+        level = "95 %" if name else "80 %"
+        likely = styled(f"{factor * seconds.likely:.3g} {unit}", "bold") if name else ""
+        table.add_row(
+            name, likely, f"{factor * low:.3g} to {factor * high:.3g} {unit} with {level} confidence"
+        )
+    table.add_row("samples a second", styled(rate(per_second), "bold"), "")
+    if epoch_samples is not None:
+        epoch = span_of_epoch(epoch_samples, per_second * seconds.likely, seconds)
+        table.add_row(f"an epoch of {epoch_samples:,} samples", "", epoch)
+    console.print(indented(table))
 
 
 _PHASES = {"model": "before the first step", "input": "between passes"}

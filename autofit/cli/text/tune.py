@@ -19,6 +19,7 @@ from autofit.cli.text.tune_sections import (
     print_lengths,
     print_measured,
     print_plan,
+    print_predicted,
     print_pruned,
     print_risks,
 )
@@ -66,6 +67,7 @@ def print_result(
     print_pruned(console, result)
     print_plan(console, result)
     print_measured(console, result)
+    print_predicted(console, result)
     _why_not_larger(console, result)
     print_risks(console, result)
     if result.best is not None:
@@ -233,7 +235,10 @@ def _calibration(result: TuneResult) -> tuple[str, ...]:
     """What the interval of a predicted answer spans and rests on."""
     is_predicted = result.chosen is None or result.chosen.evidence is Evidence.PREDICTED
     estimate = result.estimate_of_chosen
-    return () if estimate is None or not is_predicted else assumptions(estimate)
+    if estimate is None or not is_predicted:
+        return ()
+    is_timed = any(entry.relative_sample_time is not None for entry in result.frontier)
+    return (*assumptions(estimate), *((estimate.step_time_note,) if is_timed else ()))
 
 
 def _nothing_fits(

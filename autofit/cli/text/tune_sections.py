@@ -8,7 +8,7 @@ from rich.console import Console
 
 from autofit.cli.text.output import by_setting, headed, heading, indented
 from autofit.predict.conv_plan import LayerChoice
-from autofit.report.words import rate
+from autofit.report.words import rate, seconds_in_words, slower_in_words, span_of_seconds
 from autofit.settings.goals import Risk
 from autofit.settings.words import joined, with_setting
 from autofit.tuning.result import FrontierEntry, TuneResult
@@ -95,22 +95,54 @@ def print_measured(console: Console, result: TuneResult) -> None:
         table.add_row(
             names[entry.knobs],
             str(entry.largest_batch),
-            _duration(entry.step_seconds or 0),
+            seconds_in_words(entry.step_seconds or 0),
             rate(entry.samples_per_second or 0),
             *(_prediction(entry) if is_predicted else ()),
         )
     console.print(indented(table))
-    if result.knee is not None:
-        knee = result.knee
-        console.print(
-            f"  Throughput knee: batch {knee.batch_size}{with_setting(names[knee.knobs])}, the smallest "
-            f"measured within 5% of the best rate: {rate(knee.samples_per_second)} samples a second, "
-            f"{100 * knee.samples_per_second / knee.best_samples_per_second:.0f}%."
-        )
+    _print_knee(console, result)
+    if any(entry.step_time_error is not None for entry in timed):
+        errors = [abs(entry.step_time_error) for entry in timed if entry.step_time_error is not None]
+        console.print(f"  Predicted step times were off by {100 * max(errors):.0f}% at most.")
 
 
-def _duration(seconds: float) -> str:
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+def print_predicted(console: Console, result: TuneResult) -> None:
+    """The predicted speed of every setting at its largest batch, or their order, where nothing was timed."""
+    if any(entry.samples_per_second is not None for entry in result.frontier):
+        return
+    timed = [entry for entry in result.frontier if entry.relative_sample_time is not None]
+    stated = [entry for entry in timed if entry.predicted_step_seconds is not None]
+    if not stated and len(timed) < 2:
+        return
+    names = result.setting_names
+    heading(console, "Speed at the largest batch, predicted" if stated else "Order of speed, predicted")
+    columns = (("\nstep (95 %)", "right"), ("samples\na second", "right")) if stated else ()
+    table = by_setting(result, ("\nbatch", "right"), *columns, ("\na sample", "left"), is_folded=True)
+    rows: dict[tuple[str, ...], list[str]] = {}
+    for entry in sorted(timed, key=lambda entry: entry.relative_sample_time or 0.0):
+        cells = [str(entry.largest_batch)]
+        seconds, per_second = entry.predicted_step_seconds, entry.predicted_samples_per_second
+        if stated:
+            cells.append("–" if seconds is None else span_of_seconds(seconds))
+            cells.append("–" if per_second is None else rate(per_second))
+        cells.append(slower_in_words(entry.relative_sample_time or 1.0))
+        rows.setdefault(tuple(cells), []).append(names[entry.knobs])
+    for cells_of_row, alike in rows.items():
+        table.add_row(joined(alike), *cells_of_row)
+    console.print(indented(table))
+    _print_knee(console, result)
+
+
+def _print_knee(console: Console, result: TuneResult) -> None:
+    knee = result.knee
+    if knee is None:
+        return
+    how = "predicted" if knee.is_predicted else "measured"
+    console.print(
+        f"  Throughput knee: batch {knee.batch_size}{with_setting(result.setting_names[knee.knobs])}, the "
+        f"smallest {how} within 5% of the best rate: {rate(knee.samples_per_second)} samples a second, "
+        f"{100 * knee.samples_per_second / knee.best_samples_per_second:.0f}%."
+    )
 
 
 def _prediction(entry: FrontierEntry) -> tuple[str, str]:
@@ -161,8 +193,12 @@ def print_pruned(console: Console, result: TuneResult) -> None:
     if not result.is_of_product:
         return
     if not result.parallels:  # whose table has no marks
-        measured = any(entry.samples_per_second is not None for entry in result.frontier)
-        by = "measured samples a second" if measured else "the usual cost of its knobs, as nothing was timed"
+        if any(entry.samples_per_second is not None for entry in result.frontier):
+            by = "measured samples a second"
+        elif any(entry.predicted_samples_per_second is not None for entry in result.frontier):
+            by = "predicted samples a second"
+        else:
+            by = "the usual cost of its knobs, as nothing was timed"
         console.print()
         console.print(f"◆ on the Pareto front: no setting fits as much and is faster, judged by {by}.")
     if not result.pruned:

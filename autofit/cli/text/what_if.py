@@ -8,7 +8,9 @@ from typing import Any
 
 from autofit.cli.text.advice import how_it_fits, print_fitting
 from autofit.cli.text.output import bullets, grid, headed, heading, indented, stdout, styled
+from autofit.predict.estimate import Estimate
 from autofit.questions.what_if import LeverResult, WhatIf
+from autofit.report.words import change_in_words, seconds_in_words, span_of_seconds
 from autofit.units import format_bytes
 
 
@@ -22,7 +24,16 @@ def print_what_if(answer: WhatIf, asked: Mapping[str, Any]) -> None:
     base = answer.base
     peak = format_bytes(base.peak_reserved_bytes)
     heading(console, f"What if: each lever on its own, against {peak} reserved at batch {base.batch_size}")
-    table = headed(("lever", "left"), ("saves", "right"), ("reserved", "right"), ("allocated", "right"))
+    is_stated = base.step_seconds is not None
+    is_timed = any(result.relative_step_time is not None for result in answer.effective)
+    table = headed(
+        ("lever", "left"),
+        ("saves", "right"),
+        ("reserved", "right"),
+        ("allocated", "right"),
+        *((("step", "right"),) if is_stated else ()),
+        *((("step, about", "left"),) if is_timed else ()),
+    )
     for result in answer.effective:
         estimate = result.estimate
         assert estimate is not None
@@ -31,6 +42,8 @@ def print_what_if(answer: WhatIf, asked: Mapping[str, Any]) -> None:
             styled(format_bytes(result.saved_bytes), "bold green" if result.saved_bytes > 0 else ""),
             format_bytes(estimate.peak_reserved_bytes),
             format_bytes(estimate.peak_allocated_bytes),
+            *((_step(estimate),) if is_stated else ()),
+            *((_change(result),) if is_timed else ()),
         )
     console.print(indented(table))
     bullets(console, _remarks(answer))
@@ -52,6 +65,8 @@ def print_what_if(answer: WhatIf, asked: Mapping[str, Any]) -> None:
 
 def _remarks(answer: WhatIf) -> Iterator[str]:
     yield "predicted; a minus means more memory"
+    if answer.base.step_seconds is not None:
+        yield f"a step as it is: {span_of_seconds(answer.base.step_seconds)} with 95 % confidence"
     saving = [result for result in answer.effective if result.saved_bytes > 0]
     if saving:
         yield f"the largest saving: {saving[0].lever.how}"
@@ -59,6 +74,14 @@ def _remarks(answer: WhatIf) -> Iterator[str]:
         yield "none of them saves memory here: use a smaller batch or a smaller model"
     if idle := [result for result in answer.applicable if not result.changes_something]:
         yield f"no change: {_grouped(idle)}"
+
+
+def _step(estimate: Estimate) -> str:
+    return "–" if estimate.step_seconds is None else seconds_in_words(estimate.step_seconds.likely)
+
+
+def _change(result: LeverResult) -> str:
+    return "–" if result.relative_step_time is None else change_in_words(result.relative_step_time)
 
 
 def _grouped(results: Iterable[LeverResult]) -> str:

@@ -18,7 +18,8 @@ from autofit.predict.confidence import (
     shipped_residuals,
 )
 from workers.knobs import Knobs
-from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
+from workers.trace import Allocation, Category, Trace
+from workers.work import Convolution, ConvPass
 
 DENSE, GROUPED, ATTENTION = ModelClass.DENSE, ModelClass.GROUPED, ModelClass.ATTENTION
 NO_CONVOLUTIONS = ModelClass.WITHOUT_CONVOLUTIONS

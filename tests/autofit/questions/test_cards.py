@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 from decimal import Decimal
@@ -18,8 +19,10 @@ from autofit.search.boundary import largest_fitting_batch, nearly_largest_batch
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
 from tests.autofit.conftest import step_trace
+from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES, timed_trace
 from workers.knobs import Knobs
 from workers.predict.plans.formula_plans import FormulaPlans
+from workers.predict.time.interval import TimeResiduals
 from workers.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
 
 MIB = 1024**2
@@ -244,3 +247,57 @@ def test_where_no_card_can_be_predicted_it_is_an_error(predictor: Predictor, wor
         ask(predictor, "mi210", "mi300x", batch_size=8)
     native = ask(predictor, "mi210", "mi300x", batch_size=8, conv_algos=("native",))
     assert [card.verdict for card in native.cards] == [Answer.FITS] * 2
+
+
+# ── how fast, and at which price ────────────────────────────────────────────────────────────────
+
+
+def ask_speed(predictor: Predictor, *gpus: str, prices: dict[str, float] | None = None) -> CardsAnswer:
+    question = CardsQuestion(gpus=tuple(catalogue()[key] for key in gpus), batch_size=64, prices=prices or {})
+    return which_cards(predictor, TuneSettings(model="step", epoch_samples=6400), question)
+
+
+def timing(workload: Any, worker: Any, residuals: TimeResiduals = MEASURED_TIMES) -> Predictor:
+    worker.trace_at = timed_trace
+    return Predictor(workload, worker, time_residuals=residuals, plans=FormulaPlans)
+
+
+def test_cards_are_told_how_fast_a_step_is_without_further_traces(workload: Any, worker: Any) -> None:
+    predictor = timing(workload, worker)
+    small, large = ask_speed(predictor, "rtx-3060", "rtx-3090").cards
+    assert sorted(worker.traced) == [4, 6, 10, 64]
+    assert (small.gpu, large.gpu) == ("rtx-3060", "rtx-3090")
+    assert small.step_seconds is not None
+    assert large.step_seconds is not None
+    assert large.relative_step_time == 1.0
+    assert small.relative_step_time == pytest.approx(small.step_seconds.likely / large.step_seconds.likely)
+    assert large.samples_per_second == pytest.approx(64 / large.step_seconds.likely)
+
+
+def test_a_price_tells_how_many_samples_it_pays_for(workload: Any, worker: Any) -> None:
+    cards = ask_speed(timing(workload, worker), "rtx-3060", "rtx-3090", prices={"rtx-3060": 0.1}).cards
+    priced, other = cards
+    assert priced.samples_per_second is not None
+    assert priced.samples_per_price == pytest.approx(priced.samples_per_second * 3600 / 0.1)
+    assert (priced.relative_price, other.price, other.samples_per_price) == (1.0, None, None)
+
+
+def test_without_rows_behind_times_cards_have_an_order_and_no_seconds(workload: Any, worker: Any) -> None:
+    predictor = timing(workload, worker, UNMEASURED_TIMES)
+    prices = {"rtx-3060": 0.1, "rtx-3090": 1.0}
+    small, large = ask_speed(predictor, "rtx-3060", "rtx-3090", prices=prices).cards
+    for card in (small, large):
+        assert (card.step_seconds, card.samples_per_second, card.samples_per_price) == (None, None, None)
+    assert small.relative_step_time is not None
+    assert small.relative_step_time > large.relative_step_time == 1.0
+    assert small.relative_price == 1.0
+
+
+def test_a_card_that_is_too_small_has_no_place_in_the_order(workload: Any, worker: Any) -> None:
+    worker.trace_at = lambda batch_size: dataclasses.replace(
+        step_trace(batch_size, mib_per_sample=100), work=timed_trace(batch_size).work
+    )
+    predictor = Predictor(workload, worker, time_residuals=MEASURED_TIMES, plans=FormulaPlans)
+    small, large = ask_speed(predictor, "gtx-1650", "rtx-3090").cards
+    assert small.verdict is Answer.DOES_NOT_FIT
+    assert (small.relative_step_time, large.relative_step_time) == (None, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import platform
 import shutil
@@ -235,6 +236,22 @@ def test_of_the_recommendations_of_a_search_the_last_counts(metrics: Metrics, sc
     }
     feed(metrics, recommends(None))
     assert not named(scrape(), "autofit_recommended_batch_size")
+
+
+def test_the_predicted_step_of_what_is_recommended_has_a_series_where_it_is_stated(
+    metrics: Metrics, scrape: Scrape
+):
+    said = dataclasses.replace(recommends(69), predicted_step_seconds=0.25, step_time_error=-0.1)
+    feed(metrics, started(), said)
+    samples = scrape()
+    assert named(samples, "autofit_predicted_step_seconds") == {
+        "conv_algo=cudnn,gpu=t4,workload=resnet50": 0.25
+    }
+    assert named(samples, "autofit_step_time_error_ratio") == {"gpu=t4,workload=resnet50": -0.1}
+    feed(metrics, recommends(69))
+    samples = scrape()
+    assert not named(samples, "autofit_predicted_step_seconds")
+    assert not named(samples, "autofit_step_time_error_ratio")
 
 
 def test_a_search_that_begins_anew_recommends_nothing_yet(metrics: Metrics, scrape: Scrape):

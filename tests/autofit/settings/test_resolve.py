@@ -94,6 +94,7 @@ EXAMPLES = [
     ("reserve", "2G", "reserve_bytes", 2 * GIB),
     ("risk", "worst", "risk", Risk.WORST),
     ("objective", "throughput", "objective", Objective.THROUGHPUT),
+    ("samples", "1281167", "epoch_samples", 1281167),
     ("soak-steps", "0", "soak_steps", 0),
     ("max-trials", "6", "max_trials", 6),
     ("max-seconds", "3600", "max_seconds", 3600.0),
@@ -409,10 +410,11 @@ def test_settings_made_without_resolving_are_checked_too() -> None:
         TuneSettings(model="davenet", gpu=find_gpu("t4"), gpu_mem_bytes=GIB)
 
 
-def test_throughput_cannot_be_predicted() -> None:
-    assert "needs measured steps" in refusal(
-        cli={"gpu_mem": "16G", "probe": "predict", "objective": "throughput"}
-    )
+@pytest.mark.parametrize("number", ["0", "-5", "1e6", "many"])
+def test_an_epoch_has_one_sample_at_least(number: str) -> None:
+    said = refusal(cli={"gpu": "t4", "samples": number})
+    assert said.startswith("--samples: ")
+    assert number in said
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 from collections.abc import Callable
 from typing import Any
@@ -10,17 +11,20 @@ from typing import Any
 import pytest
 
 from autofit.events import ignore
+from autofit.hardware.card import card_named
 from autofit.predict.confidence import Residuals
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import Predictor
 from autofit.search.boundary import Boundary, largest_fitting_batch
-from autofit.search.choice import decisive
-from autofit.settings.goals import Risk
+from autofit.search.choice import RecommendedBy, decisive
+from autofit.settings.goals import Objective, Risk
 from autofit.tuning.alternatives import with_risks
 from autofit.tuning.frontier import Cap, Frontier
+from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES, timed_trace
 from tests.workers.predict.plan_tables import MadeUpPlans
 from workers.knobs import Knobs
 from workers.predict.plans.plan import Plan
+from workers.predict.time.interval import TimeResiduals
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from workers.setup import ALONE, Parallel
 
@@ -412,3 +416,129 @@ def test_the_best_says_what_the_workspaces_may_come_to(make_curve: Any, predicte
     best = frontier_of(predicted(curve, 8), predicted(curve, 9), curves={CUDNN: curve}).best()
     assert best is not None
     assert best.workspace_bytes == curve(best.batch_size).workspace_bytes is not None
+
+
+# ── predicted times ─────────────────────────────────────────────────────────────────────────────
+
+
+def timed_curve(
+    workload: Any,
+    worker: Any,
+    knobs: Knobs = CUDNN,
+    *,
+    residuals: TimeResiduals = MEASURED_TIMES,
+    num_calls: int = 20,
+) -> PredictedCurve:
+    """A curve whose steps have a predicted time."""
+    worker.trace_at = functools.partial(timed_trace, num_calls=num_calls)
+    predictor = Predictor(workload, worker, time_residuals=residuals, plans=MadeUpPlans)
+    return predictor.curve(knobs, card_named("rtx-3090"))
+
+
+def predicted_frontier(
+    *curves: PredictedCurve, objective: Objective = Objective.BATCH, largest: int = 16
+) -> Frontier:
+    boundaries = {
+        curve.knobs: Boundary(budget_bytes=BUDGET_BYTES, max_batch=300, prior=Rising()) for curve in curves
+    }
+    known = {}
+    for curve in curves:
+        for size, fits in ((largest, True), (largest + 1, False)):
+            boundaries[curve.knobs].observe(size, fits=fits)
+            outcome = curve.outcome(size, BUDGET_BYTES)
+            known[curve.knobs, size] = dataclasses.replace(outcome, verdict=FITS if fits else OOM)
+    return Frontier(
+        boundaries=boundaries,
+        known=known,
+        curves={curve.knobs: curve for curve in curves},
+        budget_bytes=BUDGET_BYTES,
+        objective=objective,
+    )
+
+
+def test_stated_times_decide_what_is_recommended_and_the_largest_stays_the_best(
+    workload: Any, worker: Any
+) -> None:
+    frontier = predicted_frontier(timed_curve(workload, worker))
+    best, recommended, (entry,) = frontier.best(), frontier.recommended("cudnn"), frontier.entries()
+    assert best is not None
+    assert best.batch_size == 16
+    assert recommended is not None
+    assert recommended.by is RecommendedBy.PREDICTED_RATE
+    seconds = entry.predicted_step_seconds
+    assert seconds is not None
+    assert entry.predicted_samples_per_second == pytest.approx(16 / seconds.likely)
+    assert (entry.step_seconds, entry.samples_per_second) == (None, None)
+    assert recommended.predicted_samples_per_second is not None
+    assert recommended.predicted_samples_per_second >= entry.predicted_samples_per_second
+
+
+def test_the_predicted_knee_is_the_smallest_size_near_the_best_rate(workload: Any, worker: Any) -> None:
+    curve = timed_curve(workload, worker)
+    knee = predicted_frontier(curve).knee()
+    assert knee is not None
+    assert knee.is_predicted
+    rates = dict.fromkeys((1, 2, 4, 8, 16), 0.0)
+    for size in rates:
+        time = curve.step_time(size)
+        assert time is not None
+        rates[size] = time.samples_per_second
+    assert knee.batch_size == min(
+        size for size, found in rates.items() if found >= 0.95 * max(rates.values())
+    )
+    assert knee.best_samples_per_second == pytest.approx(max(rates.values()))
+
+
+def test_a_setting_whose_time_is_not_stated_is_not_recommended_for_it(workload: Any, worker: Any) -> None:
+    stated = timed_curve(workload, worker)
+    faster = timed_curve(workload, worker, BENCHMARK, residuals=UNMEASURED_TIMES, num_calls=5)
+    frontier = predicted_frontier(stated, faster)
+    slow, fast = frontier.entries()
+    assert slow.relative_sample_time is not None
+    assert slow.relative_sample_time > 2
+    assert (fast.relative_sample_time, fast.predicted_step_seconds) == (1.0, None)
+    recommended = frontier.recommended("cudnn")
+    assert recommended is not None
+    assert (recommended.knobs, recommended.by) == (CUDNN, RecommendedBy.PREDICTED_RATE)
+
+
+def test_without_rows_behind_times_no_seconds_are_said_and_the_earlier_rule_stands(
+    workload: Any, worker: Any
+) -> None:
+    frontier = predicted_frontier(timed_curve(workload, worker, residuals=UNMEASURED_TIMES))
+    (entry,), recommended = frontier.entries(), frontier.recommended("cudnn")
+    assert (entry.predicted_step_seconds, entry.predicted_samples_per_second) == (None, None)
+    assert entry.relative_sample_time == 1.0
+    assert recommended is not None
+    assert recommended.by is RecommendedBy.LARGEST
+    assert frontier.knee() is None
+
+
+def test_for_throughput_the_order_of_predicted_times_decides_where_nothing_was_timed(
+    workload: Any, worker: Any
+) -> None:
+    curve = timed_curve(workload, worker, residuals=UNMEASURED_TIMES)
+    frontier = predicted_frontier(curve, objective=Objective.THROUGHPUT)
+    best, recommended = frontier.best(), frontier.recommended("cudnn")
+    assert best is not None
+    assert recommended is not None
+    assert recommended.by is RecommendedBy.OBJECTIVE
+    assert best.predicted_step_seconds is None
+    sizes = (16, 8, 4, 2, 1)
+    times = {size: curve.step_time(size) for size in sizes}
+    assert best.batch_size == max(sizes, key=lambda size: (times[size].samples_per_second, size))
+
+
+def test_measured_times_count_more_than_predicted_ones_and_say_how_far_those_were_off(
+    workload: Any, worker: Any
+) -> None:
+    curve = timed_curve(workload, worker)
+    time = curve.step_time(8)
+    assert time is not None
+    outcome = measured(8, FITS, 260, step_seconds=2 * time.likely_seconds)
+    (entry,) = frontier_of(outcome, max_batch=8, curves={CUDNN: curve}).entries()
+    assert entry.step_seconds == outcome.step_seconds
+    assert entry.step_time_error == pytest.approx(-0.5)
+    recommended = frontier_of(outcome, max_batch=8, curves={CUDNN: curve}).recommended("cudnn")
+    assert recommended is not None
+    assert recommended.by is RecommendedBy.LARGEST

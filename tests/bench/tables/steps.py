@@ -32,6 +32,7 @@ OPTIMIZERS: dict[str, Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optim
     "sgd-nesterov-single": functools.partial(
         torch.optim.SGD, lr=0.001, momentum=0.9, nesterov=True, foreach=False
     ),
+    "never-called": functools.partial(torch.optim.SGD, lr=0.0),
 }
 
 
@@ -175,6 +176,23 @@ def first_output(output: Any) -> torch.Tensor:
     return output[0] if isinstance(output, (tuple, list)) else output
 
 
+class ForwardBackward:
+    """NeuSight's loop: forward, loss and backward, without an optimizer; nobody drops the gradients.
+
+    Forward and backward are timed apart, and the loss between them is not. Source: sitar-lab/NeuSight,
+    `measure_e2e` of `neusight/Tracing/trace.py`.
+    """
+
+    def __call__(
+        self, model: torch.nn.Module, _optimizer: torch.optim.Optimizer, batch: torch.Tensor
+    ) -> None:
+        result: Any = model(batch)
+        logits = result["prediction_logits"] if "prediction_logits" in result else result["logits"]
+        loss = functional.cross_entropy(logits.view(-1, logits.size(-1)), batch.view(-1))
+        del result, logits
+        loss.backward()
+
+
 STEPS: dict[str, Callable[[], Step | None]] = {
     "usual": lambda: None,  # the project's own: gradients dropped first, nothing kept
     "xmem-begin": lambda: XmemImages("begin"),
@@ -186,6 +204,7 @@ STEPS: dict[str, Callable[[], Step | None]] = {
     "gpumemnet": GpuMemNetImages,
     "timm-training": TimmTraining,
     "timm-benchmark": TimmBenchmark,
+    "neusight": ForwardBackward,
 }
 # These loops move each batch to the GPU themselves.
 BATCH_FROM_CPU = frozenset({"xmem-begin", "xmem-middle", "xmem-end", "gpumemnet", "timm-training"})

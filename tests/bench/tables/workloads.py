@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from tests.bench.tables import steps, synthetic_net, transformers_configs
+from tests.bench.tables.neusight_models import NeusightTask
 from tests.bench.tables.setting import Setting
 from tests.bench.tables.steps import Batch
 from tests.bench.tables.synthetic_recipe import Recipe
@@ -141,4 +142,5 @@ _TASKS: dict[str, Any] = {
     "torchvision": _Torchvision,
     "transformers": _Tokens,
     "synthetic": _Synthetic,
+    "neusight": NeusightTask,
 }

@@ -9,7 +9,8 @@ from typing import Any
 
 from workers.knobs import Knobs
 from workers.predict.plans.plan import Plan
-from workers.trace import Allocation, Category, Convolution, ConvPass, Trace
+from workers.trace import Allocation, Category, Trace
+from workers.work import Convolution, ConvPass
 
 MIB = 1 << 20
 

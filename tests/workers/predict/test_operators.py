@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from workers.predict.versions import release_of
-from workers.trace import ConvPass
+from workers.work import ConvPass
 
 HIDDEN_BYTES = 4 * 48 * 4
 IS_2_13 = release_of(torch.__version__) == "2.13"

@@ -19,7 +19,7 @@ from workers.conv import Rewrite
 from workers.conv.lowerings.geometry import Geometry
 from workers.conv.lowerings.lowering import lowered
 from workers.errors import InapplicableError
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 _DIMENSIONS: dict[Any, int] = {torch.conv1d: 1, torch.conv2d: 2, torch.conv3d: 3}
 _Numbers = int | tuple[int, ...] | list[int]

@@ -13,7 +13,8 @@ from typing import Generic
 
 from workers.predict.curve.polynomials import F, Fit, Line, lines_through, value_at, values_at
 from workers.predict.spans import Workspace
-from workers.trace import Allocation, Convolution, Scratch
+from workers.trace import Allocation, Scratch
+from workers.work import Convolution
 
 
 def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None:
@@ -27,7 +28,7 @@ def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None
         NotPolynomialError: a dimension is none.
     """
     if column[0].convolution is not None:
-        return _ConvolutionLines.through(fit, column)
+        return ConvolutionLines.through(fit, [c for c in (a.convolution for a in column) if c is not None])
     if column[0].scratch is not None:
         return _ScratchLines.through(fit, column)
     if column[0].span_bytes is not None:
@@ -36,7 +37,7 @@ def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None
 
 
 @dataclass(frozen=True, slots=True)
-class _ConvolutionLines(Generic[F]):
+class ConvolutionLines(Generic[F]):
     """A convolution whose shapes have lines of the batch size for dimensions.
 
     The filters' shape and the groups are lines too: a convolution whose filters depend on the
@@ -50,8 +51,12 @@ class _ConvolutionLines(Generic[F]):
     groups: F
 
     @classmethod
-    def through(cls, fit: Fit[F], column: Sequence[Allocation]) -> _ConvolutionLines[F]:
-        calls = [c for c in (a.convolution for a in column) if c is not None]
+    def through(cls, fit: Fit[F], calls: Sequence[Convolution]) -> ConvolutionLines[F]:
+        """The lines of one convolution over several traces.
+
+        Raises:
+            NotPolynomialError: a dimension is none.
+        """
         return cls(
             # The shapes are blanked so that the same layer in another step is the same key.
             dataclasses.replace(calls[0], input_shape=(), weight_shape=(), output_shape=(), groups=1),
@@ -61,9 +66,9 @@ class _ConvolutionLines(Generic[F]):
             fit([c.groups for c in calls]),
         )
 
-    def mapped(self, function: Callable[[F], Line]) -> _ConvolutionLines[Line]:
+    def mapped(self, function: Callable[[F], Line]) -> ConvolutionLines[Line]:
         """The same with lines for what its dimensions are."""
-        return _ConvolutionLines(
+        return ConvolutionLines(
             self.convolution,
             tuple(map(function, self.input_shape)),
             tuple(map(function, self.weight_shape)),
@@ -71,7 +76,8 @@ class _ConvolutionLines(Generic[F]):
             function(self.groups),
         )
 
-    def at(self: _ConvolutionLines[Line], batch_size: int) -> Convolution:
+    def at(self: ConvolutionLines[Line], batch_size: int) -> Convolution:
+        """The convolution at a batch size."""
         blank = self.convolution
         return Convolution(  # written out: `dataclasses.replace` takes three times as long
             conv_pass=blank.conv_pass,
@@ -140,4 +146,4 @@ class _SpanLines(Generic[F]):
         return Workspace(value_at(self.low, batch_size), value_at(self.likely, batch_size), high, high)
 
 
-CallLines = _ConvolutionLines[F] | _ScratchLines[F] | _SpanLines[F]
+CallLines = ConvolutionLines[F] | _ScratchLines[F] | _SpanLines[F]

@@ -20,7 +20,8 @@ from workers.predict.plans.formula_plans import FormulaPlans
 from workers.predict.plans.plan import PlanSource
 from workers.predict.plans.workspace import at_once, goes_to_cudnn, native_workspace, workspace
 from workers.predict.spans import NO_WORKSPACE, Workspace, certain
-from workers.trace import Convolution, Scratch
+from workers.trace import Scratch
+from workers.work import Convolution
 
 MIXED = mixed.ALGORITHM.name
 

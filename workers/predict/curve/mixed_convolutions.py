@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from workers import conv
 from workers.conv.mixed import CANDIDATES
 from workers.predict.spans import Workspace
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 # Asks what calls take under one algorithm.
 Demands = Callable[[str], Sequence[Workspace]]

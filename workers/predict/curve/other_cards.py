@@ -21,7 +21,7 @@ from workers.predict.plans.grid_plans import layer, neighbours
 from workers.predict.plans.plan import PlanSource
 from workers.predict.plans.workspace import samples_at_once
 from workers.predict.spans import Workspace
-from workers.trace import Convolution
+from workers.work import Convolution
 
 _Key = tuple[object, ...]
 

@@ -55,6 +55,11 @@ class StepCurve(ABC):
         """A trace of the step, at whatever size."""
         return self.at(TRACED_BATCH_SIZES[0]).trace
 
+    @abstractmethod
+    def piece(self, batch_size: int) -> PeakCurve:
+        """The curve through traces that knows a batch size."""
+        ...
+
     def on_card(self, batch_size: int, conditions: Conditions) -> StepOnCard:
         """The step at a batch size under conditions."""
         return StepOnCard(self.at(batch_size), conditions)
@@ -65,13 +70,16 @@ class PeakCurve(StepCurve):
 
     Args:
         lines: what the step allocates at any batch size.
+        traces: at different batch sizes, that the lines go through; empty where they are known otherwise.
 
     Attributes:
         trace: the first of the traces that the lines go through.
+        traces: as given.
     """
 
-    def __init__(self, lines: StepLines) -> None:
+    def __init__(self, lines: StepLines, traces: Sequence[Trace] = ()) -> None:
         self._lines = lines
+        self.traces = tuple(traces)
         self._replays = ReplayMemory()
         self._sized: dict[int, SizedStep] = {}
         self.trace = self._lines.trace
@@ -84,12 +92,17 @@ class PeakCurve(StepCurve):
             BatchDependentEventsError: the traces differ in more than sizes that are products of
                 lines in the batch size.
         """
-        return cls(StepLines.through(traces))
+        return cls(StepLines.through(traces), traces)
 
     @property
     def any_trace(self) -> Trace:
         """The first of the traces."""
         return self.trace
+
+    def piece(self, batch_size: int) -> PeakCurve:
+        """The curve itself, where it knows the size."""
+        assert self._lines.only_batch_size in (None, batch_size)
+        return self
 
     def at(self, batch_size: int) -> SizedStep:
         """The step at a batch size; remembered, as a search asks for its sizes again at every risk."""
@@ -132,9 +145,13 @@ class TracedCurve(StepCurve):
 
     def at(self, batch_size: int) -> SizedStep:
         """The step at a batch size, which is traced when it is first asked for."""
+        return self.piece(batch_size).at(batch_size)
+
+    def piece(self, batch_size: int) -> PeakCurve:
+        """The curve of the trace at a batch size."""
         if batch_size not in self._curves:
             self._curves[batch_size] = PeakCurve.through([self._trace_at(batch_size)])
-        return self._curves[batch_size].at(batch_size)
+        return self._curves[batch_size]
 
 
 class SingleSampleCurve(StepCurve):
@@ -176,4 +193,8 @@ class AccumulatedCurve(StepCurve):
 
     def at(self, batch_size: int) -> SizedStep:
         """The step at a batch size, in pieces below the global batch."""
-        return (self._pieces if batch_size < self._global_batch else self._whole).at(batch_size)
+        return self.piece(batch_size).at(batch_size)
+
+    def piece(self, batch_size: int) -> PeakCurve:
+        """The curve of the step at a batch size, accumulated or whole."""
+        return self._pieces if batch_size < self._global_batch else self._whole

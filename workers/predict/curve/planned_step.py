@@ -23,7 +23,7 @@ from workers.predict.curve.step_lines import Demanded
 from workers.predict.curve.unrolled import Unrolled
 from workers.predict.plans.plan import PlanSource
 from workers.predict.spans import Workspace
-from workers.trace import Convolution
+from workers.work import Convolution
 
 # What is reserved over what is alive, at first, where a generation is tried.
 _LEAST_SHARES = (1.01, 1.02, 1.04, 1.08, 1.16, 1.32)

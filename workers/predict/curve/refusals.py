@@ -17,7 +17,7 @@ from workers.architecture import Architecture
 from workers.conv import Rewrite
 from workers.predict.curve.conditions import MIXED, Conditions
 from workers.predict.plans.workspace import MOST_ELEMENTS, goes_to_cudnn, is_depthwise
-from workers.trace import Convolution
+from workers.work import Convolution
 
 MOST_SAMPLES = 2**16 - 1  # of the grid of a CUDA kernel, in its second and third dimension
 _FLASH_ATTENTION = "aten._scaled_dot_product_flash_attention"

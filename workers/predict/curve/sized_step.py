@@ -13,7 +13,8 @@ from workers.predict.curve.step_lines import Demanded, StepLines
 from workers.predict.curve.unrolled import Unrolled, unrolled
 from workers.predict.plans.plan import PlanSource
 from workers.predict.spans import Workspace
-from workers.trace import Convolution, Trace
+from workers.trace import Trace
+from workers.work import Convolution
 
 
 class SizedStep:

@@ -17,7 +17,7 @@ from workers.predict.curve.sized_step import SizedStep
 from workers.predict.curve.step_lines import Demanded
 from workers.predict.spans import Workspace
 from workers.protocol import Verdict
-from workers.trace import Convolution
+from workers.work import Convolution
 
 
 class LikelyReplay(NamedTuple):

@@ -16,7 +16,7 @@ from workers.conv import ConvAlgorithm, ConvPolicy, Rewrite
 from workers.predict.host import scratch
 from workers.predict.recording.convolution_calls import convolutions
 from workers.predict.spans import Workspace, certain
-from workers.trace import Convolution
+from workers.work import Convolution
 
 aten: Any = torch.ops.aten
 

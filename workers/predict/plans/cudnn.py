@@ -21,7 +21,7 @@ from typing import Any, Self
 
 from workers.predict.plans import driver_stub
 from workers.predict.plans.plan import Plan
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 MINIMUM_VERSION = 90800  # the first that plans without a device
 

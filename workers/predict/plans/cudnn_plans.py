@@ -19,7 +19,7 @@ from workers.predict.plans.device_properties import DeviceProperties
 from workers.predict.plans.plan import Plan
 from workers.process.child_process import ChildProcess
 from workers.process.isolate import NO_GPU
-from workers.trace import Convolution
+from workers.work import Convolution
 
 # The longest request, every convolution of a large model at some sizes, takes a few seconds.
 _DEADLINE_SECONDS = 120.0

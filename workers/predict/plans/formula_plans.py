@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from workers.architecture import Architecture
 from workers.predict.plans.plan import Plan
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 _NO_ENGINE = -1
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from workers.predict.plans.plan import PassedOn, Plan, PlanSource
 from workers.predict.plans.workspace import samples_at_once
-from workers.trace import Convolution
+from workers.work import Convolution
 
 
 class GridPlans(PassedOn):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from workers.predict.plans.plan import Plan
-from workers.trace import Convolution
+from workers.work import Convolution
 
 
 @dataclass(frozen=True)

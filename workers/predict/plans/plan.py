@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from workers.trace import Convolution
+from workers.work import Convolution
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from typing import Any, Self
 from workers.architecture import Architecture
 from workers.predict.plans.plan import Plan
 from workers.predict.plans.workspace import is_depthwise
-from workers.trace import Convolution
+from workers.work import Convolution
 
 SCHEMA = "autofit.plans/2"
 # What is left over is kept in percent of all tensors: of the first plan rounded up to this, of the

@@ -11,7 +11,7 @@ from workers.architecture import Architecture
 from workers.predict.plans.plan import Plan
 from workers.predict.plans.plan_table import PlanTable, held_tables, load_table
 from workers.predict.versions import WHEELS, release_of
-from workers.trace import Convolution
+from workers.work import Convolution
 
 _MEMOIZED_CALLS = 100_000
 

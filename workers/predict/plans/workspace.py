@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from workers.conv.policy import ConvPolicy
 from workers.predict.plans.plan import Plan
 from workers.predict.spans import NO_WORKSPACE, Workspace, certain
-from workers.trace import Convolution
+from workers.work import Convolution
 
 MOST_ELEMENTS = 2**31 - 2  # `canUse32BitIndexMath` wants fewer than the largest number of 32 bits
 _MOST_AT_ONCE = 2**31  # elements of a convolution's larger tensor: see `samples_at_once`

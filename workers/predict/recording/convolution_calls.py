@@ -7,18 +7,20 @@ from typing import Any
 import torch
 
 from workers.predict.fake.layouts import convolution_format
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
-aten = torch.ops.aten
+# Looked up once: every operator of a step is compared with them.
+_CONVOLUTION = torch.ops.aten.convolution.default
+_CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
 
 
 def convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> list[Convolution | None]:
     """The convolutions that an operator's outputs are of, in the order of the outputs."""
-    if func is aten.convolution.default:
+    if func is _CONVOLUTION:
         input, weight, _bias, stride, padding, dilation, transposed, _output_padding, groups = args  # noqa: A001
         shapes = (input, weight, result)
         passes: list[ConvPass | None] = [ConvPass.FPROP]
-    elif func is aten.convolution_backward.default:
+    elif func is _CONVOLUTION_BACKWARD:
         grad, input, weight, _, stride, padding, dilation, transposed, _output_padding, groups, mask = args  # noqa: A001
         shapes = (input, weight, grad)
         wanted = (ConvPass.DGRAD, ConvPass.WGRAD, None)

@@ -29,8 +29,10 @@ from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.call_sites import Stacks, called_by_the_engine, user_source
 from workers.predict.recording.convolution_calls import convolutions
 from workers.predict.recording.stream_order import StreamOrder
+from workers.predict.recording.work_log import WorkLog
 from workers.predict.versions import parse_release
-from workers.trace import Allocation, Call, Category, Convolution, Mark
+from workers.trace import Allocation, Call, Category, Mark, last_step
+from workers.work import Convolution, WorkCall
 
 # From then on cuBLAS gets its workspace anew for every product.
 _HANDLES_KEEP_WORKSPACES = parse_release(torch.__version__) < (2, 15)
@@ -63,12 +65,16 @@ class Recorder:
 
     Args:
         log: collects the operators that ran; with one, allocations bear the stacks that led to them.
+
+    Attributes:
+        work: collects what the operators had to do.
     """
 
     _device_type = "cuda"
 
     def __init__(self, log: CallLog | None = None) -> None:
         self._log = log
+        self.work = WorkLog(self._device_type)
         self._stacks = None if log is None else Stacks()
         self.allocations: list[Allocation] = []
         self._events: list[int] = []
@@ -107,6 +113,11 @@ class Recorder:
         if self._closed:
             return
         self.marks.append(Mark(position=self.position if position is None else position, name=name))
+
+    def work_of_last_step(self) -> tuple[WorkCall, ...]:
+        """What the operators of the last whole step had to do; empty where no step is whole."""
+        start, stop = last_step(self.marks, len(self._events))
+        return tuple(call for call in self.work.calls if start <= call.position < stop)
 
     def close(self) -> None:
         """Ends the recording: what dies from here on does so after the last step."""
@@ -184,8 +195,10 @@ class Recorder:
         self._settle_pending()
         if self._log is None and self._takes_nothing(func, result):
             self._note_origin(sys._getframe(1))
+            self.work.add(func, args, kwargs, result, self._module(), len(self._events))
             return
         origin = self._origin(sys._getframe(1))
+        self.work.add(func, args, kwargs, result, origin.module, len(self._events))
         operator = _name_of(func)
         if self._log is None:
             self._observe(func, args, kwargs, result, operator, origin)
@@ -422,6 +435,13 @@ class Recorder:
         number = _sequence_number()
         if number not in self._origins:
             self._origins[number] = self._here(frame)
+
+    def _module(self) -> str:
+        """The module that runs, or whose backward does."""
+        if self._modules:
+            return self._modules[-1]
+        node = self._node_of_backward()
+        return "" if node is None else self._origins.get(node + 1, Origin()).module
 
     def _node_of_backward(self) -> int | None:
         """The sequence number of the node that backward is at; None outside it."""

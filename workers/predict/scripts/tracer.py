@@ -136,6 +136,7 @@ class ScriptTracer:
             calls=() if self._log is None else tuple(self._log.calls),
             assumptions=self._decisions.assumptions,
             host_waits=tuple(recorder.order.host_waits),
+            work=recorder.work_of_last_step(),
             notes=self._notes(),
         )
 

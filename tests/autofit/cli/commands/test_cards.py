@@ -11,6 +11,7 @@ import pytest
 from autofit.errors import ExitCode
 from autofit.hardware.gpus import catalogue
 from autofit.predict.estimate import Interval
+from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
@@ -293,7 +294,6 @@ def test_searches_for_several_cards_share_their_traces_and_are_those_of_one_card
         (("--gpu", "all", "--probe", "measure"), "cannot be combined with --probe measure"),
         (("--gpu", "all", "--device", "cuda"), "cannot be combined with --device cuda"),
         (("--gpu", "all", "--device", "cpu"), "--gpu cannot be combined with --device cpu"),
-        (("--gpu", "t4,a10", "--objective", "throughput"), "cannot be combined with --objective throughput"),
         (("--gpu", "t4,a10", "--address", "auto"), "cannot be combined with --address"),
         (("--gpu", "t4,a10", "--study", "mine"), "cannot be combined with --study"),
         (("--gpu", "t4,a10", "--report", "a.html"), "are about one card"),
@@ -324,3 +324,65 @@ def test_of_several_numbers_of_gpus_each_is_a_row_and_the_fewest_are_told(autofi
     ((settings, _, question),) = asked.seen
     assert [str(parallel) for parallel in question.parallels] == ["ddp:1", "fsdp:4"]
     assert not settings.setup.parallel
+
+
+# ── how fast, and at which price ────────────────────────────────────────────────────────────────
+
+SECONDS = StepSeconds(low=0.4, likely=0.5, high=0.6, low_80=0.45, high_80=0.55)
+FAST = {
+    "step_seconds": SECONDS, "samples_per_second": 188.0, "relative_step_time": 1.0, "price": 0.5,
+    "samples_per_price": 188.0 * 7200, "relative_price": 1.0,
+}  # fmt: skip
+
+
+def test_the_table_has_seconds_and_what_a_price_pays_for_where_they_are_stated(autofit, asked):
+    cards = asked(fit("t4"), fit("rtx-3090", **FAST), epoch_samples=188_000)
+    out = autofit(*CARDS, "--price", "rtx-3090=0.5", "--samples", "188000", cards=cards).out
+    head, row = (next(line for line in out.splitlines() if word in line) for word in ("--gpu ", "rtx-3090 "))
+    for name in ("step", "samples/s", "epoch", "samples for 1", "a step is", "a sample costs"):
+        assert name in head
+    for cell in ("500 ms", "188", "16.7 min", "1,353,600", "the fastest", "1.0 ×"):
+        assert cell in row
+    ((settings, _, question),) = asked.seen
+    assert (question.prices, settings.epoch_samples) == ({"rtx-3090": 0.5}, 188000)
+
+
+def test_the_table_has_an_order_alone_where_no_seconds_are_stated(autofit, asked):
+    cards = asked(fit("t4", relative_step_time=1.42), fit("rtx-3090", relative_step_time=1.0))
+    out = autofit(*CARDS, cards=cards).out
+    assert "about 1.4 × slower" in out
+    assert "samples/s" not in out
+    assert "only their order is predicted" in out
+
+
+@pytest.mark.parametrize(
+    ("price", "said"),
+    [
+        ("t5=3", "no card named 't5'"),
+        ("t4=-1", "more than 0"),
+        ("t4=0", "more than 0"),
+        ("t4=cheap", "is no price"),
+        ("t4=inf", "is no price"),
+        ("t4", "write CARD=NUM"),
+        ("a10=1", "a10 is not among the cards of --gpu"),
+    ],
+)
+def test_a_price_that_is_none_is_one_sentence(autofit, price, said):
+    finished = autofit(*CARDS, "--gpu", "t4,rtx-3090", "--price", price)
+    assert finished.code == ExitCode.USAGE
+    assert said in finished.err
+    assert len(finished.err.strip().splitlines()) == 1
+
+
+def test_a_card_has_one_price(autofit):
+    finished = autofit(*CARDS, "--gpu", "t4", "--price", "t4=1", "--price", "T4=2")
+    assert "t4 is named twice" in finished.err
+
+
+@pytest.mark.parametrize("command", ["cards", "check", "estimate", "tune"])
+def test_an_epoch_of_fewer_than_one_sample_is_one_sentence(autofit, command):
+    size = () if command == "tune" else ("--batch-size", "4")
+    finished = autofit(command, "--model", "davenet", *size, "--gpu", "t4", "--samples", "-4")
+    assert finished.code == ExitCode.USAGE
+    assert "--samples: '-4' is not a whole number of 1 or more" in finished.err
+    assert len(finished.err.strip().splitlines()) == 1

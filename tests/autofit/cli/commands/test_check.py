@@ -9,6 +9,7 @@ import pytest
 
 from autofit.errors import StorageError, UsageError, WorkloadFailedError
 from autofit.hardware.budget import make_budget
+from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice, Combination, TriedLever
 from autofit.questions.check import Answer, CheckResult
 from autofit.questions.levers import Effect
@@ -167,6 +168,9 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "parallel",
         "rank",
         "ranks",
+        "samples_per_second",
+        "step_seconds",
+        "step_time_note",
         "versions",
     }
     assert (document["schema"], document["verdict"]) == ("autofit.check/1", verdict.value)
@@ -311,3 +315,19 @@ def test_a_workload_that_cannot_be_predicted_is_no_answer(autofit, workload_file
     )
     assert finished.code == 4
     assert finished.document["kind"] == "unsupported"
+
+
+def test_the_time_of_a_step_and_of_an_epoch_are_told_where_they_are_stated(autofit, checked):
+    seconds = StepSeconds(low=0.4, likely=0.5, high=0.6, low_80=0.45, high_80=0.55)
+    answer = checked(step_seconds=seconds, samples_per_second=188.0)
+    out = autofit(*CHECK, "--samples", "188000", check=answer).out
+    assert "a step likely takes 500 ms (400 to 600 ms), 188 samples a second" in out
+    assert "an epoch 16.7 min (13.3 to 20 min)" in out
+    assert json.loads(autofit(*CHECK, "--json", check=answer).out)["step_seconds"]["low_80"] == 0.45
+
+
+def test_no_seconds_are_told_where_none_are_stated(autofit, checked):
+    note = "no step time is stated, only which step is slower"
+    out = autofit(*CHECK, "--samples", "188000", check=checked(step_time_note=note)).out
+    assert f"an epoch takes a time that is not known, as {note}" in out
+    assert "samples a second" not in out

@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from autofit.predict.predictor import Predictor
+from autofit.predict.step_times import StepSeconds
+from tests.autofit.timed import UNMEASURED_TIMES, timed_trace
 from workers.knobs import Knobs
+from workers.predict.plans.formula_plans import FormulaPlans
 
 TINY = f"{Path(__file__).parents[2] / 'tiny_workloads.py'}:small"
 ESTIMATE = ("estimate", "--model", "davenet", "--batch-size", "94")
@@ -217,3 +221,43 @@ def test_a_report_that_cannot_be_written_ends_the_command_before_the_work(autofi
     assert finished.code == 5
     assert f"cannot write {tmp_path / place}" in finished.document["message"]
     assert seen == []
+
+
+# ── time ────────────────────────────────────────────────────────────────────────────────────────
+
+SECONDS = StepSeconds(low=0.4, likely=0.5, high=0.6, low_80=0.45, high_80=0.55)
+EPOCH = (*ESTIMATE, "--gpu", "rtx-3090", "--samples", "188000")
+
+
+def test_stated_times_are_told_with_both_intervals_and_an_epoch(autofit, results):
+    timed = dataclasses.replace(results.estimate(94), step_seconds=SECONDS, samples_per_second=188.0)
+    out = autofit(*EPOCH, estimate=lambda *_: timed).out
+    for said in (
+        "Time, predicted",
+        "500 ms",
+        "400 to 600 ms with 95 %",
+        "450 to 550 ms with 80 %",
+        "16.7 min",
+    ):
+        assert said in out
+    document = autofit(*EPOCH, "--json", estimate=lambda *_: timed).document
+    assert document["step_seconds"] == dataclasses.asdict(SECONDS)
+    assert document["epoch_seconds"] == pytest.approx(1000)
+
+
+def test_a_prediction_without_rows_behind_it_prints_no_seconds(autofit, workload, worker):
+    worker.trace_at = timed_trace
+
+    def predict(settings, _workload, batch_size, _emit):
+        predictor = Predictor(workload, worker, time_residuals=UNMEASURED_TIMES, plans=FormulaPlans)
+        return predictor.estimate(settings.configuration("an estimate"), settings.card, batch_size)
+
+    document = autofit(*EPOCH, "--json", estimate=predict).document
+    assert (document["step_seconds"], document["samples_per_second"]) == (None, None)
+    assert document["epoch_seconds"] is None
+    out = " ".join(autofit(*EPOCH, estimate=predict).out.split())
+    assert (
+        "no step time is stated, only which step is slower: there are no measured times of this card" in out
+    )
+    assert "Time, predicted" not in out
+    assert "samples a second" not in out

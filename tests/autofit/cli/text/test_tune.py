@@ -14,9 +14,10 @@ from autofit.cli.text.tune import print_result
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.estimate import Interval, Unknown
+from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice, Combination, TriedLever
 from autofit.report.answer import needed_at_least
-from autofit.search.choice import Knee
+from autofit.search.choice import Knee, RecommendedBy
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
@@ -622,3 +623,66 @@ def test_a_search_over_several_knobs_names_them_marks_the_front_and_tells_what_w
     assert "Pareto" in text
     assert text.count("◆") == 2, "the mark and what it means"
     assert "111 batch 112, which" in text
+
+
+# ── predicted times ─────────────────────────────────────────────────────────────────────────────
+
+SECONDS = StepSeconds(low=0.4, likely=0.5, high=0.6, low_80=0.45, high_80=0.55)
+
+
+def timed_answer(results, *, stated):
+    """The answer with an order of speed, and with seconds where they are stated: cudnn is the fastest."""
+    seconds = {"predicted_step_seconds": SECONDS, "predicted_samples_per_second": 188.0} if stated else {}
+    slower = {"predicted_step_seconds": SECONDS, "predicted_samples_per_second": 134.0} if stated else {}
+    frontier = (
+        results.entry("cudnn", 94, 95, relative_sample_time=1.0, **seconds),
+        results.entry("native", 118, 119, relative_sample_time=1.4, **slower),
+    )
+    answer = results.answer(frontier=frontier)
+    best = dataclasses.replace(answer.best, **slower)
+    answer = results.recommending_cudnn(dataclasses.replace(answer, best=best), **seconds)
+    if not stated:
+        return answer
+    recommended = dataclasses.replace(answer.recommended, by=RecommendedBy.PREDICTED_RATE)
+    knee = Knee(
+        batch_size=47,
+        knobs=recommended.knobs,
+        samples_per_second=180.0,
+        best_samples_per_second=188.0,
+        is_predicted=True,
+    )
+    return dataclasses.replace(answer, recommended=recommended, knee=knee, epoch_samples=188_000)
+
+
+def test_stated_times_are_a_table_with_the_knee_and_decide_the_answer(rendered, results):
+    answer = timed_answer(results, stated=True)
+    text = rendered(answer)
+    assert max(map(len, text.splitlines())) <= 80
+    out = flat(text)
+    for said in (
+        "Speed at the largest batch, predicted",
+        "500 ms (400 to 600 ms) 188 the fastest",
+        "about 1.4 × slower",
+        "batch 94 in 16.00 GiB with cudnn, predicted to be the fastest:",
+        "A step is predicted to take 500 ms (400 to 600 ms), 188 samples a second.",
+        "An epoch of 188,000 samples is predicted to take 16.7 min (13.3 to 20 min).",
+        "with 134 samples a second instead of 188, as predicted",
+        "Throughput knee: batch 47 with cudnn, the smallest predicted within 5% of the best rate: 180",
+    ):
+        assert said in out, out
+    document = answer.to_dict()
+    assert document["recommended"]["by"] == "predicted-rate"
+    assert document["epoch_seconds"] == pytest.approx(1000)
+    assert TuneResult.from_dict(json.loads(answer.to_json())) == answer
+
+
+def test_without_stated_times_there_is_an_order_and_no_seconds(rendered, results):
+    answer = dataclasses.replace(timed_answer(results, stated=False), epoch_samples=188_000)
+    text = rendered(answer)
+    assert max(map(len, text.splitlines())) <= 80
+    out = flat(text)
+    assert "Order of speed, predicted" in out
+    assert "about 1.4 × slower" in out
+    assert "An epoch of 188,000 samples takes a time that is not known" in out
+    for unsaid in ("samples a second", "step (95 %)", "Throughput knee"):
+        assert unsaid not in out

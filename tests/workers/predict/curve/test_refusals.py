@@ -24,7 +24,8 @@ from workers.predict.curve.refusals import (
 from workers.predict.plans.workspace import MOST_ELEMENTS, goes_to_cudnn
 from workers.predict.recording.counted import COUNTED, counted_shape
 from workers.protocol import Verdict
-from workers.trace import Allocation, Category, Convolution, Trace
+from workers.trace import Allocation, Category, Trace
+from workers.work import Convolution
 
 # blocks.1.0.conv_dw of efficientnet_b3 at 320 pixels, one sample.
 LAYER = variant(

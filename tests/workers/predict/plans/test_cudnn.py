@@ -17,7 +17,7 @@ from workers.predict.plans.cudnn_plans import CudnnPlans
 from workers.predict.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 from workers.predict.plans.plan import Plan
 from workers.predict.plans.workspace import at_once
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 needs_libcudnn = pytest.mark.skipif(
     not CudnnPlans.is_available(), reason="needs libcudnn: pip install -c constraints.txt '.[cudnn]'"

@@ -15,7 +15,7 @@ from tests.workers.predict.plan_tables import (
 )
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.predict.plans.plan import Plan
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 # F(4×4, 3×3) cuts 14×14 tiles of 36 transformed elements from either side, and transforms the filters.
 WINOGRAD_BYTES = 4 * 36 * (64 * 64 * 14 * 14 + 64 * 64 * 14 * 14 + 64 * 64)

@@ -10,7 +10,7 @@ from workers.predict.plans.device_properties import DeviceProperties
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.predict.plans.grid_plans import GridPlans
 from workers.predict.plans.plan import PlanSource
-from workers.trace import ConvPass
+from workers.work import ConvPass
 
 CARD = DeviceProperties(
     name="a card",

@@ -15,7 +15,7 @@ from workers.predict.plans.plan import Plan
 from workers.predict.plans.plan_table import PlanTable, encoded, file_name, held_tables, load_table
 from workers.predict.plans.table_plans import TablePlans, plans_in
 from workers.predict.plans.workspace import workspace
-from workers.trace import Convolution, ConvPass
+from workers.work import Convolution, ConvPass
 
 TENSOR = {"uses_tensor_cores": True}
 

@@ -11,7 +11,7 @@ from workers.conv import cudnn, cudnn_benchmark, cudnn_capped, cudnn_determinist
 from workers.predict.plans.plan import Plan
 from workers.predict.plans.workspace import at_once, goes_to_cudnn, is_depthwise, native_workspace, workspace
 from workers.predict.spans import NO_WORKSPACE, Workspace, between, certain
-from workers.trace import ConvPass
+from workers.work import ConvPass
 
 MIB = 2**20
 CUDNN, DETERMINISTIC, BENCHMARK = cudnn.POLICY, cudnn_deterministic.POLICY, cudnn_benchmark.POLICY

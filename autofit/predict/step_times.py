@@ -1,0 +1,245 @@
+"""How long a step takes on a card: predicted from its traces, with an interval.
+
+`workers.predict.time` knows the work of a step and what kernels take; here it meets knob settings, cards of
+the catalogue and what was measured of the same workload.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from autofit.errors import UnknownGpuError
+from autofit.hardware.card import Card
+from autofit.hardware.chips import device_properties
+from autofit.hardware.gpus import find_gpu
+from autofit.predict.measured_steps import MeasuredSteps, Scale
+from workers.architecture import Architecture, Vendor
+from workers.knobs import Knobs
+from workers.knobs.conv_algo import CUDA_POLICIES, split_conv_algo
+from workers.predict.curve.peak_curve import PeakCurve, StepCurve
+from workers.predict.time.constants import constants
+from workers.predict.time.costs import Costs
+from workers.predict.time.interval import Confidence, TimeResiduals, time_residuals
+from workers.predict.time.lines import BatchDependentWorkError, StepWork, WorkLines, work_of
+from workers.predict.time.speeds import speeds_of
+from workers.predict.time.step import clocked, step_seconds
+from workers.trace import Trace
+
+_CUDNN_CHOOSES = CUDA_POLICIES[:2]  # what times were measured with
+_MOST_NAMED = 3  # kinds of kernels
+_MOST_STEPS = 128  # remembered with their work
+EAGER = "times are of the eager step; torch.compile changes them"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeconds:
+    """The predicted time of a step, in seconds.
+
+    Attributes:
+        low, high: between them the time lies with 95 % confidence, …
+        likely: the likely time.
+        low_80, high_80: … and between these with 80 %.
+    """
+
+    low: float
+    likely: float
+    high: float
+    low_80: float
+    high_80: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """What is known of the time of a step before it runs.
+
+    Attributes:
+        likely_seconds: of one step; to be shown only where `stated` has it too, else to order steps by.
+        samples: that a step takes in, of all ranks.
+        confidence: how sure it is.
+        unscaled_seconds: the likely time before measured steps scaled it.
+        scale: measured steps of the same workload on the same card that scaled it.
+        model: names the constants that predicted it.
+    """
+
+    likely_seconds: float
+    samples: int
+    confidence: Confidence
+    unscaled_seconds: float
+    scale: Scale | None = None
+    model: str = ""
+
+    @property
+    def stated(self) -> StepSeconds | None:
+        """The seconds with their interval; None where they are not sure enough to be said."""
+        if not self.confidence.is_stated:
+            return None
+        low, high = self.confidence.ends(self.likely_seconds, 0.95)
+        low_80, high_80 = self.confidence.ends(self.likely_seconds, 0.80)
+        return StepSeconds(low=low, likely=self.likely_seconds, high=high, low_80=low_80, high_80=high_80)
+
+    @property
+    def samples_per_second(self) -> float:
+        """The likely rate."""
+        return self.samples / self.likely_seconds
+
+    def relative_to(self, other: StepTime) -> float:
+        """How many times as long it takes as another step."""
+        return self.likely_seconds / other.likely_seconds
+
+    @property
+    def note(self) -> str:
+        """What the seconds rest on, or why none are said, in a sentence."""
+        if self.scale is not None and self.confidence.is_stated:
+            return f"step time: {self.scale.in_words}; {EAGER}"
+        if self.confidence.is_stated:
+            return f"step time: likely off by a factor of {1 + self.confidence.sigma:.2f}; {EAGER}"
+        why = _unmeasured(self.confidence) or "those of such steps vary too much"
+        return f"no step time is stated, only which step is slower: {why}"
+
+
+def _unmeasured(confidence: Confidence) -> str:
+    """What no measured times are behind, in words; empty where they are behind all of it."""
+    names = [name.replace("_", " ") for name in confidence.unmeasured]
+    if len(names) > _MOST_NAMED:
+        names = [*names[: _MOST_NAMED - 1], f"{len(names) - _MOST_NAMED + 1} more"]
+    of_kernels = f"the kinds of kernels {', '.join(names)}" if names else ""
+    of_card = "" if confidence.is_card_measured else "this card"
+    what = " or of ".join(part for part in (of_card, of_kernels) if part)
+    return what and f"there are no measured times of {what}"
+
+
+def why_untimed(card: Card, num_ranks: int = 1) -> str | None:
+    """Why no times are predicted on a card; None where they are."""
+    if card.may_be:
+        return "no card is named, so that no times are predicted: name one with --gpu"
+    if Architecture.of(card.architecture).vendor is not Vendor.NVIDIA:
+        return "times are predicted on NVIDIA's cards alone"
+    if num_ranks > 1:
+        return "times of several ranks are not predicted: what they exchange is not timed"
+    try:
+        gpu = find_gpu(card.name)
+    except UnknownGpuError:
+        gpu = None
+    if gpu is None or gpu.architecture != card.architecture:
+        return f"the catalogue does not have {card.name}, so that its speed is not known"
+    return None
+
+
+class Timer:
+    """Predicts the times of one workload's steps, whose work is found in their curves' traces.
+
+    Args:
+        residuals: how far times may be off; those of this version unless given.
+        measured: steps of the workload that were measured, which scale what is predicted.
+    """
+
+    def __init__(self, residuals: TimeResiduals | None = None, measured: MeasuredSteps | None = None) -> None:
+        self._measured = measured or MeasuredSteps()
+        self._residuals = residuals or time_residuals()
+        self._lines: dict[PeakCurve, WorkLines | None] = {}
+        self._works: dict[tuple[PeakCurve, int], StepWork | None] = {}
+        self._times: dict[tuple[Any, ...], StepTime] = {}
+        self._costs: dict[tuple[str, bool, bool], Costs] = {}
+
+    def time(
+        self,
+        curve: StepCurve,
+        batch_size: int,
+        knobs: Knobs,
+        card: Card,
+        *,
+        conv_cost: Callable[[], float | None],
+    ) -> StepTime | None:
+        """The time of a step; None where no trace has its work, as of a sample's size that was not traced.
+
+        Args:
+            curve: of the step.
+            knobs: of its setting, with what settings have in common that share traces.
+            card: one that times are predicted on, see `why_untimed`.
+            conv_cost: finds the time of all convolutions over that of cuDNN's choice; None where it is not
+                known.
+        """
+        piece = curve.piece(batch_size)
+        step = self._work(piece, batch_size)
+        if step is None:
+            return None
+        by_cudnn = knobs.conv_algo in _CUDNN_CHOOSES
+        cost = 1.0 if by_cudnn else conv_cost()
+        if cost is None:
+            return None
+        key = piece, batch_size, card.name, *_flags(knobs), cost, knobs.conv_algo
+        if key not in self._times:
+            self._times[key] = self._timed(step, batch_size, knobs, card, cost)
+        return self._scaled(self._times[key], knobs, card, piece.trace.mode)
+
+    def _scaled(self, time: StepTime, knobs: Knobs, card: Card, mode: str) -> StepTime:
+        """The time as measured steps of the workload on the card scale it."""
+        scale = self._measured.scale(knobs, card, mode, time.model)
+        if scale is None:
+            return time
+        return dataclasses.replace(
+            time,
+            likely_seconds=time.unscaled_seconds * scale.factor,
+            confidence=self._residuals.scaled(time.confidence, is_of_setting=scale.is_of_setting),
+            scale=scale,
+        )
+
+    def _timed(self, step: StepWork, batch_size: int, knobs: Knobs, card: Card, conv_cost: float) -> StepTime:
+        costs = self._costs_on(card, knobs)
+        clock = clocked(
+            step.calls, step.in_backward, costs, host_waits=step.host_waits, convolution_cost=conv_cost
+        )
+        family, _ = split_conv_algo(knobs.conv_algo)
+        seconds = step_seconds(step, clock)
+        return StepTime(
+            likely_seconds=seconds,
+            unscaled_seconds=seconds,
+            model=costs.constants.digest,
+            samples=batch_size * knobs.num_passes(batch_size),
+            confidence=self._residuals.of(
+                clock, costs.speeds, conv_algo="" if family in _CUDNN_CHOOSES else family
+            ),
+        )
+
+    def _work(self, piece: PeakCurve, batch_size: int) -> StepWork | None:
+        """What a step has to do, made once."""
+        key = piece, batch_size
+        if key not in self._works:
+            if len(self._works) >= _MOST_STEPS:
+                for remembered in (self._lines, self._works, self._times, self._costs):
+                    remembered.clear()
+            self._works[key] = self._found(piece, batch_size)
+        return self._works[key]
+
+    def _found(self, piece: PeakCurve, batch_size: int) -> StepWork | None:
+        if piece not in self._lines:
+            self._lines[piece] = _lines_through(piece.traces)
+        lines = self._lines[piece]
+        if lines is not None:
+            return lines.at(batch_size) if lines.course.calls else None
+        traced = next((trace for trace in piece.traces if trace.batch_size == batch_size), None)
+        return None if traced is None or not traced.work else work_of(traced)
+
+    def _costs_on(self, card: Card, knobs: Knobs) -> Costs:
+        allow_tf32, conv_tf32 = _flags(knobs)
+        key = card.name, allow_tf32, conv_tf32
+        if key not in self._costs:
+            speeds = speeds_of(device_properties(find_gpu(card.name)))
+            self._costs[key] = Costs(speeds, constants(), allow_tf32=allow_tf32, conv_tf32=conv_tf32)
+        return self._costs[key]
+
+
+def _flags(knobs: Knobs) -> tuple[bool, bool]:
+    """Whether tensor cores make fp32 products of matrices, and those of convolutions."""
+    return knobs.precision == "tf32", knobs.tf32_in_convolutions
+
+
+def _lines_through(traces: tuple[Trace, ...]) -> WorkLines | None:
+    """The lines; None where there are no traces, or they differ in more than sizes."""
+    try:
+        return WorkLines.through(traces) if traces else None
+    except BatchDependentWorkError:
+        return None

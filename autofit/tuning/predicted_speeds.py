@@ -1,0 +1,133 @@
+"""How fast the settings of a search are, as far as that is predicted: by size, the fastest, and the knee."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.step_times import StepTime
+from autofit.search.boundary import Boundary
+from autofit.search.choice import NEAR_THE_BEST_RATE, Configuration, Knee
+from workers.knobs import Knobs
+from workers.protocol import Verdict
+
+_NUM_HALVES = 7
+_WORTH_A_LOOK = 0.7  # of the best rate at largest batches, that a setting's smaller ones are looked at
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimedSize:
+    """A configuration that fits, with the time that is predicted of it."""
+
+    knobs: Knobs
+    batch_size: int
+    time: StepTime
+
+    @property
+    def rate(self) -> float:
+        """Samples a second."""
+        return self.time.samples_per_second
+
+
+class PredictedSpeeds:
+    """The predicted times of what fits.
+
+    Args:
+        curves: by knob setting; settings without one have no times.
+        boundaries: of the settings.
+        budget_bytes: what peaks are held against.
+    """
+
+    def __init__(
+        self,
+        curves: Mapping[Knobs, PredictedCurve],
+        boundaries: Mapping[Knobs, Boundary],
+        *,
+        budget_bytes: int,
+    ) -> None:
+        self._curves = curves
+        self._boundaries = boundaries
+        self._budget_bytes = budget_bytes
+
+    def at(self, configuration: Configuration) -> StepTime | None:
+        """The time of a configuration; None where it is not predicted."""
+        knobs, batch_size = configuration
+        curve = self._curves.get(knobs)
+        return None if curve is None else curve.step_time(batch_size, self._budget_bytes)
+
+    def relative(self, knobs: Knobs) -> float | None:
+        """How much longer a sample takes at the largest batch of a setting than at that of the fastest."""
+        mine = next((each for each in self._largest if each.knobs == knobs), None)
+        return None if mine is None else max(each.rate for each in self._largest) / mine.rate
+
+    def fastest(self, *, only_stated: bool) -> TimedSize | None:
+        """What takes in most samples a second; of equals the larger.
+
+        Args:
+            only_stated: among those alone whose seconds are sure enough to be said.
+        """
+        sizes = self._stated_sizes if only_stated else self._sizes
+        by_rate = sorted(sizes, key=lambda each: (-each.rate, -each.batch_size))
+        return next(filter(self._fits, by_rate), None)
+
+    def knee(self) -> Knee | None:
+        """The smallest size whose rate is near the best; None where nothing is sure enough to be said."""
+        best = self.fastest(only_stated=True)
+        if best is None:
+            return None
+        near = (each for each in self._stated_sizes if each.rate >= NEAR_THE_BEST_RATE * best.rate)
+        by_size = sorted(near, key=lambda each: (each.batch_size, -each.rate))
+        knee = next(filter(self._fits, by_size), best)
+        return Knee(
+            batch_size=knee.batch_size,
+            knobs=knee.knobs,
+            samples_per_second=knee.rate,
+            best_samples_per_second=best.rate,
+            is_predicted=True,
+        )
+
+    def _fits(self, size: TimedSize) -> bool:
+        """Whether it fits, as sizes below the largest do unless the allocator places blocks otherwise."""
+        if size in self._largest:
+            return True
+        return self._curves[size.knobs].verdict(size.batch_size, self._budget_bytes) is Verdict.FITS
+
+    @property
+    def _stated_sizes(self) -> tuple[TimedSize, ...]:
+        """Those whose seconds are sure enough; small sizes hardly are where no large one is."""
+        if not any(each.time.confidence.is_stated for each in self._largest):
+            return ()
+        return tuple(each for each in self._sizes if each.time.confidence.is_stated)
+
+    @functools.cached_property
+    def _largest(self) -> tuple[TimedSize, ...]:
+        """The largest batch of each setting that has a time."""
+        return tuple(
+            TimedSize(knobs=knobs, batch_size=size, time=time)
+            for knobs, boundary in self._boundaries.items()
+            if (size := boundary.largest_fitting) is not None and (time := self.at((knobs, size))) is not None
+        )
+
+    @functools.cached_property
+    def _sizes(self) -> tuple[TimedSize, ...]:
+        """The largest batches and their halves, of settings that may be the fastest."""
+        best = max((each.rate for each in self._largest), default=0.0)
+        found = []
+        for largest in self._largest:
+            found.append(largest)
+            if largest.rate >= _WORTH_A_LOOK * best and not self._curves[largest.knobs].needs_traces:
+                found += self._halves(largest)
+        return tuple(found)
+
+    def _halves(self, largest: TimedSize) -> Iterator[TimedSize]:
+        knobs, boundary = largest.knobs, self._boundaries[largest.knobs]
+        size = largest.batch_size
+        for _ in range(_NUM_HALVES):
+            size = boundary.at_most(size // 2)
+            if size < 1:
+                return
+            time = self.at((knobs, size))
+            if time is not None:
+                yield TimedSize(knobs=knobs, batch_size=size, time=time)

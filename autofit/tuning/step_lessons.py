@@ -1,0 +1,62 @@
+"""What measured trials teach of the times of a workload's steps."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from autofit.errors import StorageError
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.measured_steps import MeasuredStep, keep
+from autofit.predict.observations import card_key
+from workers.knobs import Knobs
+from workers.protocol import Evidence, TrialOutcome, Verdict, WorkloadRef
+
+_log = logging.getLogger(__name__)
+
+
+def learn_from(
+    workload: WorkloadRef, trials: Iterable[TrialOutcome], curves: Mapping[Knobs, PredictedCurve]
+) -> None:
+    """Keeps the measured steps of a search beside what was predicted for them: later predictions are scaled.
+
+    Of each setting the largest batch that fits is kept: its step depends least on the host.
+
+    Args:
+        curves: predictions of these settings on the card that the trials ran on.
+    """
+    largest: dict[Knobs, TrialOutcome] = {}
+    for trial in trials:
+        if trial.evidence is not Evidence.MEASURED or trial.verdict is not Verdict.FITS:
+            continue
+        known = largest.get(trial.knobs)
+        if trial.step_seconds and (known is None or known.batch_size <= trial.batch_size):
+            largest[trial.knobs] = trial
+    try:
+        for knobs, trial in largest.items():
+            step = _measured(workload, trial, curves.get(knobs))
+            if step is not None:
+                keep(workload, step)
+    except StorageError as error:  # the answer stands without it
+        _log.warning("measured steps could not be kept: %s", error)
+
+
+def _measured(
+    workload: WorkloadRef, trial: TrialOutcome, curve: PredictedCurve | None
+) -> MeasuredStep | None:
+    """The step of a trial beside what was predicted for it; None where nothing was."""
+    if curve is None or curve.needs_traces or trial.step_seconds is None:
+        return None
+    time = curve.step_time(trial.batch_size)
+    if time is None:
+        return None
+    return MeasuredStep(
+        workload=workload.name,
+        knobs=trial.knobs,
+        mode=curve.mode,
+        batch_size=trial.batch_size,
+        card=card_key(curve.card),
+        measured_seconds=trial.step_seconds,
+        predicted_seconds=time.unscaled_seconds,
+        model=time.model,
+    )

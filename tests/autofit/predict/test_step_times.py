@@ -1,0 +1,127 @@
+"""Times of steps, predicted from the work in their traces, on cards of the catalogue."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from autofit.hardware.card import Card, card_named
+from autofit.predict.confidence import Residuals
+from autofit.predict.predictor import Predictor
+from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES, timed_trace
+from workers.knobs import Knobs
+from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
+from workers.predict.plans.formula_plans import FormulaPlans
+from workers.predict.time.interval import Residual
+
+RTX_3090 = card_named("rtx-3090")
+KNOBS = Knobs()
+
+
+@pytest.fixture
+def timed(workload: Any, worker: Any, exact: Residuals) -> Predictor:
+    """Predicts times that real runs are behind."""
+    worker.trace_at = timed_trace
+    return Predictor(workload, worker, residuals=exact, time_residuals=MEASURED_TIMES, plans=FormulaPlans)
+
+
+@pytest.fixture
+def unmeasured(workload: Any, worker: Any, exact: Residuals) -> Predictor:
+    """Predicts times that nothing is behind but what this version comes with."""
+    worker.trace_at = timed_trace
+    return Predictor(workload, worker, residuals=exact, time_residuals=UNMEASURED_TIMES, plans=FormulaPlans)
+
+
+def test_an_estimate_states_seconds_and_samples_a_second_where_real_runs_are_behind_them(
+    timed: Predictor,
+) -> None:
+    estimate = timed.estimate(KNOBS, RTX_3090, 8)
+    seconds = estimate.step_seconds
+    assert seconds is not None
+    assert seconds.low < seconds.low_80 < seconds.likely < seconds.high_80 < seconds.high
+    assert estimate.samples_per_second == pytest.approx(8 / seconds.likely)
+    assert json.loads(estimate.to_json())["step_seconds"]["likely"] == seconds.likely
+
+
+def test_a_prediction_without_rows_behind_it_states_no_seconds_but_an_order(unmeasured: Predictor) -> None:
+    curve = unmeasured.curve(KNOBS, RTX_3090)
+    estimate, time = curve(8), curve.step_time(8)
+    document = json.loads(estimate.to_json())
+    assert (document["step_seconds"], document["samples_per_second"]) == (None, None)
+    assert "no measured times of this card" in estimate.step_time_note
+    assert time is not None
+    assert time.stated is None
+    larger = curve.step_time(64)
+    assert larger is not None
+    assert larger.likely_seconds > time.likely_seconds
+
+
+def test_a_class_of_kernels_without_rows_is_named(workload: Any, worker: Any) -> None:
+    worker.trace_at = timed_trace
+    classes = {name: each for name, each in MEASURED_TIMES.classes.items() if name != "matmul"}
+    residuals = dataclasses.replace(MEASURED_TIMES, classes=classes)
+    timed = Predictor(workload, worker, time_residuals=residuals, plans=FormulaPlans)
+    estimate = timed.estimate(KNOBS, RTX_3090, 8)
+    assert estimate.step_seconds is None
+    assert "matmul" in estimate.step_time_note
+
+
+def test_further_batches_cost_no_trace(timed: Predictor, worker: Any) -> None:
+    curve = timed.curve(KNOBS, RTX_3090)
+    times = [curve.step_time(batch_size) for batch_size in (16, 32, 100)]
+    assert worker.traced == list(TRACED_BATCH_SIZES)
+    at_100 = timed.estimate(KNOBS, RTX_3090, 100).step_seconds
+    assert at_100 is not None
+    assert times[-1] is not None
+    assert at_100.likely == pytest.approx(times[-1].likely_seconds)
+
+
+def test_a_step_that_does_other_work_at_other_sizes_is_timed_where_it_was_traced(
+    timed: Predictor, worker: Any
+) -> None:
+    worker.trace_at = lambda batch_size: timed_trace(batch_size, num_calls=batch_size)
+    curve = timed.curve(KNOBS, RTX_3090)
+    assert curve.step_time(TRACED_BATCH_SIZES[1]) is not None
+    assert curve.step_time(TRACED_BATCH_SIZES[1] + 1) is None
+
+
+@pytest.mark.parametrize(
+    ("card", "why"),
+    [
+        (card_named(None), "no card is named"),
+        (card_named("mi300x"), "NVIDIA"),
+        (Card(name="a-card", architecture="sm_80", context_bytes=0), "catalogue does not have a-card"),
+    ],
+)
+def test_a_card_of_which_no_speed_is_known_has_no_times_and_is_told_why(
+    timed: Predictor, card: Card, why: str
+) -> None:
+    curve = timed.curve(KNOBS, card)
+    assert curve.step_time(8) is None
+    assert why in str(curve.why_untimed)
+    assert curve(8).step_time_note == curve.why_untimed
+
+
+def test_another_card_has_times_of_its_own(timed: Predictor) -> None:
+    curve = timed.curve(KNOBS, RTX_3090)
+    slower = curve.on(card_named("rtx-3060")).step_time(64)
+    faster = curve.step_time(64)
+    assert slower is not None
+    assert faster is not None
+    assert slower.likely_seconds > 1.5 * faster.likely_seconds
+
+
+def test_seconds_are_not_stated_on_a_card_without_rows(timed: Predictor) -> None:
+    time = timed.curve(KNOBS, card_named("h100-80g")).step_time(8)
+    assert time is not None
+    assert time.stated is None
+
+
+def test_what_varies_too_much_is_not_stated(workload: Any, worker: Any) -> None:
+    worker.trace_at = timed_trace
+    wide = dataclasses.replace(MEASURED_TIMES, cards={"sm_86": Residual(sigma=0.5, num_rows=50)})
+    predictor = Predictor(workload, worker, time_residuals=wide, plans=FormulaPlans)
+    assert "vary too much" in predictor.estimate(KNOBS, RTX_3090, 8).step_time_note

@@ -1,0 +1,162 @@
+"""What each operator has to do on the device: the tensors that it reads and writes, and how they lie."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from workers.predict.recording.convolution_calls import convolutions
+from workers.work import Convolution, Layout, Operand, Work, WorkCall
+
+aten = torch.ops.aten
+# They return memory that nothing is written to.
+_WITHOUT_WORK = frozenset(
+    {
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_strided.default,
+        aten.new_empty.default,
+        aten.new_empty_strided.default,
+        aten.resize_.default,
+        aten.set_.source_Storage,
+        aten.set_.source_Storage_storage_offset,
+        aten.set_.source_Tensor,
+        aten.detach.default,
+        aten._unsafe_view.default,
+        aten._reshape_alias.default,
+        aten.lift_fresh.default,
+    }
+)
+_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
+_CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # the dimensions, outermost first
+
+
+class WorkLog:
+    """Collects what operators have to do.
+
+    Args:
+        device_type: of the tensors that count.
+
+    Attributes:
+        calls: so far, of all steps.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self.calls: list[WorkCall] = []
+        self._device_type = device_type
+        self._num_views = 0
+        self._names: dict[torch._ops.OpOverload, str] = {}
+
+    def add(  # noqa: PLR0917 - an operator's call and where it came from
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        module: str,
+        position: int,
+    ) -> None:
+        """Notes one call."""
+        if func.is_view or func in _WITHOUT_WORK:
+            self._num_views += 1
+            return
+        inputs = tuple(self._operands((args, tuple(kwargs.values()))))
+        outputs = tuple(self._operands(result))
+        if not inputs and not outputs:
+            return
+        work = Work(
+            operator=self._name(func),
+            inputs=inputs,
+            outputs=outputs or (_written(func, inputs)),
+            convolutions=_convolutions(func, args, result),
+            flags=_flags(func, args, kwargs),
+        )
+        self.calls.append(WorkCall(work, module, position, self._num_views))
+        self._num_views = 0
+
+    def _operands(self, values: Any) -> Iterator[Operand]:
+        if isinstance(values, FakeTensor):
+            if values.fake_device.type == self._device_type and values.layout is torch.strided:
+                yield operand(values)
+        elif isinstance(values, (list, tuple)):
+            for value in values:
+                yield from self._operands(value)
+
+    def _name(self, func: torch._ops.OpOverload) -> str:
+        if func not in self._names:
+            self._names[func] = str(func).removesuffix(".default")
+        return self._names[func]
+
+
+def _convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> tuple[Convolution, ...]:
+    if func not in _CONVOLUTIONS:
+        return ()
+    return tuple(each for each in convolutions(func, args, result) if each is not None)
+
+
+def operand(tensor: torch.Tensor) -> Operand:
+    """A tensor as work is described by it."""
+    shape, strides = tuple(tensor.shape), tensor.stride()
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    repeated = tuple(
+        place
+        for place, (size, stride) in enumerate(zip(shape, strides, strict=True))
+        if not stride and size > 1
+    )
+    return Operand(shape, dtype, _layout(shape, strides), repeated)
+
+
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+    dimensions = range(len(shape))
+    if _is_dense(dimensions, shape, strides):
+        return Layout.CONTIGUOUS
+    order = _CHANNELS_LAST.get(len(shape))
+    if order is not None and _is_dense(order, shape, strides):
+        return Layout.CHANNELS_LAST
+    if len(shape) > 1 and _is_dense((*dimensions[:-2], dimensions[-1], dimensions[-2]), shape, strides):
+        return Layout.TRANSPOSED
+    return Layout.STRIDED
+
+
+def _is_dense(order: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the elements lie one after the other, the last of these dimensions innermost."""
+    expected = 1
+    for place in reversed(order):
+        if shape[place] != 1:
+            if strides[place] != expected:
+                return False
+            expected *= shape[place]
+    return True
+
+
+def _written(func: torch._ops.OpOverload, inputs: tuple[Operand, ...]) -> tuple[Operand, ...]:
+    """What an operator writes that returns nothing, as those on lists of tensors do in place."""
+    arguments = func._schema.arguments
+    if not arguments or arguments[0].alias_info is None or not arguments[0].alias_info.is_write:
+        return ()
+    return inputs
+
+
+def _flags(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
+    """What arguments say of which kernel runs, such as whether an attention is causal."""
+    return tuple(
+        flag
+        for place, name, flag in _flagged(func)
+        if (args[place] if place < len(args) else kwargs.get(name, False))
+    )
+
+
+_FLAGS = {"is_causal": "causal", "training": "training", "train": "training"}  # by the argument's name
+
+
+@functools.cache
+def _flagged(func: torch._ops.OpOverload) -> tuple[tuple[int, str, str], ...]:
+    return tuple(
+        (place, argument.name, _FLAGS[argument.name])
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.name in _FLAGS
+    )

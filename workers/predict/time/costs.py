@@ -1,0 +1,105 @@
+"""How long kernels take on a device, by the constants of their classes."""
+
+from __future__ import annotations
+
+from workers.predict.time.constants import ClassConstants, Constants
+from workers.predict.time.kernels import Kernel, KernelClass, kernels_of
+from workers.predict.time.products import TILES, product_seconds
+from workers.predict.time.speeds import Speeds
+from workers.predict.time.tiles import tiles_of
+from workers.work import ELEMENT_BYTES, Work
+
+# Of the last cache, what a kernel finds there of what was written before it: A40, A100 and H100 save the
+# traffic of 0.45, 0.18 and 0.23 of their 6, 40 and 50 MB in additions (vidur's operators).
+_KEPT_IN_CACHE = 0.25
+
+
+_USUAL_TAPS = 9
+
+
+class Costs:
+    """Seconds of kernels on one device, each worked out once.
+
+    Args:
+        speeds: of the device.
+        constants: of the classes.
+        allow_tf32, conv_tf32: see `kernels_of`.
+    """
+
+    def __init__(
+        self, speeds: Speeds, constants: Constants, *, allow_tf32: bool = False, conv_tf32: bool = True
+    ) -> None:
+        self.speeds = speeds
+        self.constants = constants
+        self._allow_tf32 = allow_tf32
+        self._conv_tf32 = conv_tf32
+        self._kernels: dict[Work, tuple[Kernel, ...]] = {}
+        self._seconds: dict[Kernel, float] = {}
+
+    def kernels(self, work: Work) -> tuple[Kernel, ...]:
+        """What an operator runs."""
+        if work not in self._kernels:
+            self._kernels[work] = kernels_of(work, allow_tf32=self._allow_tf32, conv_tf32=self._conv_tf32)
+        return self._kernels[work]
+
+    def seconds(self, kernel: Kernel) -> float:
+        """What a kernel takes on the device alone."""
+        if kernel not in self._seconds:
+            self._seconds[kernel] = self._worked_out(kernel)
+        return self._seconds[kernel]
+
+    def _worked_out(self, kernel: Kernel) -> float:
+        known = self._class(kernel)
+        speeds = self.speeds
+        started = kernel.num_launches * speeds.launch_seconds
+        in_cache = min(known.cached * kernel.moved_bytes, _KEPT_IN_CACHE * speeds.cache_bytes)
+        from_memory = kernel.moved_bytes - in_cache
+        moved = max(from_memory / (speeds.bandwidth * known.bandwidth), known.least_seconds)
+        if known.elements_per_clock and speeds.clock:
+            elements = kernel.moved_bytes / ELEMENT_BYTES.get(kernel.dtype, 4)
+            moved = max(moved, elements / (known.elements_per_clock * speeds.num_units * speeds.clock))
+        copied = kernel.copied_bytes / (speeds.bandwidth * known.copied) if known.copied else 0.0
+        arithmetic, overlapped = self._arithmetic(kernel, known)
+        longer, shorter = max(moved, arithmetic), min(moved, arithmetic)
+        return longer + (1 - overlapped) * shorter + copied + started
+
+    def _arithmetic(self, kernel: Kernel, known: ClassConstants) -> tuple[float, float]:
+        """Seconds of a kernel's products, and the share of them that memory traffic hides."""
+        if kernel.product is None:
+            return 0.0, 1.0
+        product = kernel.product
+        if known.vector is not None:
+            is_of_weight = product.m < product.k
+            taps = product.n if is_of_weight else product.k
+            share = known.vector * (_USUAL_TAPS / taps) ** known.taps_power
+            return product.flops / (self.speeds.vector_flops * share), 1.0
+        if known.grouped is not None:
+            grouped = known.grouped
+            width = min(product.m, product.n)
+            share = grouped.rate * width**grouped.width_power * product.batch**grouped.groups_power
+            return product.flops / (self.speeds.product_flops(kernel.dtype) * min(share, grouped.most)), 1.0
+        if known.product is None:
+            return 0.0, 1.0
+        speeds, tiles = self.speeds, TILES
+        if kernel.kind is KernelClass.MATMUL:
+            tiles = tiles_of(kernel.dtype, speeds.architecture, is_batched=kernel.product.batch > 1)
+        seconds = product_seconds(
+            kernel.product,
+            flops=speeds.product_flops(kernel.dtype),
+            num_units=speeds.num_units,
+            bandwidth=speeds.bandwidth,
+            constants=known.product,
+            tiles=tiles,
+        )
+        return seconds, known.product.overlapped
+
+    def _class(self, kernel: Kernel) -> ClassConstants:
+        """The most exact that there is: of the data type or units and the variant, of either, of all."""
+        classes = self.constants.classes
+        units = self.speeds.units(kernel.dtype)
+        exact = [f"{of} {kernel.variant}" for of in (kernel.dtype, *units)] if kernel.variant else []
+        for of in (*exact, kernel.variant, kernel.dtype, *units):
+            name = f"{kernel.kind} {of}"
+            if name in classes:
+                return classes[name]
+        return classes[kernel.kind]
