@@ -180,7 +180,8 @@ def timm_times(mode: str, card: str, release: str, folder: Path) -> Iterator[Tim
         if isinstance(calls, str):
             print(f"{row.model}: {calls}", file=sys.stderr)
             continue
-        costs = Costs(cards.speeds(card), constants(), allow_tf32=True)
+        is_old = release.startswith("1.")
+        costs = Costs(cards.speeds(card), constants(), allow_tf32=True, of_pytorch_1=is_old)
         yield Timed(
             group=f"{mode} {row.layout}",
             card=card,

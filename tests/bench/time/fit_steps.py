@@ -95,7 +95,7 @@ class Model:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._speeds = cards.speeds(CARD)
-        costs = Costs(self._speeds, constants(), allow_tf32=True)
+        costs = Costs(self._speeds, constants(), allow_tf32=True, of_pytorch_1=True)
         is_fixed = [k.kind in FIXED or "one_by_one" in k.variant for k in rows.kernels]
         fixed = zip(rows.kernels, is_fixed, strict=True)
         self._fixed = np.array([costs.seconds(kernel) if keeps else 0.0 for kernel, keeps in fixed])

@@ -86,11 +86,13 @@ class Constants:
     Attributes:
         classes: by a class of kernels, or by class and variant: `convolution fprop channels_last`.
         host: of the host that launches.
+        since_pytorch_2: by class, seconds with PyTorch 2 over those that the constants say, which are of 1.12.
         digest: of what they were read from.
     """
 
     classes: Mapping[str, ClassConstants]
     host: HostConstants
+    since_pytorch_2: Mapping[str, float] = dataclasses.field(default_factory=dict)
     digest: str = ""
 
     @classmethod
@@ -103,7 +105,8 @@ class Constants:
             grouped = values.get("grouped")
             grouped = None if grouped is None else GroupedConstants(**grouped)
             classes[name] = ClassConstants(**{**values, "product": product, "grouped": grouped})
-        return cls(classes=classes, host=HostConstants(**data["host"]))
+        newer = data.get("since_pytorch_2", {})
+        return cls(classes=classes, host=HostConstants(**data["host"]), since_pytorch_2=newer)
 
 
 @functools.cache

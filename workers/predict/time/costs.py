@@ -24,15 +24,23 @@ class Costs:
         speeds: of the device.
         constants: of the classes.
         allow_tf32, conv_tf32: see `kernels_of`.
+        of_pytorch_1: whether kernels are those of PyTorch 1.12.
     """
 
     def __init__(
-        self, speeds: Speeds, constants: Constants, *, allow_tf32: bool = False, conv_tf32: bool = True
+        self,
+        speeds: Speeds,
+        constants: Constants,
+        *,
+        allow_tf32: bool = False,
+        conv_tf32: bool = True,
+        of_pytorch_1: bool = False,
     ) -> None:
         self.speeds = speeds
         self.constants = constants
         self._allow_tf32 = allow_tf32
         self._conv_tf32 = conv_tf32
+        self._factors = {} if of_pytorch_1 else constants.since_pytorch_2
         self._kernels: dict[Work, tuple[Kernel, ...]] = {}
         self._seconds: dict[Kernel, float] = {}
 
@@ -61,7 +69,8 @@ class Costs:
         copied = kernel.copied_bytes / (speeds.bandwidth * known.copied) if known.copied else 0.0
         arithmetic, overlapped = self._arithmetic(kernel, known)
         longer, shorter = max(moved, arithmetic), min(moved, arithmetic)
-        return longer + (1 - overlapped) * shorter + copied + started
+        at_work = longer + (1 - overlapped) * shorter + copied
+        return at_work * self._factors.get(kernel.kind, 1.0) + started
 
     def _arithmetic(self, kernel: Kernel, known: ClassConstants) -> tuple[float, float]:
         """Seconds of a kernel's products, and the share of them that memory traffic hides."""
