@@ -37,16 +37,18 @@ class Residual:
         sigma: standard deviation of log(measured / predicted).
         num_rows: real runs behind it; 0 where it is assumed.
         sources: the tables that they are of.
+        lacks: of a card, the classes of kernels that none of its rows has.
     """
 
     sigma: float
     num_rows: int = 0
     sources: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         """As residuals.toml has it."""
-        return cls(sigma=data["sigma"], num_rows=data["num_rows"], sources=tuple(data["sources"]))
+        return cls(**{**data, "sources": tuple(data["sources"]), "lacks": tuple(data.get("lacks", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +121,8 @@ class TimeResiduals:
             conv_algo: what convolutions run by, where that is not cuDNN's own choice.
         """
         shares = _shares(clock, conv_algo)
-        residuals = {name: self._of_class(name) for name in shares}
         card = self._of_card(speeds)
+        residuals = {name: self._of_class(name, card) for name in shares}
         variance = sum((share * residuals[name].sigma) ** 2 for name, share in shares.items())
         known_share = sum(share for name, share in shares.items() if residuals[name].num_rows)
         unmeasured = [
@@ -146,8 +148,9 @@ class TimeResiduals:
             confidence, sigma=sigma, is_card_measured=True, is_stated=sigma <= self.most_sigma
         )
 
-    def _of_class(self, name: str) -> Residual:
-        return self.classes.get(name, Residual(sigma=self.class_sigma))
+    def _of_class(self, name: str, card: Residual) -> Residual:
+        unknown = Residual(sigma=self.class_sigma)
+        return unknown if name in card.lacks else self.classes.get(name, unknown)
 
     def _of_card(self, speeds: Speeds) -> Residual:
         found = self.cards.get(speeds.name) or self.cards.get(speeds.architecture)

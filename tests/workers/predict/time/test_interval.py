@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
@@ -75,6 +76,16 @@ def test_a_card_without_rows_is_wide_and_named():
 
 def test_an_architecture_speaks_for_its_cards():
     assert residuals(["matmul"], ["sm_80"]).of(clock(matmul=1.0), speeds("any")).is_stated
+
+
+def test_a_class_that_a_card_has_no_rows_of_is_not_known_there():
+    known = residuals(["convolution", "matmul"], ["a card"])
+    card = dataclasses.replace(known.cards["a card"], lacks=("convolution",))
+    on_card = dataclasses.replace(known, cards={"a card": card})
+    assert on_card.of(clock(matmul=1.0), speeds()).is_stated
+    found = on_card.of(clock(convolution=1.0), speeds())
+    assert found.unmeasured == ("convolution",)
+    assert not found.is_stated
 
 
 def test_what_rows_are_behind_is_not_stated_where_these_are_far_off():
