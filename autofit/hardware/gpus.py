@@ -143,6 +143,8 @@ def find_gpu(name: str) -> Gpu:
     if not found:
         whole = (gpu for gpu in cards.values() if not gpu.is_mig_slice)
         found = [gpu for gpu in whole if any(wanted in each for each in _beginnings(gpu))]
+    # Of a card and its editions, such as Max-Q, the card.
+    found = [gpu for gpu in found if all(each.key.startswith(gpu.key) for each in found)] or found
     if len(found) == 1:
         return found[0]
     if found:

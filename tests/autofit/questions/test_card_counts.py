@@ -98,7 +98,7 @@ def test_a_step_of_a_pipeline_has_all_its_microbatches(ask: Any) -> None:
             "fsdp:2 says how many GPUs, as --gpus does: give the kind",
         ),
         (("--gpus", "2,4", "--parallel", "hsdp"), "hsdp cannot be of 2 ranks"),
-        (("--gpus", "2,4", "--parallel", "zero"), "'zero' is not one of pp, ddp"),
+        (("--gpus", "2,4", "--parallel", "zero"), "'zero' is not one of ddp, fsdp"),
         (("--gpus", "2,4", "--what-if"), "--what-if changes settings and cannot be combined with --gpus"),
     ],
 )

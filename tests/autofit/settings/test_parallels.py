@@ -64,7 +64,7 @@ def test_a_higher_place_decides_whether_one_is_set_or_several_are_searched(tmp_p
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"search": "parallel=zero"}, "--search: 'zero' is not one of pp, ddp, fsdp"),
+        ({"search": "parallel=zero"}, "--search: 'zero' is not one of ddp, fsdp"),
         ({"search": "parallel=zero:4"}, "--search: 'zero:4' is not ddp:N"),
         ({"search": "parallel=fsdp"}, "fsdp needs a number of ranks: write it as fsdp:N, or give --nproc N"),
         ({"search": "parallel=fsdp:8", "nproc": 4}, "fsdp:8 is of 8 ranks, --nproc of 4"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -61,7 +61,7 @@ class WorkLog:
         position: int,
     ) -> None:
         """Notes one call."""
-        if func.is_view or func in _WITHOUT_WORK:
+        if func in _WITHOUT_WORK or getattr(func, "is_view", False):
             self._num_views += 1
             return
         inputs = tuple(self._operands((args, tuple(kwargs.values()))))
@@ -135,7 +135,7 @@ def _is_dense(order: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> b
 
 def _written(func: torch._ops.OpOverload, inputs: tuple[Operand, ...]) -> tuple[Operand, ...]:
     """What an operator writes that returns nothing, as those on lists of tensors do in place."""
-    arguments = func._schema.arguments
+    arguments = _arguments(func)
     if not arguments or arguments[0].alias_info is None or not arguments[0].alias_info.is_write:
         return ()
     return inputs
@@ -153,10 +153,16 @@ def _flags(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str,
 _FLAGS = {"is_causal": "causal", "training": "training", "train": "training"}  # by the argument's name
 
 
+def _arguments(func: torch._ops.OpOverload) -> Sequence[Any]:
+    """By the operator's schema; one that takes functions, such as `flex_attention`, has none."""
+    schema = getattr(func, "_schema", None)
+    return () if schema is None else schema.arguments
+
+
 @functools.cache
 def _flagged(func: torch._ops.OpOverload) -> tuple[tuple[int, str, str], ...]:
     return tuple(
         (place, argument.name, _FLAGS[argument.name])
-        for place, argument in enumerate(func._schema.arguments)
+        for place, argument in enumerate(_arguments(func))
         if argument.name in _FLAGS
     )

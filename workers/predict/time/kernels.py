@@ -80,7 +80,7 @@ def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) 
     """
     if work.convolutions:
         return _convolutions(work, allow_tf32=conv_tf32)
-    name = work.operator.partition(".")[2].partition(".")[0]
+    name = work.operator.removeprefix("aten.").partition(".")[0]
     make = _MAKERS.get(name)
     if make is not None:
         kernels = make(work)
@@ -303,6 +303,8 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
             "_scaled_dot_product_flash_attention_backward",
             "_scaled_dot_product_efficient_attention_backward",
             "_scaled_dot_product_cudnn_attention_backward",
+            "flex_attention",
+            "flex_attention_backward",
         ),
         _attention,
     ),
