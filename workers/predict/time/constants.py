@@ -86,7 +86,7 @@ class Constants:
     Attributes:
         classes: by a class of kernels, or by class and variant: `convolution fprop channels_last`.
         host: of the host that launches.
-        since_pytorch_2: by class, seconds with PyTorch 2 over those that the constants say, which are of 1.12.
+        since_pytorch_2: by class, seconds with PyTorch 2 over those by the constants, which are of 1.12.
         digest: of what they were read from.
     """
 
