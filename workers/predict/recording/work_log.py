@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -64,27 +64,28 @@ class WorkLog:
         if func in _WITHOUT_WORK or getattr(func, "is_view", False):
             self._num_views += 1
             return
-        inputs = tuple(self._operands((args, tuple(kwargs.values()))))
-        outputs = tuple(self._operands(result))
+        inputs, outputs = self._operands((*args, *kwargs.values())), self._operands((result,))
         if not inputs and not outputs:
             return
         work = Work(
-            operator=self._name(func),
-            inputs=inputs,
-            outputs=outputs or (_written(func, inputs)),
-            convolutions=_convolutions(func, args, result),
-            flags=_flags(func, args, kwargs),
+            self._name(func),
+            inputs,
+            outputs or _written(func, inputs),
+            _convolutions(func, args, result),
+            _flags(func, args, kwargs),
         )
         self.calls.append(WorkCall(work, module, position, self._num_views))
         self._num_views = 0
 
-    def _operands(self, values: Any) -> Iterator[Operand]:
-        if isinstance(values, FakeTensor):
-            if values.fake_device.type == self._device_type and values.layout is torch.strided:
-                yield operand(values)
-        elif isinstance(values, (list, tuple)):
-            for value in values:
-                yield from self._operands(value)
+    def _operands(self, values: Iterable[Any]) -> tuple[Operand, ...]:
+        found: list[Operand] = []
+        for value in values:
+            if isinstance(value, FakeTensor):
+                if value.fake_device.type == self._device_type and value.layout is torch.strided:
+                    found.append(operand(value))
+            elif isinstance(value, (list, tuple)):
+                found += self._operands(value)
+        return tuple(found)
 
     def _name(self, func: torch._ops.OpOverload) -> str:
         if func not in self._names:
@@ -100,14 +101,18 @@ def _convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: An
 
 def operand(tensor: torch.Tensor) -> Operand:
     """A tensor as work is described by it."""
-    shape, strides = tuple(tensor.shape), tensor.stride()
-    dtype = str(tensor.dtype).removeprefix("torch.")
+    return _operand(tensor.shape, tensor.stride(), tensor.dtype)
+
+
+@functools.lru_cache(maxsize=2**16)  # most operators of a step have operands that others had
+def _operand(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Operand:
     repeated = tuple(
         place
         for place, (size, stride) in enumerate(zip(shape, strides, strict=True))
         if not stride and size > 1
     )
-    return Operand(shape, dtype, _layout(shape, strides), repeated)
+    name = str(dtype).removeprefix("torch.")
+    return Operand(tuple(shape), name, _layout(shape, strides), repeated)
 
 
 def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
@@ -143,9 +148,12 @@ def _written(func: torch._ops.OpOverload, inputs: tuple[Operand, ...]) -> tuple[
 
 def _flags(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
     """What arguments say of which kernel runs, such as whether an attention is causal."""
+    flagged = _flagged(func)
+    if not flagged:
+        return ()
     return tuple(
         flag
-        for place, name, flag in _flagged(func)
+        for place, name, flag in flagged
         if (args[place] if place < len(args) else kwargs.get(name, False))
     )
 
