@@ -106,7 +106,8 @@ class Work:
         inputs, outputs: its tensors on the device, those of lists one after the other. A result in place is
             both.
         convolutions: the products that it computes, where it is a convolution or the backward of one.
-        flags: what else decides which kernel runs, `causal` or `training`.
+        flags: what else decides which kernel runs, `pointwise`, `causal`, `training`, or
+            `transfer` of a copy between the device and the host.
     """
 
     operator: str

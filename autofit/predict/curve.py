@@ -34,6 +34,8 @@ from workers.protocol import Device, Evidence, Peaks, TrialOutcome
 from workers.trace import Trace
 from workers.work import Convolution
 
+_NO_WORK = "no trace has the work of this step, or the time of such convolutions is not known"
+
 
 class PredictedCurve(PeaksOnCard):
     """Predicted peaks of one knob setting on one card: `curve(batch_size)` is an `Estimate`.
@@ -115,7 +117,7 @@ class PredictedCurve(PeaksOnCard):
             notes=trace.notes,
             step_seconds=seconds,
             samples_per_second=None if time is None or seconds is None else time.samples_per_second,
-            step_time_note=(self.why_untimed or "") if time is None else time.note,
+            step_time_note=(self.why_untimed or _NO_WORK) if time is None else time.note,
             phases=PhasePeaks(functools.partial(self._phases, on_card)),
         )
 

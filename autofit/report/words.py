@@ -129,13 +129,18 @@ def evidence_phrase(evidence: Evidence, device: Device) -> str:
 
 def seconds_in_words(seconds: float) -> str:
     """A step's time: `1.23 s`, `45.6 ms`."""
-    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
+    return f"{three_digits(seconds)} s" if seconds >= 1 else f"{three_digits(1000 * seconds)} ms"
+
+
+def three_digits(number: float) -> str:
+    """A number as exact as is worth reading, never with an exponent: `0.123`, `45.6`, `1,130`."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def span_of_seconds(seconds: StepSeconds) -> str:
     """A predicted time with its 95 % interval: `45.6 ms (40.1 to 52.3 ms)`."""
     unit, factor = ("s", 1) if seconds.likely >= 1 else ("ms", 1000)
-    low, likely, high = (f"{factor * each:.3g}" for each in (seconds.low, seconds.likely, seconds.high))
+    low, likely, high = (three_digits(factor * each) for each in (seconds.low, seconds.likely, seconds.high))
     return f"{likely} {unit} ({low} to {high} {unit})"
 
 
@@ -147,13 +152,14 @@ def span_of_epoch(num_samples: int, samples: float, seconds: StepSeconds) -> str
     """
     low, likely, high = (each * num_samples / samples for each in (seconds.low, seconds.likely, seconds.high))
     unit, factor = _unit_of(likely)
-    return f"{likely / factor:.3g} {unit} ({low / factor:.3g} to {high / factor:.3g} {unit})"
+    low, likely, high = (three_digits(each / factor) for each in (low, likely, high))
+    return f"{likely} {unit} ({low} to {high} {unit})"
 
 
 def duration(seconds: float) -> str:
     """A time in the unit that suits it: `1.2 h`."""
     unit, factor = _unit_of(seconds)
-    return f"{seconds / factor:.3g} {unit}"
+    return f"{three_digits(seconds / factor)} {unit}"
 
 
 def _unit_of(seconds: float) -> tuple[str, float]:

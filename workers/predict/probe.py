@@ -181,6 +181,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     tensors = TensorList(recorder) if spec.with_tensors else None
     observe = recorder.observe if tensors is None else tensors.observe
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
+    mode.worked = recorder.note_work
     kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
     workload = with_overrides(workload, spec.knobs, spec.setup)
     ranks = Ranks(spec.setup.parallel)

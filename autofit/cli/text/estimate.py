@@ -16,6 +16,7 @@ from autofit.report.words import (
     rate,
     samples_in_words,
     span_of_epoch,
+    three_digits,
     unnamed_card,
     widest,
     workspaces,
@@ -105,10 +106,9 @@ def _print_time(console: Console, estimate: Estimate, epoch_samples: int | None)
         ("", seconds.low_80, seconds.high_80),
     ):
         level = "95 %" if name else "80 %"
-        likely = styled(f"{factor * seconds.likely:.3g} {unit}", "bold") if name else ""
-        table.add_row(
-            name, likely, f"{factor * low:.3g} to {factor * high:.3g} {unit} with {level} confidence"
-        )
+        likely = styled(f"{three_digits(factor * seconds.likely)} {unit}", "bold") if name else ""
+        ends = f"{three_digits(factor * low)} to {three_digits(factor * high)} {unit}"
+        table.add_row(name, likely, f"{ends} with {level} confidence")
     table.add_row("samples a second", styled(rate(per_second), "bold"), "")
     if epoch_samples is not None:
         epoch = span_of_epoch(epoch_samples, per_second * seconds.likely, seconds)

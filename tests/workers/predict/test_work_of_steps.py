@@ -40,3 +40,21 @@ def test_a_transposed_weight_is_told(trace_of) -> None:
     call = next(c for c in trace_of("small:perceptron").work if c.work.operator == "aten.addmm")
     assert [each.layout for each in call.work.inputs[1:]] == [Layout.CONTIGUOUS, Layout.TRANSPOSED]
     assert call.module
+
+
+def test_a_recurrent_layer_has_work_though_it_is_seen_as_allocations_alone(trace_of) -> None:
+    found = operators(trace_of("small:lstm").work)
+    assert found["aten._cudnn_rnn"] == found["aten._cudnn_rnn_backward"] > 0
+
+
+def test_an_operator_on_lists_writes_the_first_of_them(trace_of) -> None:
+    works = [call.work for call in trace_of("small:foreach_adam").work]
+    calls = [work for work in works if work.operator.startswith("aten._foreach_lerp_")]
+    assert calls
+    assert all(2 * len(work.outputs) == len(work.inputs) for work in calls)
+
+
+def test_what_goes_element_by_element_is_told(trace_of) -> None:
+    flags = {call.work.operator: call.work.flags for call in trace_of("small:perceptron").work}
+    assert flags["aten.relu"] == ("pointwise",)
+    assert flags["aten.addmm"] == ()

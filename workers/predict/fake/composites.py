@@ -363,3 +363,8 @@ WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
     aten.binary_cross_entropy.default: _binary_cross_entropy,
     aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy_with_logits,
 }
+
+
+def consists_of_operators(func: torch._ops.OpOverload) -> bool:
+    """Whether the work of one that is several is that of the operators that its function calls."""
+    return func in WITH_TEMPORARIES and func not in recurrent.WITH_TEMPORARIES

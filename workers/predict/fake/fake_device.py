@@ -38,6 +38,10 @@ _HOST = torch.device("cpu")
 _MADE_AS = "_class_of_library"  # of a fake parameter: what its library made it as
 
 
+def _unseen(*_call: object) -> None:
+    """What is called where nobody asks for the work of operators."""
+
+
 class FakeDeviceMode(TorchDispatchMode):
     """Runs operators on fake tensors; which ones, its two kinds decide.
 
@@ -50,6 +54,7 @@ class FakeDeviceMode(TorchDispatchMode):
 
     Attributes:
         observer: as it is given.
+        worked: called after operators of which the observer sees only what they allocate, likewise.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class FakeDeviceMode(TorchDispatchMode):
         self._on_device = FakeTensors(self.fake_mode, device)
         self._on_host = FakeTensors(self.fake_mode, _HOST)
         self.observer = observer
+        self.worked: OperatorObserver = _unseen
         self._sizes = Sizes(self._fresh, self._run)
         self._named_devices = devices or NamedDevices()
         self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
@@ -125,7 +131,10 @@ class FakeDeviceMode(TorchDispatchMode):
             return self._sizes.index(*given)
         if (body := composites.WITH_TEMPORARIES.get(func) or triton.body_of(func)) is not None:
             with self:
-                return body(*args, **kwargs)
+                result = body(*args, **kwargs)
+            if not composites.consists_of_operators(func):
+                self.worked(func, args, kwargs, result)
+            return result
         result = self._result(func, args, kwargs)
         self.observer(func, args, kwargs, result)
         followed(func, given, kwargs, result)

@@ -221,6 +221,13 @@ class Recorder:
             self._pending.call = len(self._log.calls)
         self._log.add(call, sys._getframe(1))
 
+    def note_work(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Notes what an operator had to do of which `observe` has seen the allocations alone."""
+        if not self._closed:
+            self.work.add(func, args, kwargs, result, self._module(), len(self._events))
+
     def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:
         """Whether an operator returned a view, or its argument, and takes nothing beside it."""
         if not isinstance(result, FakeTensor) or result.layout is not torch.strided:

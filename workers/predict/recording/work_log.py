@@ -31,6 +31,7 @@ _WITHOUT_WORK = frozenset(
         aten.lift_fresh.default,
     }
 )
+_TRANSFER = ("transfer",)
 _CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
 _CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # the dimensions, outermost first
 
@@ -70,9 +71,9 @@ class WorkLog:
         work = Work(
             self._name(func),
             inputs,
-            outputs or _written(func, inputs),
+            outputs or (self._operands(args[:1]) if _writes_first(func) else ()),
             _convolutions(func, args, result),
-            _flags(func, args, kwargs),
+            _flags(func, args, kwargs) + (_TRANSFER if _is_transfer(func, inputs, outputs) else ()),
         )
         self.calls.append(WorkCall(work, module, position, self._num_views))
         self._num_views = 0
@@ -138,24 +139,37 @@ def _is_dense(order: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> b
     return True
 
 
-def _written(func: torch._ops.OpOverload, inputs: tuple[Operand, ...]) -> tuple[Operand, ...]:
-    """What an operator writes that returns nothing, as those on lists of tensors do in place."""
+def _writes_first(func: torch._ops.OpOverload) -> bool:
+    """Whether an operator that returns nothing writes its first argument, as those on lists do in place."""
     arguments = _arguments(func)
-    if not arguments or arguments[0].alias_info is None or not arguments[0].alias_info.is_write:
-        return ()
-    return inputs
+    return bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+
+
+def _is_transfer(
+    func: torch._ops.OpOverload, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]
+) -> bool:
+    """Whether a copy has one end alone on the device; of `copy_` its target is an input too."""
+    if func is aten.copy_.default:
+        return len(inputs) == 1
+    return func is aten._to_copy.default and not (inputs and outputs)
 
 
 def _flags(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
     """What arguments say of which kernel runs, such as whether an attention is causal."""
     flagged = _flagged(func)
     if not flagged:
-        return ()
-    return tuple(
+        return _always(func)
+    said = (
         flag
         for place, name, flag in flagged
         if (args[place] if place < len(args) else kwargs.get(name, False))
     )
+    return (*_always(func), *said)
+
+
+@functools.cache
+def _always(func: torch._ops.OpOverload) -> tuple[str, ...]:
+    return ("pointwise",) if torch.Tag.pointwise in getattr(func, "tags", ()) else ()
 
 
 _FLAGS = {"is_causal": "causal", "training": "training", "train": "training"}  # by the argument's name

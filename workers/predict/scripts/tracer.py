@@ -179,6 +179,7 @@ class _ScriptGpuMode(FakeGpuMode):
         refuse: Callable[[Exception], NoReturn],
     ) -> None:
         super().__init__(recorder.observe, devices)
+        self.worked = recorder.note_work
         self._communicators = communicators
         self._refuse = refuse
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Self
 
+from workers.predict.time.kernels import KernelClass
 from workers.predict.time.speeds import Speeds
 from workers.predict.time.step import CONVOLUTIONS, StepClock
 
@@ -131,7 +132,9 @@ class TimeResiduals:
             if not residuals[name].num_rows and share >= _SHOWN_SHARE
         ]
         sigma = math.sqrt(variance + card.sigma**2)
-        is_known = bool(card.num_rows) and known_share >= self.least_share
+        # What is not known may take longer than its operands say.
+        has_other = shares.get(KernelClass.OTHER, 0.0) >= _SHOWN_SHARE
+        is_known = bool(card.num_rows) and known_share >= self.least_share and not has_other
         return Confidence(
             sigma=sigma,
             known_share=known_share,

@@ -31,7 +31,8 @@ class KernelClass(StrEnum):
     INDEX = "index"  # reads or writes at places that another tensor names
     OPTIMIZER = "optimizer"  # on lists of tensors
     RECURRENT = "recurrent"
-    COLLECTIVE = "collective"
+    TRANSFER = "transfer"  # between the device and the host
+    OTHER = "other"  # of an operator that nothing is known of but its operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +83,13 @@ def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) 
         return _convolutions(work, allow_tf32=conv_tf32)
     name = work.operator.removeprefix("aten.").partition(".")[0]
     make = _MAKERS.get(name)
-    if make is not None:
+    if make is None:
+        make = _on_lists if name.startswith(("_foreach", "_fused")) else _element_by_element
+    try:
         kernels = make(work)
-        if allow_tf32:
-            return tuple(_with_tf32(kernel) for kernel in kernels)
-        return kernels
-    if name.startswith(("_foreach", "_fused")):
-        return _on_lists(work)
-    return _elementwise(work)
+    except (IndexError, ValueError):  # called in a way that is not known
+        kernels = _other(work)
+    return tuple(_with_tf32(kernel) for kernel in kernels) if allow_tf32 else kernels
 
 
 def _with_tf32(kernel: Kernel) -> Kernel:
@@ -102,18 +102,22 @@ def _bytes(*operands: Operand) -> int:
     return sum(operand.num_bytes for operand in operands)
 
 
-def _elementwise(work: Work) -> tuple[Kernel, ...]:
-    """A kernel that goes through its operands once; in another order where they lie unlike each other."""
-    dtype = work.outputs[0].dtype if work.outputs else work.inputs[0].dtype
-    return (Kernel(KernelClass.ELEMENTWISE, _bytes(*work.inputs, *work.outputs), dtype),)
+def _element_by_element(work: Work) -> tuple[Kernel, ...]:
+    """A kernel that goes through its operands once, if an element depends on those at its place alone."""
+    return _of_class(KernelClass.ELEMENTWISE)(work) if "pointwise" in work.flags else _other(work)
 
 
-def _of_class(kind: KernelClass, passes_read: float = 1.0) -> Callable[[Work], tuple[Kernel, ...]]:
-    """A kernel of a class that reads its inputs so many times."""
+def _other(work: Work) -> tuple[Kernel, ...]:
+    return _of_class(KernelClass.OTHER)(work)
+
+
+def _of_class(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
+    """A kernel of a class that goes through its operands once."""
 
     def make(work: Work) -> tuple[Kernel, ...]:
-        moved = int(passes_read * _bytes(*work.inputs)) + _bytes(*work.outputs)
-        return (Kernel(kind, moved, (work.inputs or work.outputs)[0].dtype),)
+        dtype = (work.outputs or work.inputs)[0].dtype if kind is KernelClass.ELEMENTWISE else ""
+        dtype = dtype or (work.inputs or work.outputs)[0].dtype
+        return (Kernel(kind, _bytes(*work.inputs, *work.outputs), dtype),)
 
     return make
 
@@ -145,6 +149,8 @@ def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
 
 def _copy(work: Work) -> tuple[Kernel, ...]:
     """A copy; whether it reorders dimensions is seen in how both ends lie."""
+    if "transfer" in work.flags:
+        return _of_class(KernelClass.TRANSFER)(work)
     first, last = (work.inputs or work.outputs)[-1], work.outputs[-1]
     reorders = first.layout is not last.layout and first.num_elements == last.num_elements
     kind = KernelClass.REORDER if reorders else KernelClass.COPY
@@ -163,10 +169,8 @@ def _matmul(work: Work) -> tuple[Kernel, ...]:
 
 def _attention(work: Work) -> tuple[Kernel, ...]:
     """Fused attention: two products of every query with every key, five in backward."""
-    query, key = (
-        work.inputs[:2] if not work.operator.partition(".")[2].endswith("_backward") else work.inputs[1:3]
-    )
     backward = "backward" in work.operator
+    query, key = work.inputs[1:3] if backward else work.inputs[:2]  # backward has the gradient first
     batch = math.prod(query.shape[:-2])
     queries, keys, width = query.shape[-2], key.shape[-2], query.shape[-1]
     share = 0.5 if "causal" in work.flags else 1.0
@@ -220,18 +224,17 @@ def _on_lists(work: Work) -> tuple[Kernel, ...]:
     moved = _bytes(*work.inputs, *work.outputs)
     if "fused" in work.operator:
         moved = 2 * _bytes(*work.inputs)
-    launches = max(1, len(work.outputs) // _TENSORS_OF_A_LAUNCH)
+    launches = max(1, math.ceil(len(work.outputs) / _TENSORS_OF_A_LAUNCH))
     dtype = (work.inputs or work.outputs)[0].dtype
     return (Kernel(KernelClass.OPTIMIZER, moved, dtype, num_launches=launches),)
 
 
 def _convolutions(work: Work, *, allow_tf32: bool) -> tuple[Kernel, ...]:
     kernels = [kernel_of(call, allow_tf32=allow_tf32) for call in work.convolutions]
-    has_bias = len(work.inputs) > 2 and work.convolutions[0].conv_pass is ConvPass.FPROP
-    if has_bias and len(work.inputs[2].shape) == 1:
+    backward = "backward" in work.operator
+    if not backward and len(work.inputs[-1].shape) == 1:  # a bias, which a kernel of its own adds
         output = work.outputs[0]
         kernels.append(Kernel(KernelClass.ELEMENTWISE, 2 * output.num_bytes, output.dtype))
-    backward = "backward" in work.operator
     if backward and any(len(each.shape) == 1 for each in work.outputs):  # the gradient of a bias
         kernels.append(Kernel(KernelClass.REDUCTION, work.inputs[0].num_bytes, work.inputs[0].dtype))
     return tuple(kernels)
@@ -258,7 +261,10 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     dtype = TF32 if call.dtype == "float32" and allow_tf32 else call.dtype
     outputs = filters // groups
     is_unaligned = (
-        groups == 1 and dtype != "float32" and (inputs % _PADDED or filters % _PADDED) and inputs > 4
+        groups == 1
+        and dtype != "float32"
+        and (inputs % _PADDED or filters % _PADDED)
+        and inputs > _IMAGE_CHANNELS
     )
     if dtype != "float32" and groups == 1:  # what tensor cores read goes in vectors of 16 bytes
         per_group, outputs = (_PADDED * math.ceil(each / _PADDED) for each in (per_group, outputs))
@@ -293,6 +299,16 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
     return Kernel(kind, moved, dtype, product, variant, copied)
 
 
+def _recurrent(work: Work) -> tuple[Kernel, ...]:
+    """CuDNN's recurrent layers, at least: each step of a sequence multiplies with all weights."""
+    sequence = work.inputs[0]
+    tokens, width = math.prod(sequence.shape[:-1]), sequence.shape[-1]
+    weights = sum(each.num_elements for each in work.inputs if len(each.shape) == 2)
+    times = 2 if "backward" in work.operator else 1
+    product = Product(tokens, max(1, weights // width), times * width)
+    return (Kernel(KernelClass.RECURRENT, _bytes(*work.inputs, *work.outputs), sequence.dtype, product),)
+
+
 _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
     **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"), _matmul),
     **dict.fromkeys(
@@ -303,8 +319,6 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
             "_scaled_dot_product_flash_attention_backward",
             "_scaled_dot_product_efficient_attention_backward",
             "_scaled_dot_product_cudnn_attention_backward",
-            "flex_attention",
-            "flex_attention_backward",
         ),
         _attention,
     ),
@@ -331,4 +345,11 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
     "rms_norm": _one_by_one(KernelClass.LAYER_NORM),
     **dict.fromkeys(("embedding", "embedding_dense_backward", "index", "index_put", "_index_put_impl_",
                      "index_select", "gather", "scatter", "scatter_add", "index_add"), _index),
+    **dict.fromkeys(("zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "zero_", "fill_",
+                     "new_zeros", "new_full", "new_ones", "scalar_tensor", "arange", "randn", "randint",
+                     "rand", "rand_like", "randn_like", "bernoulli_", "normal_", "uniform_", "random_"),
+                    _of_class(KernelClass.ELEMENTWISE)),
+    **dict.fromkeys(("native_dropout", "native_dropout_backward", "nll_loss_backward", "where", "masked_fill",
+                     "masked_fill_"), _of_class(KernelClass.ELEMENTWISE)),
+    **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), _recurrent),
 }  # fmt: skip

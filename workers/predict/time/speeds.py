@@ -68,6 +68,7 @@ _TENSOR_FLOPS = {
 }  # fmt: skip
 # Of GeForce cards and the Titan RTX's successors half of that, where sums are kept in float32.
 _HALVED_ON_GEFORCE = ("sm_75", "sm_86", "sm_89", "sm_120")
+_WITHOUT_TENSOR_CORES = "GTX 16"  # of sm_75, whose other cards have them
 _NARROW = ("sm_86", "sm_89", "sm_120")
 _BFLOAT16_SINCE = 80
 
@@ -102,7 +103,7 @@ def speeds_of(properties: DeviceProperties) -> Speeds:
     kept = sustained(properties.name, architecture)
     vector_flops = _VECTOR_FLOPS[architecture] * per_clock * kept["vector"]
     flops = {"float32": vector_flops}
-    tensor = _TENSOR_FLOPS.get(architecture)
+    tensor = None if _WITHOUT_TENSOR_CORES in properties.name else _TENSOR_FLOPS.get(architecture)
     if tensor is not None:
         if "GeForce" in properties.name and architecture in _HALVED_ON_GEFORCE:
             tensor //= 2

@@ -14,7 +14,7 @@ MARKS = ("model", "step 1 input", "step 1 forward", "step 1 backward", "step 1 o
 def elementwise(*shape: int, operator: str = "aten.relu", dtype: str = "float32") -> Work:
     """Work of an operator that reads a tensor and writes one."""
     operand = Operand(shape, dtype)
-    return Work(operator, (operand,), (operand,))
+    return Work(operator, (operand,), (operand,), flags=("pointwise",))
 
 
 def product(rows: int, columns: int, inner: int, dtype: str = "float16") -> Work:

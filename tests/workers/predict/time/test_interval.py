@@ -78,6 +78,12 @@ def test_an_architecture_speaks_for_its_cards():
     assert residuals(["matmul"], ["sm_80"]).of(clock(matmul=1.0), speeds("any")).is_stated
 
 
+def test_a_step_with_an_operator_that_nothing_is_known_of_is_not_stated():
+    known = residuals(["matmul"], ["a card"])
+    assert known.of(clock(matmul=0.995, other=0.005), speeds()).is_stated
+    assert not known.of(clock(matmul=0.95, other=0.05), speeds()).is_stated
+
+
 def test_a_class_that_a_card_has_no_rows_of_is_not_known_there():
     known = residuals(["convolution", "matmul"], ["a card"])
     card = dataclasses.replace(known.cards["a card"], lacks=("convolution",))

@@ -35,10 +35,36 @@ def test_a_product_has_the_sides_of_its_matrices() -> None:
     assert kernel.moved_bytes == 2 * (6 * 4 + 4 * 5 + 6 * 5)
 
 
-def test_an_operator_that_is_not_known_goes_through_its_operands_once() -> None:
-    (kernel,) = kernels_of(Work("aten.erfinv", (ROWS,), (ROWS,)))
+def test_an_operator_that_is_not_known_is_a_class_of_its_own_unless_it_goes_element_by_element() -> None:
+    (kernel,) = kernels_of(Work("aten.erfinv", (ROWS,), (ROWS,), flags=("pointwise",)))
     assert kernel.kind is KernelClass.ELEMENTWISE
     assert kernel.moved_bytes == 2 * ROWS.num_bytes
+    (unknown,) = kernels_of(Work("aten._grouped_mm", (ROWS, WEIGHT), (OUTPUT,)))
+    assert unknown.kind is KernelClass.OTHER
+
+
+def test_a_known_operator_that_is_called_in_another_way_is_not_known() -> None:
+    (kernel,) = kernels_of(Work("aten.mm", (ROWS,), (OUTPUT,)))
+    assert kernel.kind is KernelClass.OTHER
+
+
+def test_a_copy_to_the_host_is_a_transfer() -> None:
+    (kernel,) = kernels_of(Work("aten._to_copy", (ROWS,), (), flags=("transfer",)))
+    assert (kernel.kind, kernel.moved_bytes) == (KernelClass.TRANSFER, ROWS.num_bytes)
+
+
+def test_lists_are_launched_by_so_many_tensors() -> None:
+    pair = (ROWS,) * 33
+    (kernel,) = kernels_of(Work("aten._foreach_add_.List", pair * 2, pair))
+    assert kernel.num_launches == 2
+    assert kernel.moved_bytes == 3 * 33 * ROWS.num_bytes
+
+
+def test_each_step_of_a_recurrent_layer_multiplies_with_all_weights() -> None:
+    sequence, weight = Operand((7, 2, 16), "float32"), Operand((64, 16), "float32")
+    (kernel,) = kernels_of(Work("aten._cudnn_rnn", (sequence, weight, weight), (sequence,)))
+    assert kernel.kind is KernelClass.RECURRENT
+    assert kernel.product.flops == 2 * (7 * 2) * 2 * 64 * 16
 
 
 def test_a_norm_that_trains_reads_its_input_twice() -> None:
