@@ -152,8 +152,8 @@ def span_of_epoch(num_samples: int, samples: float, seconds: StepSeconds) -> str
     """
     low, likely, high = (each * num_samples / samples for each in (seconds.low, seconds.likely, seconds.high))
     unit, factor = _unit_of(likely)
-    low, likely, high = (three_digits(each / factor) for each in (low, likely, high))
-    return f"{likely} {unit} ({low} to {high} {unit})"
+    least, usual, most = (three_digits(each / factor) for each in (low, likely, high))
+    return f"{usual} {unit} ({least} to {most} {unit})"
 
 
 def duration(seconds: float) -> str:
