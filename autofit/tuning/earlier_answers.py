@@ -53,8 +53,9 @@ _RESULT = "result"
 _SOURCES = "sources"
 _QUESTION = "question"
 
-# Settings that say where and for how long to look, not for what: what a limit cut short is not kept.
+# What says that there is nothing to measure on, so that times are predicted.
 _NONE_TO_MEASURE_ON: tuple[dict[str, Any], ...] = ({}, {"cards": []})
+# Settings that say where and for how long to look, not for what: what a limit cut short is not kept.
 _NOT_DECIDING = frozenset(option.field for option in OPTIONS.values() if not option.decides)
 # Variables that allocators, CUDA's libraries and the CPU's read.
 _VARIABLES = (

@@ -13,7 +13,7 @@ from autofit.search.choice import NEAR_THE_BEST_RATE, Configuration, Knee
 from workers.knobs import Knobs
 from workers.protocol import Verdict
 
-_NUM_HALVES = 7
+_NUM_HALVES = 7  # more than are measured: each costs milliseconds
 _WORTH_A_LOOK = 0.7  # of the best rate at largest batches, that a setting's smaller ones are looked at
 
 

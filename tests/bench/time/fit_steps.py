@@ -6,7 +6,7 @@
 A step's seconds are the sum of its kernels' (large batches: the device decides). Kernels of classes that have
 tables of their own keep their constants; the others' are found by least squares of log(predicted / measured),
 softened for rows that are far off, and drawn towards where they start. The forms are those of
-`workers.predict.time.costs`, for all kernels of a class at once; `check` holds the two against each other.
+`workers.predict.time.costs`, of all kernels of a class at once.
 """
 
 from __future__ import annotations

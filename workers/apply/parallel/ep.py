@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from workers.apply.parallel.strategy import Placement, Spread, Strategy
+from workers.apply.parallel.strategy import Placement, Spread, Strategy, taken_out
 from workers.errors import InapplicableError, MissingLibraryError
 from workers.parallel_kinds import EP
 from workers.protocol import TrialSpec
@@ -44,14 +44,7 @@ class ExpertParallelRanks(Strategy):
         mesh = placement.mesh[EP]
 
         def spread(module: torch.nn.Module) -> None:
-            inside = set(module.modules())
-            # A plan names modules and parameters of modules.
-            named = [
-                name
-                for name in remaining
-                if modules.get(name, modules.get(name.rpartition(".")[0])) in inside
-            ]
-            plan = {name: remaining.pop(name) for name in named}
+            plan = taken_out(remaining, modules, module)
             # The ranks that share the experts out are those that share a batch.
             apply_expert_parallelism(part, mesh, mesh, plan, ep_implementation=_IMPLEMENTATION)
 

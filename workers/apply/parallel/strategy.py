@@ -189,6 +189,21 @@ def strategies_of(parallel: Parallel) -> tuple[Strategy, ...]:
     return tuple(module.STRATEGY(parallel) for module in modules)
 
 
+def taken_out(
+    remaining: dict[str, str], modules: Mapping[str, torch.nn.Module], part: torch.nn.Module
+) -> dict[str, str]:
+    """What a plan of transformers says of a part of the model, taken out of what remains of the plan.
+
+    A plan names modules, and parameters of modules.
+
+    Args:
+        modules: of the model, by name.
+    """
+    inside = set(part.modules())
+    named = [name for name in remaining if modules.get(name, modules.get(name.rpartition(".")[0])) in inside]
+    return {name: remaining.pop(name) for name in named}
+
+
 def mesh_of(parallel: Parallel, device_kind: str) -> Any:
     """The mesh of all ranks, with a dimension for each kind of parallelism, by its name."""
     from torch.distributed.device_mesh import init_device_mesh

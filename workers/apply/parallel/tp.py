@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from workers.apply.parallel.model_copies import LeftOut
-from workers.apply.parallel.strategy import Placement, Spread, Strategy
+from workers.apply.parallel.strategy import Placement, Spread, Strategy, taken_out
 from workers.errors import InapplicableError
 from workers.parallel_kinds import TP
 
@@ -85,12 +85,7 @@ def _spreading_by_transformers(model: Any, mesh: Any, degree: int) -> Spread:
     remaining = {name: style for name, style in plan.items() if name not in elsewhere}
 
     def spread(part: torch.nn.Module) -> None:
-        inside = set(part.modules())
-        # A plan names modules and parameters of modules.
-        named = [
-            name for name in remaining if modules.get(name, modules.get(name.rpartition(".")[0])) in inside
-        ]
-        apply_tensor_parallelism(model, mesh, {name: remaining.pop(name) for name in named})
+        apply_tensor_parallelism(model, mesh, taken_out(remaining, modules, part))
 
     return spread
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from workers.predict.fake.layouts import convolution_format
+from workers.predict.recording.names import name_of_type
 from workers.work import Convolution, ConvPass
 
 # Looked up once: every operator of a step is compared with them.
@@ -45,7 +46,7 @@ def convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any
             padding=tuple(padding),
             dilation=tuple(dilation),
             groups=groups,
-            dtype=str(input.dtype).removeprefix("torch."),
+            dtype=name_of_type(input.dtype),
             element_bytes=input.element_size(),
             channels_last=convolution_format(input, weight) is not torch.contiguous_format,
             transposed=transposed,

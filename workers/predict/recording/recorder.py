@@ -7,7 +7,6 @@ a weak reference to it tells the moment of its free.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import sys
 import weakref
@@ -28,6 +27,7 @@ from workers.predict.recording import counted, hidden
 from workers.predict.recording.call_log import CallLog
 from workers.predict.recording.call_sites import Stacks, called_by_the_engine, user_source
 from workers.predict.recording.convolution_calls import convolutions
+from workers.predict.recording.names import name_of, name_of_type
 from workers.predict.recording.stream_order import StreamOrder
 from workers.predict.recording.work_log import WorkLog
 from workers.predict.versions import parse_release
@@ -199,7 +199,7 @@ class Recorder:
             return
         origin = self._origin(sys._getframe(1))
         self.work.add(func, args, kwargs, result, origin.module, len(self._events))
-        operator = _name_of(func)
+        operator = name_of(func)
         if self._log is None:
             self._observe(func, args, kwargs, result, operator, origin)
             return
@@ -541,16 +541,6 @@ def _gives_two_gradients_to_one_input(node: torch.autograd.graph.Node) -> bool:
     return len(set(successors)) < len(successors)
 
 
-@functools.cache
-def _name_of(func: torch._ops.OpOverload) -> str:
-    return str(func).removesuffix(".default")
-
-
-@functools.cache
-def _name_of_type(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
 def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin: Origin) -> Allocation:
     return Allocation(
         num_bytes=tensor.untyped_storage().nbytes(),
@@ -559,7 +549,7 @@ def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin:
         module=origin.module,
         source=origin.source,
         stack=origin.stack,
-        dtype=_name_of_type(tensor.dtype),
+        dtype=name_of_type(tensor.dtype),
         shape=tuple(tensor.shape),
         stream=streams.current_number(),
     )

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from workers.predict.fake.shapes import returns_its_first_argument
+from workers.predict.recording.names import name_of_type
 from workers.predict.recording.recorder import Recorder
 from workers.trace import FORWARD_END, ListedLayer, ListedTensor, Role
 from workers.workload.workload import tensors_of
@@ -124,7 +125,7 @@ class TensorList:
                 name=name,
                 role=role,
                 shape=tuple(tensor.shape),
-                dtype=str(tensor.dtype).removeprefix("torch."),
+                dtype=name_of_type(tensor.dtype),
                 element_bytes=tensor.element_size(),
                 storage=storage,
             )

@@ -10,6 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from workers.predict.recording.convolution_calls import convolutions
+from workers.predict.recording.names import name_of, name_of_type
 from workers.work import Convolution, Layout, Operand, Work, WorkCall
 
 aten = torch.ops.aten
@@ -50,7 +51,6 @@ class WorkLog:
         self.calls: list[WorkCall] = []
         self._device_type = device_type
         self._num_views = 0
-        self._names: dict[torch._ops.OpOverload, str] = {}
 
     def add(  # noqa: PLR0917 - an operator's call and where it came from
         self,
@@ -69,7 +69,7 @@ class WorkLog:
         if not inputs and not outputs:
             return
         work = Work(
-            self._name(func),
+            name_of(func),
             inputs,
             outputs or (self._operands(args[:1]) if _writes_first(func) else ()),
             _convolutions(func, args, result),
@@ -87,11 +87,6 @@ class WorkLog:
             elif isinstance(value, (list, tuple)):
                 found += self._operands(value)
         return tuple(found)
-
-    def _name(self, func: torch._ops.OpOverload) -> str:
-        if func not in self._names:
-            self._names[func] = str(func).removesuffix(".default")
-        return self._names[func]
 
 
 def _convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> tuple[Convolution, ...]:
@@ -112,8 +107,7 @@ def _operand(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtyp
         for place, (size, stride) in enumerate(zip(shape, strides, strict=True))
         if not stride and size > 1
     )
-    name = str(dtype).removeprefix("torch.")
-    return Operand(tuple(shape), name, _layout(shape, strides), repeated)
+    return Operand(tuple(shape), name_of_type(dtype), _layout(shape, strides), repeated)
 
 
 def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:

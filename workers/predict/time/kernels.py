@@ -115,9 +115,9 @@ def _of_class(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
     """A kernel of a class that goes through its operands once."""
 
     def make(work: Work) -> tuple[Kernel, ...]:
-        dtype = (work.outputs or work.inputs)[0].dtype if kind is KernelClass.ELEMENTWISE else ""
-        dtype = dtype or (work.inputs or work.outputs)[0].dtype
-        return (Kernel(kind, _bytes(*work.inputs, *work.outputs), dtype),)
+        is_elementwise = kind is KernelClass.ELEMENTWISE  # it computes in what it returns
+        first, *_ = (*work.outputs, *work.inputs) if is_elementwise else (*work.inputs, *work.outputs)
+        return (Kernel(kind, _bytes(*work.inputs, *work.outputs), first.dtype),)
 
     return make
 

@@ -1,0 +1,19 @@
+"""PyTorch's names of operators and types, as traces have them."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+
+@functools.cache
+def name_of(func: torch._ops.OpOverload) -> str:
+    """Of an operator, without the overload that most have alone: `aten.addmm`, `aten.add.Tensor`."""
+    return str(func).removesuffix(".default")
+
+
+@functools.cache
+def name_of_type(dtype: torch.dtype) -> str:
+    """Of a data type: `float16`."""
+    return str(dtype).removeprefix("torch.")
