@@ -231,6 +231,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
                     step.run(1)
             else:
                 for number in range(1, NUM_TRACED_STEPS + 1):
+                    recorder.work.is_paused = number < NUM_TRACED_STEPS
                     step.run(number)
                     if number == 1 and parallel is not None:
                         parallel.check_step()

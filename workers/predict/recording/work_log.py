@@ -44,11 +44,13 @@ class WorkLog:
         device_type: of the tensors that count.
 
     Attributes:
-        calls: so far, of all steps.
+        calls: so far, of all steps in which it was not paused.
+        is_paused: whether calls pass by unseen, as those of steps before the last one may.
     """
 
     def __init__(self, device_type: str) -> None:
         self.calls: list[WorkCall] = []
+        self.is_paused = False
         self._device_type = device_type
         self._num_views = 0
 
@@ -62,6 +64,8 @@ class WorkLog:
         position: int,
     ) -> None:
         """Notes one call."""
+        if self.is_paused:
+            return
         if func in _WITHOUT_WORK or getattr(func, "is_view", False):
             self._num_views += 1
             return
