@@ -7,13 +7,14 @@ the catalogue and what was measured of the same workload.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from autofit.errors import UnknownGpuError
 from autofit.hardware.card import Card
-from autofit.hardware.chips import device_properties
+from autofit.hardware.chips import properties_for
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.measured_steps import MeasuredSteps, Scale
 from workers.architecture import Architecture, Vendor
@@ -142,7 +143,7 @@ class Timer:
         self._lines: dict[PeakCurve, WorkLines | None] = {}
         self._works: dict[tuple[PeakCurve, int], StepWork | None] = {}
         self._times: dict[tuple[Any, ...], StepTime] = {}
-        self._costs: dict[tuple[str, bool, bool], Costs] = {}
+        self._costs: dict[tuple[str, str, bool, bool], Costs] = {}
 
     def time(
         self,
@@ -159,8 +160,8 @@ class Timer:
             curve: of the step.
             knobs: of its setting, with what settings have in common that share traces.
             card: one that times are predicted on, see `why_untimed`.
-            conv_cost: finds the time of all convolutions over that of cuDNN's choice; None where it is not
-                known.
+            conv_cost: finds the time of all convolutions over that of cuDNN's choice; None or infinite where
+                none is known.
         """
         piece = curve.piece(batch_size)
         step = self._work(piece, batch_size)
@@ -168,7 +169,7 @@ class Timer:
             return None
         by_cudnn = knobs.conv_algo in _CUDNN_CHOOSES
         cost = 1.0 if by_cudnn else conv_cost()
-        if cost is None:
+        if cost is None or math.isinf(cost):
             return None
         key = piece, batch_size, card.name, *_flags(knobs), cost, knobs.conv_algo
         if key not in self._times:
@@ -188,7 +189,7 @@ class Timer:
         )
 
     def _timed(self, step: StepWork, batch_size: int, knobs: Knobs, card: Card, conv_cost: float) -> StepTime:
-        costs = self._costs_on(card, knobs)
+        costs = self.costs(card, knobs)
         clock = clocked(
             step.calls, step.in_backward, costs, host_waits=step.host_waits, convolution_cost=conv_cost
         )
@@ -223,11 +224,16 @@ class Timer:
         traced = next((trace for trace in piece.traces if trace.batch_size == batch_size), None)
         return None if traced is None or not traced.work else work_of(traced)
 
-    def _costs_on(self, card: Card, knobs: Knobs) -> Costs:
+    def costs(self, card: Card, knobs: Knobs) -> Costs:
+        """What kernels take on a card; on one whose speed is not known, as on its architecture's typical one.
+
+        Raises:
+            UnknownGpuError: for an architecture of which the catalogue has no card.
+        """
         allow_tf32, conv_tf32 = _flags(knobs)
-        key = card.name, allow_tf32, conv_tf32
+        key = card.architecture, card.name, allow_tf32, conv_tf32
         if key not in self._costs:
-            speeds = speeds_of(device_properties(find_gpu(card.name)))
+            speeds = speeds_of(properties_for(card.architecture, card.name))
             self._costs[key] = Costs(speeds, constants(), allow_tf32=allow_tf32, conv_tf32=conv_tf32)
         return self._costs[key]
 

@@ -237,7 +237,7 @@ def print_plan(console: Console, result: TuneResult) -> None:
         )
     console.print(indented(table))
     console.print(
-        "  Predicted with a roofline model: all convolutions together take "
+        "  Predicted: all convolutions together take "
         f"{plan.relative_cost:.2f} of the time they take with the backend's own choice."
     )
 
