@@ -115,9 +115,9 @@ def _unmeasured(confidence: Confidence) -> str:
 def why_untimed(card: Card, num_ranks: int = 1) -> str | None:
     """Why no times are predicted on a card; None where they are."""
     if card.may_be:
-        return "no card is named, so that no times are predicted: name one with --gpu"
+        return "no card is named, and step times differ from card to card: name one with --gpu"
     if Architecture.of(card.architecture).vendor is not Vendor.NVIDIA:
-        return "times are predicted on NVIDIA's cards alone"
+        return "step times are predicted for NVIDIA cards only: name one with --gpu"
     if num_ranks > 1:
         return "times of several ranks are not predicted: what they exchange is not timed"
     try:
@@ -125,7 +125,7 @@ def why_untimed(card: Card, num_ranks: int = 1) -> str | None:
     except UnknownGpuError:
         gpu = None
     if gpu is None or gpu.architecture != card.architecture:
-        return f"the catalogue does not have {card.name}, so that its speed is not known"
+        return f"the catalogue does not have {card.name}, so its step times are not predicted"
     return None
 
 

@@ -57,6 +57,11 @@ class PredictedSpeeds:
         curve = self._curves.get(knobs)
         return None if curve is None else curve.step_time(batch_size, self._budget_bytes)
 
+    @property
+    def any_known(self) -> bool:
+        """Whether the time of any setting is predicted."""
+        return bool(self._largest)
+
     def relative(self, knobs: Knobs) -> float | None:
         """How much longer a sample takes at the largest batch of a setting than at that of the fastest."""
         mine = next((each for each in self._largest if each.knobs == knobs), None)

@@ -249,6 +249,30 @@ def test_a_search_for_several_cards_answers_for_those_that_it_can_predict(autofi
     assert refused.document["message"] == unanswered["reason"]
 
 
+def test_a_card_without_step_times_is_named_where_the_fastest_is_asked_for(autofit):
+    options = (
+        "--model",
+        TINY,
+        "--conv-algo",
+        "native",
+        "--json",
+        "--max-batch",
+        "8",
+        "--objective",
+        "throughput",
+    )
+    document = autofit("tune", *options, "--gpu", "mi210,gtx-1650").document
+    assert [answer["device"]["name"] for answer in document["answers"]] == ["gtx-1650"]
+    (unanswered,) = document["unanswered"]
+    assert unanswered == {
+        "gpu": "mi210",
+        "reason": "--objective throughput needs step times, but step times are predicted for NVIDIA cards only: "
+        "name one with --gpu; otherwise drop --objective, or measure the CPU with --device cpu",
+    }
+    alone = autofit("tune", *options, "--gpu", "mi210")
+    assert (alone.code, alone.document["message"]) == (ExitCode.USAGE, unanswered["reason"])
+
+
 def test_a_card_of_which_nothing_is_predicted_has_a_row_without_sizes(autofit, asked):
     nothing = dict.fromkeys(("interval", "device_peak_bytes", "largest_batch"))
     unpredicted = fit("mi210", Answer.UNSURE, None, reason="MIOpen is not known", **nothing)
