@@ -266,8 +266,8 @@ def test_a_card_without_step_times_is_named_where_the_fastest_is_asked_for(autof
     (unanswered,) = document["unanswered"]
     assert unanswered == {
         "gpu": "mi210",
-        "reason": "--objective throughput needs step times, but step times are predicted for NVIDIA cards only: "
-        "name one with --gpu; otherwise drop --objective, or measure the CPU with --device cpu",
+        "reason": "--objective throughput needs step times, but step times are predicted for NVIDIA cards "
+        "only: name one with --gpu; otherwise drop --objective, or measure the CPU with --device cpu",
     }
     alone = autofit("tune", *options, "--gpu", "mi210")
     assert (alone.code, alone.document["message"]) == (ExitCode.USAGE, unanswered["reason"])
