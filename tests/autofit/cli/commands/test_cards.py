@@ -355,7 +355,7 @@ def test_of_several_numbers_of_gpus_each_is_a_row_and_the_fewest_are_told(autofi
 SECONDS = StepSeconds(low=0.4, likely=0.5, high=0.6, low_80=0.45, high_80=0.55)
 FAST = {
     "step_seconds": SECONDS, "samples_per_second": 188.0, "relative_step_time": 1.0, "price": 0.5,
-    "samples_per_price": 188.0 * 7200, "relative_price": 1.0,
+    "samples_per_price": 188.0 * 7200, "relative_price": 1.0, "epoch_seconds": 1000.0,
 }  # fmt: skip
 
 
@@ -371,12 +371,34 @@ def test_the_table_has_seconds_and_what_a_price_pays_for_where_they_are_stated(a
     assert (question.prices, settings.epoch_samples) == ({"rtx-3090": 0.5}, 188000)
 
 
+def test_the_table_of_several_numbers_of_gpus_has_them_too(autofit, asked):
+    of_two = {"num_gpus": 2, "parallel": "ddp:2", "samples_per_step": 188}
+    cards = asked(
+        fit("t4", price=0.1), fit("t4", **of_two, **FAST), epoch_samples=188_000, fewest_gpus={"t4": 1}
+    )
+    asks = (*CARDS, "--gpus", "1,2", "--price", "t4=0.1", "--samples", "188000")
+    lines = autofit(*asks, cards=cards).out.splitlines()
+    head, row = (next(line for line in lines if word in line) for word in ("--gpu ", "ddp:2"))
+    for name, cell in (("epoch", "16.7 min"), ("samples for 1", "1,353,600"), ("samples/s", "188")):
+        assert name in head
+        assert cell in row
+    document = autofit(*asks, "--json", cards=cards).document
+    assert [card["epoch_seconds"] for card in document["cards"]] == [None, 1000.0]
+
+
+@pytest.mark.parametrize("fewest", [None, {"t4": 1, "rtx-3090": 1}])
+def test_samples_and_prices_without_any_times_are_told_to_have_no_answer(autofit, asked, fewest):
+    cards = asked(fit("t4", price=0.5), fit("rtx-3090"), epoch_samples=188_000, fewest_gpus=fewest)
+    out = autofit(*CARDS, *(("--gpus", "1") if fewest else ()), cards=cards).out
+    assert "No step times are predicted here, so --samples and --price have no answer." in out
+
+
 def test_the_table_has_an_order_alone_where_no_seconds_are_stated(autofit, asked):
     cards = asked(fit("t4", relative_step_time=1.42), fit("rtx-3090", relative_step_time=1.0))
     out = autofit(*CARDS, cards=cards).out
     assert "about 1.4 × slower" in out
     assert "samples/s" not in out
-    assert "only their order is predicted" in out
+    assert "Only which card is faster is predicted, no seconds" in out
 
 
 @pytest.mark.parametrize(
