@@ -33,7 +33,7 @@ from workers.protocol import Device, Evidence, Peaks, TrialOutcome
 from workers.trace import Trace
 from workers.work import Convolution
 
-_NO_WORK = "no trace has the work of this step, or the time of such convolutions is not known"
+_NO_WORK = "no step time is given, as the step at this batch size was not traced"
 
 
 class PredictedCurve(PeaksOnCard):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,16 +23,17 @@ from workers.knobs.conv_algo import CUDA_POLICIES, split_conv_algo
 from workers.predict.curve.peak_curve import PeakCurve, StepCurve
 from workers.predict.time.constants import constants
 from workers.predict.time.costs import Costs
-from workers.predict.time.interval import Confidence, TimeResiduals, time_residuals
+from workers.predict.time.interval import HOST, Confidence, TimeResiduals, time_residuals
+from workers.predict.time.kernels import KernelClass
 from workers.predict.time.lines import BatchDependentWorkError, StepWork, WorkLines, work_of
 from workers.predict.time.speeds import speeds_of
 from workers.predict.time.step import clocked, step_seconds
 from workers.trace import Trace
 
 _CUDNN_CHOOSES = CUDA_POLICIES[:2]  # what times were measured with
-_MOST_NAMED = 3  # kinds of kernels
+_MOST_NAMED = 3  # classes of kernels
 _MOST_STEPS = 128  # remembered with their work
-EAGER = "times are of the eager step; torch.compile changes them"
+EAGER = "it is of the eager step, torch.compile changes it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +97,51 @@ class StepTime:
         if self.scale is not None and self.confidence.is_stated:
             return f"step time: {self.scale.in_words}; {EAGER}"
         if self.confidence.is_stated:
-            return f"step time: likely off by a factor of {1 + self.confidence.sigma:.2f}; {EAGER}"
-        why = _unmeasured(self.confidence) or "those of such steps vary too much"
-        return f"no step time is stated, only which step is slower: {why}"
+            return f"step time: usually within {100 * self.confidence.sigma:.0f}% of a measured one; {EAGER}"
+        why = _unmeasured(self.confidence) or "measured times of such steps vary too much"
+        return f"no step time is given, as {why}"
 
 
 def _unmeasured(confidence: Confidence) -> str:
     """What no measured times are behind, in words; empty where they are behind all of it."""
-    names = [name.replace("_", " ") for name in confidence.unmeasured]
+    if not confidence.is_card_measured:
+        return "there are no measured times of this card to check it against"
+    names = [_in_words(name) for name in confidence.unmeasured]
     if len(names) > _MOST_NAMED:
-        names = [*names[: _MOST_NAMED - 1], f"{len(names) - _MOST_NAMED + 1} more"]
-    of_kernels = f"the kinds of kernels {', '.join(names)}" if names else ""
-    of_card = "" if confidence.is_card_measured else "this card"
-    what = " or of ".join(part for part in (of_card, of_kernels) if part)
-    return what and f"there are no measured times of {what}"
+        names = [*names[: _MOST_NAMED - 1], f"{len(names) - _MOST_NAMED + 1} more kinds of kernels"]
+    *first, last = names or [""]
+    named = f"{', '.join(first)} and {last}" if first else last
+    return named and f"there are no measured times of {named} to check it against"
+
+
+# What a reader of PyTorch code calls each class of kernels.
+_WORDS: Mapping[str, str] = {
+    KernelClass.MATMUL: "matrix products",
+    KernelClass.CONVOLUTION: "convolutions",
+    KernelClass.GROUPED_CONVOLUTION: "grouped convolutions",
+    KernelClass.DEPTHWISE_CONVOLUTION: "depthwise convolutions",
+    KernelClass.ATTENTION: "attention",
+    KernelClass.BATCH_NORM: "batch norm",
+    KernelClass.LAYER_NORM: "layer norm",
+    KernelClass.SOFTMAX: "softmax",
+    KernelClass.POOL: "pooling",
+    KernelClass.ELEMENTWISE: "element-wise operators",
+    KernelClass.REDUCTION: "reductions",
+    KernelClass.COPY: "copies",
+    KernelClass.REORDER: "changes of memory format",
+    KernelClass.INDEX: "indexing",
+    KernelClass.OPTIMIZER: "optimizer steps",
+    KernelClass.RECURRENT: "recurrent layers",
+    KernelClass.TRANSFER: "copies between CPU and GPU",
+    KernelClass.OTHER: "operators that autofit does not know",
+    HOST: "kernel launches",
+}
+
+
+def _in_words(name: str) -> str:
+    """A class of kernels as `Confidence.unmeasured` names it; of convolutions, with their algorithm."""
+    of_class, _, conv_algo = name.partition(" ")
+    return f"{_WORDS[of_class]} by {conv_algo}" if conv_algo else _WORDS[of_class]
 
 
 def why_untimed(card: Card, num_ranks: int = 1) -> str | None:

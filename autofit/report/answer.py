@@ -157,7 +157,7 @@ def _epoch(result: TuneResult, chosen: Best) -> str:
         return ""
     epoch = f" An epoch of {result.epoch_samples:,} samples"
     if result.epoch_seconds is None:
-        return f"{epoch} takes a time that is not known: the time of a step is not."
+        return " How long an epoch takes is not known, as no step time is given."
     if chosen.predicted_step_seconds is None or chosen.samples_per_second is not None:
         return f"{epoch} takes {duration(result.epoch_seconds)}."
     num_samples = chosen.batch_size * chosen.knobs.num_passes(chosen.batch_size)

@@ -116,20 +116,13 @@ def _time(result: CheckResult) -> str:
     """How long a step and an epoch take, where that is stated."""
     seconds, per_second, epoch_samples = result.step_seconds, result.samples_per_second, result.epoch_samples
     if seconds is None or per_second is None:
-        return (
-            ""
-            if epoch_samples is None
-            else f"an epoch takes a time that is not known, as {_untimed(result)}; "
-        )
+        why = f" ({result.step_time_note})" if result.step_time_note else ""
+        return "" if epoch_samples is None else f"how long an epoch takes is not known{why}; "
     said = f"a step likely takes {span_of_seconds(seconds)}, {rate(per_second)} samples a second"
     if epoch_samples is not None:
         samples = per_second * seconds.likely
         said += f", an epoch {span_of_epoch(epoch_samples, samples, seconds)}"
     return f"{said}; "
-
-
-def _untimed(result: CheckResult) -> str:
-    return result.step_time_note or "the time of a step is not"
 
 
 def _kind(result: CheckResult) -> str:

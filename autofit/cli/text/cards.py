@@ -10,7 +10,7 @@ from autofit.cli.text.output import code, headed, print_whole, stdout, styled
 from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
-from autofit.report.words import duration, rate, seconds_in_words, slower_in_words
+from autofit.report.words import dearer_in_words, duration, rate, seconds_in_words, slower_in_words
 from autofit.settings.words import with_setting
 from autofit.tuning.result import Best, CardResults, TuneResult
 from autofit.units import format_bytes
@@ -94,7 +94,7 @@ def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str
         cells["a step is"] = "–" if relative is None else slower_in_words(relative)
     if any(each.relative_price is not None for each in answer.cards):
         relative = None if card is None else card.relative_price
-        cells["a sample costs"] = "–" if relative is None else f"{relative:.1f} ×"
+        cells["a sample costs"] = "–" if relative is None else dearer_in_words(relative)
     return cells
 
 

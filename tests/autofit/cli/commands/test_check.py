@@ -331,9 +331,9 @@ def test_the_time_of_a_step_and_of_an_epoch_are_told_where_they_are_stated(autof
 
 
 def test_no_seconds_are_told_where_none_are_stated(autofit, checked):
-    note = "no step time is stated, only which step is slower"
+    note = "no step time is given, as there are none"
     out = autofit(
         *CHECK, "--samples", "188000", check=checked(step_time_note=note, epoch_samples=188_000)
     ).out
-    assert f"an epoch takes a time that is not known, as {note}" in out
+    assert f"how long an epoch takes is not known ({note}); " in out
     assert "samples a second" not in out
