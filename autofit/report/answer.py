@@ -67,7 +67,7 @@ def _of_size(result: TuneResult, chosen: Best) -> str:
 
 def _default(result: TuneResult, chosen: Best) -> str:
     if result.recommended is not None and result.recommended.by is RecommendedBy.PREDICTED_RATE:
-        return ", predicted to be the fastest"
+        return ", predicted to be as fast as any"
     return "" if _larger(result, chosen) is None else ", PyTorch's default backend"
 
 

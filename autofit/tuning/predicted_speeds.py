@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.step_times import StepTime
 from autofit.search.boundary import Boundary
-from autofit.search.choice import NEAR_THE_BEST_RATE, Configuration, Knee
+from autofit.search.choice import EQUALLY_FAST_RATE, NEAR_THE_BEST_RATE, Configuration, Knee
 from workers.knobs import Knobs
 from workers.protocol import Verdict
 
-_NUM_HALVES = 7  # more than are measured: each costs milliseconds
+_NUM_PREDICTED_HALVES = 7  # more than are measured: each costs milliseconds
 _WORTH_A_LOOK = 0.7  # of the best rate at largest batches, that a setting's smaller ones are looked at
 
 
@@ -68,18 +68,22 @@ class PredictedSpeeds:
         return None if mine is None else max(each.rate for each in self._largest) / mine.rate
 
     def fastest(self, *, only_stated: bool) -> TimedSize | None:
-        """What takes in most samples a second; of equals the larger.
+        """What takes in most samples a second; of those that are equally fast the largest.
 
         Args:
             only_stated: among those alone whose seconds are sure enough to be said.
         """
         sizes = self._stated_sizes if only_stated else self._sizes
-        by_rate = sorted(sizes, key=lambda each: (-each.rate, -each.batch_size))
-        return next(filter(self._fits, by_rate), None)
+        best = self._of_best_rate(sizes)
+        if best is None:
+            return None
+        equal = (each for each in sizes if each.rate >= EQUALLY_FAST_RATE * best.rate)
+        by_size = sorted(equal, key=lambda each: (-each.batch_size, -each.rate))
+        return next(filter(self._fits, by_size))
 
     def knee(self) -> Knee | None:
         """The smallest size whose rate is near the best; None where nothing is sure enough to be said."""
-        best = self.fastest(only_stated=True)
+        best = self._of_best_rate(self._stated_sizes)
         if best is None:
             return None
         near = (each for each in self._stated_sizes if each.rate >= NEAR_THE_BEST_RATE * best.rate)
@@ -92,6 +96,9 @@ class PredictedSpeeds:
             best_samples_per_second=best.rate,
             is_predicted=True,
         )
+
+    def _of_best_rate(self, sizes: Iterable[TimedSize]) -> TimedSize | None:
+        return next(filter(self._fits, sorted(sizes, key=lambda each: -each.rate)), None)
 
     def _fits(self, size: TimedSize) -> bool:
         """Whether it fits, as sizes below the largest do unless the allocator places blocks otherwise."""
@@ -129,7 +136,7 @@ class PredictedSpeeds:
     def _halves(self, largest: TimedSize) -> Iterator[TimedSize]:
         knobs, boundary = largest.knobs, self._boundaries[largest.knobs]
         size = largest.batch_size
-        for _ in range(_NUM_HALVES):
+        for _ in range(_NUM_PREDICTED_HALVES):
             size = boundary.at_most(size // 2)
             if size < 1:
                 return
