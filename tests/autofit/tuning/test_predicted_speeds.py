@@ -1,9 +1,8 @@
-"""How fast the settings of a search are, as far as that is predicted: of a real model, and of made-up curves."""
+"""How fast the settings of a search are, as far as predicted: of a real model, and of made-up curves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
