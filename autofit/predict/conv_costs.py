@@ -8,6 +8,7 @@ is said in seconds of them. Where trials were measured, their times count instea
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 from workers import conv
@@ -35,9 +36,9 @@ class ConvCosts:
     def relative(self, assigned: Iterable[tuple[Convolution, str]]) -> float:
         """The time of calls, each by its algorithm, over that of cuDNN's own choice; 1 of no calls."""
         total = by_default = 0.0
-        for call, conv_algo in assigned:
-            total += self.seconds(call, conv_algo)
-            by_default += self._costs.convolution_seconds(call)
+        for (call, conv_algo), times in Counter(assigned).items():
+            total += times * self.seconds(call, conv_algo)
+            by_default += times * self._costs.convolution_seconds(call)
         return total / by_default if by_default else 1.0
 
     def seconds(self, call: Convolution, conv_algo: str) -> float:

@@ -23,8 +23,10 @@ from autofit.predict.peaks_on_card import PeaksOnCard
 from autofit.predict.step_times import StepTime, why_untimed
 from autofit.predict.widening import spanning
 from autofit.settings.goals import Risk
+from workers import conv
 from workers.allocator import given_blocks
 from workers.architecture import Architecture, Vendor
+from workers.conv import ConvPolicy
 from workers.knobs import Knobs
 from workers.predict.curve.conditions import MIXED, Level
 from workers.predict.curve.mixed_convolutions import Candidate, smallest
@@ -230,6 +232,9 @@ class PredictedCurve(PeaksOnCard):
         """
         if self._is_amds:
             return None
+        algorithm = conv.find(self._knobs.conv_algo)
+        if isinstance(algorithm, ConvPolicy) and algorithm.enabled:
+            return 1.0
         on_card = self._at(batch_size, self._level)
         if self._knobs.conv_algo != MIXED:
             calls = on_card.step.convolutions.values()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autofit.predict.curve import PredictedCurve
@@ -50,6 +50,7 @@ class PredictedSpeeds:
         self._curves = curves
         self._boundaries = boundaries
         self._budget_bytes = budget_bytes
+        self._smaller: dict[Knobs, tuple[TimedSize, ...]] = {}
 
     def at(self, configuration: Configuration) -> StepTime | None:
         """The time of a configuration; None where it is not predicted."""
@@ -73,7 +74,7 @@ class PredictedSpeeds:
         Args:
             only_stated: among those alone whose seconds are sure enough to be said.
         """
-        sizes = self._stated_sizes if only_stated else self._sizes
+        sizes = self._sizes(only_stated=only_stated)
         best = self._of_best_rate(sizes)
         if best is None:
             return None
@@ -83,10 +84,11 @@ class PredictedSpeeds:
 
     def knee(self) -> Knee | None:
         """The smallest size whose rate is near the best; None where nothing is sure enough to be said."""
-        best = self._of_best_rate(self._stated_sizes)
+        sizes = self._sizes(only_stated=True)
+        best = self._of_best_rate(sizes)
         if best is None:
             return None
-        near = (each for each in self._stated_sizes if each.rate >= NEAR_THE_BEST_RATE * best.rate)
+        near = (each for each in sizes if each.rate >= NEAR_THE_BEST_RATE * best.rate)
         by_size = sorted(near, key=lambda each: (each.batch_size, -each.rate))
         knee = next(filter(self._fits, by_size), best)
         return Knee(
@@ -106,13 +108,6 @@ class PredictedSpeeds:
             return True
         return self._curves[size.knobs].verdict(size.batch_size, self._budget_bytes) is Verdict.FITS
 
-    @property
-    def _stated_sizes(self) -> tuple[TimedSize, ...]:
-        """Those whose seconds are sure enough; small sizes hardly are where no large one is."""
-        if not any(each.time.confidence.is_stated for each in self._largest):
-            return ()
-        return tuple(each for each in self._sizes if each.time.confidence.is_stated)
-
     @functools.cached_property
     def _largest(self) -> tuple[TimedSize, ...]:
         """The largest batch of each setting that has a time."""
@@ -122,24 +117,38 @@ class PredictedSpeeds:
             if (size := boundary.largest_fitting) is not None and (time := self.at((knobs, size))) is not None
         )
 
-    @functools.cached_property
-    def _sizes(self) -> tuple[TimedSize, ...]:
-        """The largest batches and their halves, of settings that may be the fastest."""
-        best = max((each.rate for each in self._largest), default=0.0)
+    def _sizes(self, *, only_stated: bool) -> tuple[TimedSize, ...]:
+        """The largest batches and their halves, of settings that may be the fastest.
+
+        Args:
+            only_stated: those alone whose seconds are sure enough; small sizes hardly are where the largest
+                is not.
+        """
+        best_rate = max((each.rate for each in self._largest), default=0.0)
         found = []
         for largest in self._largest:
+            if only_stated and not largest.time.confidence.is_stated:
+                continue
             found.append(largest)
-            if largest.rate >= _WORTH_A_LOOK * best and not self._curves[largest.knobs].needs_traces:
+            if largest.rate >= _WORTH_A_LOOK * best_rate and not self._curves[largest.knobs].needs_traces:
                 found += self._halves(largest)
-        return tuple(found)
+        return tuple(each for each in found if each.time.confidence.is_stated or not only_stated)
 
-    def _halves(self, largest: TimedSize) -> Iterator[TimedSize]:
+    def _halves(self, largest: TimedSize) -> tuple[TimedSize, ...]:
+        """The halves of a largest batch, as long as halving costs little, and one more."""
         knobs, boundary = largest.knobs, self._boundaries[largest.knobs]
-        size = largest.batch_size
+        if knobs in self._smaller:
+            return self._smaller[knobs]
+        size, best_rate = largest.batch_size, largest.rate
+        found: list[TimedSize] = []
         for _ in range(_NUM_PREDICTED_HALVES):
             size = boundary.at_most(size // 2)
-            if size < 1:
-                return
-            time = self.at((knobs, size))
-            if time is not None:
-                yield TimedSize(knobs=knobs, batch_size=size, time=time)
+            time = None if size < 1 else self.at((knobs, size))
+            if time is None:
+                break
+            found.append(TimedSize(knobs=knobs, batch_size=size, time=time))
+            if found[-1].rate < NEAR_THE_BEST_RATE * best_rate:
+                break
+            best_rate = max(best_rate, found[-1].rate)
+        self._smaller[knobs] = tuple(found)
+        return self._smaller[knobs]

@@ -164,15 +164,23 @@ def test_without_rows_behind_times_there_is_an_order_and_no_knee(speeds_with: An
 
 
 class MadeUpCurve:
-    """A setting whose rate is a function of the batch, all of them stated.
+    """A setting whose rate is a function of the batch.
 
     Attributes:
         asked: the sizes whose time was asked for.
     """
 
     def __init__(
-        self, rate: Callable[[int], float], *, needs_traces: bool = False, fails_at: tuple[int, ...] = ()
+        self,
+        rate: Callable[[int], float],
+        *,
+        needs_traces: bool = False,
+        fails_at: tuple[int, ...] = (),
+        is_stated: bool = True,
     ) -> None:
+        self._confidence = Confidence(
+            sigma=0.1, known_share=1.0, unmeasured=(), is_card_measured=True, is_stated=is_stated
+        )
         self._rate = rate
         self._fails_at = fails_at
         self.needs_traces = needs_traces
@@ -181,8 +189,9 @@ class MadeUpCurve:
     def step_time(self, batch_size: int, _budget_bytes: int) -> StepTime:
         self.asked.append(batch_size)
         seconds = batch_size / self._rate(batch_size)
-        sure = Confidence(sigma=0.1, known_share=1.0, unmeasured=(), is_card_measured=True, is_stated=True)
-        return StepTime(likely_seconds=seconds, samples=batch_size, confidence=sure, unscaled_seconds=seconds)
+        return StepTime(
+            likely_seconds=seconds, samples=batch_size, confidence=self._confidence, unscaled_seconds=seconds
+        )
 
     def verdict(self, batch_size: int, _budget_bytes: int) -> Verdict:
         return Verdict.OOM if batch_size in self._fails_at else Verdict.FITS
@@ -229,10 +238,22 @@ def test_a_half_that_does_not_fit_is_neither_the_fastest_nor_the_knee() -> None:
     assert (only.fastest(only_stated=True).batch_size, only.knee().batch_size) == (64, 64)  # type: ignore[union-attr]
 
 
-def test_the_smaller_sizes_of_a_slow_setting_are_not_looked_at_nor_those_that_cost_a_trace() -> None:
+def test_of_a_setting_whose_time_is_not_stated_no_smaller_size_is_asked_where_seconds_are_wanted() -> None:
+    unsure = MadeUpCurve(lambda _: 100, is_stated=False)
+    speeds = speeds_of(MadeUpCurve(lambda _: 100), unsure)
+    assert speeds.fastest(only_stated=True) is not None
+    assert set(unsure.asked) == {64}
+    assert speeds.fastest(only_stated=False) is not None
+    assert set(unsure.asked) == {64, 32, 16, 8, 4, 2, 1}
+
+
+def test_smaller_sizes_are_not_looked_at_where_they_are_slow_or_cost_a_trace() -> None:
     fast, slow = MadeUpCurve(lambda _: 100), MadeUpCurve(lambda _: 50)
     assert speeds_of(fast, slow).fastest(only_stated=True) is not None
     assert (set(fast.asked), set(slow.asked)) == ({64, 32, 16, 8, 4, 2, 1}, {64})
+    falling = MadeUpCurve(lambda size: size)
+    assert speeds_of(falling).knee() is not None
+    assert set(falling.asked) == {64, 32}
     costly = MadeUpCurve(lambda _: 100, needs_traces=True)
     assert speeds_of(costly).fastest(only_stated=True) is not None
     assert set(costly.asked) == {64}

@@ -43,6 +43,7 @@ class Costs:
         self._factors = {} if of_pytorch_1 else constants.since_pytorch_2
         self._kernels: dict[Work, tuple[Kernel, ...]] = {}
         self._seconds: dict[Kernel, float] = {}
+        self._convolutions: dict[Convolution, float] = {}
 
     def kernels(self, work: Work) -> tuple[Kernel, ...]:
         """What an operator runs."""
@@ -58,7 +59,9 @@ class Costs:
 
     def convolution_seconds(self, call: Convolution) -> float:
         """What one product of a convolution takes by cuDNN's own choice, on the device alone."""
-        return self.seconds(kernel_of(call, allow_tf32=self._conv_tf32))
+        if call not in self._convolutions:
+            self._convolutions[call] = self.seconds(kernel_of(call, allow_tf32=self._conv_tf32))
+        return self._convolutions[call]
 
     def matmul_flops(self, dtype: str) -> float:
         """What the device can do at most in products of matrices of a type, per second."""
