@@ -13,7 +13,8 @@ from autofit.report.words import (
 from autofit.search.choice import RecommendedBy
 from autofit.settings.goals import Risk
 from autofit.settings.words import with_setting
-from autofit.tuning.result import Best, TuneResult
+from autofit.tuning.found import Best
+from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes, size_or_dash
 from workers.protocol import Evidence
 from workers.setup import Parallel

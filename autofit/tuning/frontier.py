@@ -23,8 +23,8 @@ from autofit.search.pace import Pace
 from autofit.search.pareto import Point, dominating
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names
+from autofit.tuning.found import Best, FrontierEntry, Recommended
 from autofit.tuning.predicted_speeds import PredictedSpeeds
-from autofit.tuning.result import Best, FrontierEntry, Recommended
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import NOT_TRIED, Evidence, Peaks, TrialOutcome, Verdict

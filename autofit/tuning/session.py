@@ -21,10 +21,11 @@ from autofit.settings.target import Target, gpu_label
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import earlier_answers
 from autofit.tuning.answer import Tried, answer
+from autofit.tuning.found import Recommended
 from autofit.tuning.opened_study import open_study
 from autofit.tuning.parallels import compare_parallels
 from autofit.tuning.predictions import Predicted, predict
-from autofit.tuning.result import CardResults, Recommended, TuneResult
+from autofit.tuning.result import CardResults, TuneResult
 from autofit.tuning.scope import (
     default_algo,
 )

@@ -12,7 +12,8 @@ from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
 from autofit.report.words import dearer_in_words, duration, rate, seconds_in_words, slower_in_words
 from autofit.settings.words import with_setting
-from autofit.tuning.result import Best, CardResults, TuneResult
+from autofit.tuning.found import Best
+from autofit.tuning.result import CardResults, TuneResult
 from autofit.units import format_bytes
 from workers.protocol import Verdict
 

@@ -11,7 +11,8 @@ from autofit.predict.conv_plan import LayerChoice
 from autofit.report.words import rate, seconds_in_words, slower_in_words, span_of_seconds
 from autofit.settings.goals import Risk
 from autofit.settings.words import joined, with_setting
-from autofit.tuning.result import FrontierEntry, TuneResult
+from autofit.tuning.found import FrontierEntry
+from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 
 # What happens where a size needs more than is likely: if it still runs with the smallest plans, and if

@@ -25,7 +25,8 @@ from autofit.settings.resolve import resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.study.storage import open_storage
 from autofit.tuning import earlier_answers
-from autofit.tuning.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
+from autofit.tuning.found import Best, FrontierEntry
+from autofit.tuning.result import TUNE_SCHEMA, TuneResult
 from tests.autofit.predict.test_observations import SEEN
 from workers.knobs import Knobs
 from workers.plain import from_plain
