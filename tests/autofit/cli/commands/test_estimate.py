@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from autofit.explain.timing import StepSeconds
 from autofit.predict.predictor import Predictor
-from autofit.predict.step_times import StepSeconds
 from tests.autofit.timed import UNMEASURED_TIMES, timed_trace
 from workers.knobs import Knobs
 from workers.predict.plans.formula_plans import FormulaPlans
