@@ -48,8 +48,8 @@ def chrome_trace(
     """The document, in the format's form with an object at its top.
 
     Args:
-        step: the one to show, 0 being the building of the model; the one with a predicted time if None, or all
-            if none has.
+        step: the one to show, 0 being the building of the model; if None the one with a predicted time, or
+            all if none has.
         categories: those that get a counter; all if empty.
 
     Raises:
