@@ -19,6 +19,8 @@ _LARGEST_DOT = 46.0  # pixels across, of the class that takes most
 _SMALLEST_DOT = 8.0  # so that it is seen
 _NARROW = 260.0, 240.0  # pixels that a narrow figure has for its dots
 _NUMBER_RADIUS = 7.0
+_LINE_RADIUS = 2.0
+_NUM_STEPS = 60  # of a line, which lie as near as numbers are large
 _DIRECTIONS = {
     "top center": (0, 1),
     "bottom center": (0, -1),
@@ -47,18 +49,24 @@ def roofline(times: Times) -> Figure:
     bottom, top = min(heights) / _MARGIN, max(roofs) * _MARGIN
     lines = list(_roof_lines(roofs, bandwidth, left, right))
     largest = max(each.share for _, each in dots)
-    placed = [
-        _Placed(
-            x=math.log10(each.intensity / left) / math.log10(right / left) * _NARROW[0],
-            y=math.log10(height / bottom) / math.log10(top / bottom) * _NARROW[1],
-            radius=max(_SMALLEST_DOT, _LARGEST_DOT * math.sqrt(each.share / largest)) / 2,
+
+    def place(intensity: float, flops: float, radius: float) -> _Placed:
+        return _Placed(
+            x=math.log10(intensity / left) / math.log10(right / left) * _NARROW[0],
+            y=math.log10(flops / bottom) / math.log10(top / bottom) * _NARROW[1],
+            radius=radius,
         )
+
+    placed = [
+        place(each.intensity, height, max(_SMALLEST_DOT, _LARGEST_DOT * math.sqrt(each.share / largest)) / 2)
         for (_, each), height in zip(dots, heights, strict=True)
     ]
+    steps = [left * (right / left) ** (step / _NUM_STEPS) for step in range(_NUM_STEPS + 1)]
+    on_lines = [place(at, min(at * bandwidth, flops), _LINE_RADIUS) for flops in roofs for at in steps]
     marks = [
         _dot(number, each, timing, diameter=2 * at.radius, color=color, side=side)
         for (number, each), at, (color, _, _), side in zip(
-            dots, placed, itertools.cycle(LINES), _sides(placed), strict=False
+            dots, placed, itertools.cycle(LINES), _sides(placed, on_lines), strict=False
         )
     ]
     attained = "FLOP/s at most" if timing.seconds is None else "FLOP/s attained"
@@ -151,9 +159,9 @@ class _Placed:
         return max(0.0, self.radius + other.radius - math.hypot(self.x - other.x, self.y - other.y))
 
 
-def _sides(dots: Sequence[_Placed]) -> Iterator[str]:
-    """For each dot where its number overlaps least with dots and with numbers before it."""
-    taken = list(dots)
+def _sides(dots: Sequence[_Placed], on_lines: Sequence[_Placed]) -> Iterator[str]:
+    """For each dot where its number overlaps least with dots, lines, and the numbers before it."""
+    taken = [*dots, *on_lines]
     for dot in dots:
         numbers = {side: _number_at(dot, *direction) for side, direction in _DIRECTIONS.items()}
         free = min(numbers, key=lambda side: sum(numbers[side].overlap(each) for each in taken))
