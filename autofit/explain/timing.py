@@ -191,7 +191,8 @@ class Timing:
             raise ValueError("its timed operators are out of order")
         if any(call.start > call.end for call in calls):
             raise ValueError("a timed operator ends before it starts")
-        seconds, roofs = from_plain(StepSeconds | None, data["seconds"]), from_plain(Roofs, data["roofs"])  # type: ignore[arg-type]
+        seconds = None if data["seconds"] is None else from_plain(StepSeconds, data["seconds"])
+        roofs = from_plain(Roofs, data["roofs"])
         numbers = [*roofs.flops.values(), roofs.vector_flops, roofs.bandwidth]
         numbers += [] if seconds is None else dataclasses.astuple(seconds)
         if not all(math.isfinite(each) and each > 0 for each in numbers):
