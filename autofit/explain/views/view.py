@@ -56,9 +56,8 @@ class View(Generic[_Row]):
         assert dataclasses.is_dataclass(row)
         assert not isinstance(row, type)
         plain = {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
-        sizes = plain.pop("sizes")
-        own = {name: self._sizes(value) for name, value in plain.items() if isinstance(value, Sizes)}
-        return {**plain, **own, **self._sizes(sizes)}
+        whole = {name: self._sizes(value) for name, value in plain.items() if isinstance(value, Sizes)}
+        return {**plain, **whole, **whole["sizes"]}
 
     def _sizes(self, sizes: Sizes) -> dict[str, Any]:
         """With times, where the view has any, and with their seconds, where those are said."""

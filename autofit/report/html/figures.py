@@ -10,15 +10,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from autofit.explain.views.timeline import Lane, Moment
 from autofit.explain.views.workspaces import LayerWorkspaces
 from autofit.questions.what_if import WhatIf
-from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, Node, SizeMap
-from autofit.report.html.icicle import Figure, module_icicle
+from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, SizeMap
 from autofit.units import format_bytes
 from workers.trace import Category
 from workers.work import ConvPass
+
+Figure = dict[str, Any]
 
 _GIB = 1024**3
 _MIB = 1024**2
@@ -197,17 +199,6 @@ def peak_by_size(found: SizeMap, budget_bytes: int | None) -> Figure:
             "yaxis": _log_axis("batch size", found.batch_sizes),
         },
     }
-
-
-def memory_by_module(nodes: Sequence[Node]) -> Figure:
-    """The tree of modules, each as wide as what is alive of it at the peak."""
-    return module_icicle(
-        [(node.path, node.own_bytes) for node in nodes],
-        root="the model and its step",
-        in_words=lambda num_bytes: format_bytes(round(num_bytes)),
-        whole="the peak",
-        colors=BRANCH_COLORS,
-    )
 
 
 def workspace_bars(layers: Sequence[LayerWorkspaces]) -> Figure:

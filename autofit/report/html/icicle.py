@@ -1,39 +1,59 @@
-"""The tree of modules as an icicle, each module as wide as what it comes to with all below it."""
+"""The trees of modules by memory and by time, as icicles: each as wide as it is with all below it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
-Figure = dict[str, Any]
+from autofit.report.html.content import Node, Times
+from autofit.report.html.figures import BRANCH_COLORS, Figure
+from autofit.report.words import seconds_in_words
+from autofit.units import format_bytes
 
 _ROOT = "/"
+_BILLION = 10**9
 
 
-def module_icicle(
-    modules: Sequence[tuple[str, float]],
-    *,
-    root: str,
-    in_words: Callable[[float], str],
-    whole: str,
-    colors: Sequence[str],
-) -> Figure:
+def memory_by_module(nodes: Sequence[Node]) -> Figure:
+    """The tree of modules, each as wide as what is alive of it at the peak."""
+    return _icicle(
+        [(node.path, node.own_bytes) for node in nodes],
+        in_words=format_bytes,
+        whole="the peak",
+    )
+
+
+def time_by_module(times: Times) -> Figure:
+    """The tree of modules, each as wide as the time that it takes on the device."""
+    timing = times.timing
+
+    def in_words(billionths: int) -> str:
+        share = billionths / _BILLION
+        seconds = timing.seconds_of(share)
+        return f"{share:.1%}" if seconds is None else seconds_in_words(seconds)
+
+    return _icicle(
+        # Whole numbers: what sums of parts exceed by a rounding, plotly.js does not draw.
+        [(each.path, round(_BILLION * each.own_share)) for each in times.modules],
+        in_words=in_words,
+        whole="the device's time",
+    )
+
+
+def _icicle(modules: Sequence[tuple[str, int]], *, in_words: Callable[[int], str], whole: str) -> Figure:
     """The figure.
 
     Args:
         modules: the path of each, after its parent's, with what it has of its own; the model's path is empty.
-        root: the name of what the model's path stands for.
         in_words: a size as text.
         whole: what all of it is, in words.
-        colors: of the branches.
     """
     totals = _totals(modules)
-    listed: list[tuple[str, str, str, float]] = []
+    listed: list[tuple[str, str, str, int]] = []
     with_children = {_parent(path) for path, _ in modules if path}
     for path, own in modules:
         if not totals[path]:
             continue
-        name = path.rpartition(".")[2] or root
+        name = path.rpartition(".")[2] or "the model and its step"
         listed.append((path or _ROOT, name, "" if not path else _parent(path) or _ROOT, totals[path]))
         if own and path in with_children:
             listed.append((f"{path}/own", "in no submodule", path or _ROOT, own))
@@ -59,14 +79,14 @@ def module_icicle(
         "layout": {
             "height": 440,
             "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
-            "iciclecolorway": list(colors),
+            "iciclecolorway": list(BRANCH_COLORS),
         },
     }
 
 
-def _totals(modules: Iterable[tuple[str, float]]) -> dict[str, float]:
+def _totals(modules: Iterable[tuple[str, int]]) -> dict[str, int]:
     """What each module comes to with all that is within it."""
-    totals: dict[str, float] = {}
+    totals: dict[str, int] = {}
     for path, own in modules:
         above: str | None = path
         totals.setdefault(path, 0)

@@ -9,9 +9,9 @@ from importlib import resources
 
 from autofit.report.html import figures
 from autofit.report.html.content import Content, Table, Times
-from autofit.report.html.icicle import Figure
+from autofit.report.html.icicle import memory_by_module, time_by_module
+from autofit.report.html.roofline import roofline
 from autofit.report.html.tables import class_table, module_time_table
-from autofit.report.html.time_figures import roofline, time_by_module
 from autofit.report.words import span_of_seconds
 from workers import shown as others
 
@@ -23,7 +23,7 @@ class Section:
     name: str
     title: str
     text: str = ""
-    figure: Figure | None = None
+    figure: figures.Figure | None = None
     table: Table | None = None
 
 
@@ -90,7 +90,7 @@ def sections(content: Content) -> Iterator[Section]:
             title="Which module holds it",
             text="Memory alive at the peak, by the module that allocated or owns it. Click a module to zoom "
             "in, and the bar above to zoom out.",
-            figure=figures.memory_by_module(content.nodes),
+            figure=memory_by_module(content.nodes),
         )
     if content.times is not None:
         yield from _of_times(content.times)

@@ -1,17 +1,17 @@
-"""The figures of a step's time: the roofline plot, and the tree of modules by time."""
+"""The roofline plot: classes of kernels under what the card can do at most."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from autofit.explain.timing import Timing
 from autofit.explain.views.device_time import ClassTime
 from autofit.report.html.content import Times
-from autofit.report.html.figures import BRANCH_COLORS, LINES
-from autofit.report.html.icicle import Figure, module_icicle
+from autofit.report.html.figures import LINES, Figure
 from autofit.report.words import seconds_in_words
 
 _LEAST_SHARE = 0.002  # of the step, from which on a class has a dot; the table has all
@@ -40,74 +40,48 @@ def roofline(times: Times) -> Figure:
     Where no seconds are said, each stands at its roof.
     """
     timing = times.timing
-    dots = [(n, each) for n, each in enumerate(times.classes, 1) if each.share >= _LEAST_SHARE or n == 1]
-    roofs = _roofs(times)
-    bandwidth = timing.roofs.bandwidth
-    intensities = [each.intensity for _, each in dots] + [flops / bandwidth for flops in roofs]
-    left, right = min(intensities) / _MARGIN, max(intensities) * _MARGIN
-    heights = [_height(each, timing) for _, each in dots]
-    bottom, top = min(heights) / _MARGIN, max(roofs) * _MARGIN
-    lines = list(_roof_lines(roofs, bandwidth, left, right))
-    largest = max(each.share for _, each in dots)
-
-    def place(intensity: float, flops: float, radius: float) -> _Placed:
-        return _Placed(
-            x=math.log10(intensity / left) / math.log10(right / left) * _NARROW[0],
-            y=math.log10(flops / bottom) / math.log10(top / bottom) * _NARROW[1],
-            radius=radius,
-        )
-
+    dots = {n: each for n, each in enumerate(times.classes, 1) if each.share >= _LEAST_SHARE or n == 1}
+    roofs, bandwidth = _roofs(times), timing.roofs.bandwidth
+    window = _Window.around(list(dots.values()), roofs, timing)
+    largest = max(each.share for each in dots.values())
     placed = [
-        place(each.intensity, height, max(_SMALLEST_DOT, _LARGEST_DOT * math.sqrt(each.share / largest)) / 2)
-        for (_, each), height in zip(dots, heights, strict=True)
+        window.place(
+            each.intensity,
+            _height(each, timing),
+            max(_SMALLEST_DOT, _LARGEST_DOT * math.sqrt(each.share / largest)) / 2,
+        )
+        for each in dots.values()
     ]
-    steps = [left * (right / left) ** (step / _NUM_STEPS) for step in range(_NUM_STEPS + 1)]
-    on_lines = [place(at, min(at * bandwidth, flops), _LINE_RADIUS) for flops in roofs for at in steps]
+    sides = _sides(placed, list(window.along(roofs, bandwidth)))
     marks = [
         _dot(number, each, timing, diameter=2 * at.radius, color=color, side=side)
-        for (number, each), at, (color, _, _), side in zip(
-            dots, placed, itertools.cycle(LINES), _sides(placed, on_lines), strict=False
+        for (number, each), at, side, (color, _, _) in zip(
+            dots.items(), placed, sides, itertools.cycle(LINES), strict=False
         )
     ]
-    attained = "FLOP/s at most" if timing.seconds is None else "FLOP/s attained"
+    lines = _roof_lines(roofs, bandwidth, window.left, window.right)
     return {
         "data": [*lines, *marks],
         "layout": {
             "height": 560,
             "hovermode": "closest",
-            "xaxis": {
-                "title": {"text": "FLOPs for each byte moved"},
-                "type": "log",
-                "range": [math.log10(left), math.log10(right)],
-                "dtick": 1,
-            },
-            "yaxis": {
-                "title": {"text": attained},
-                "type": "log",
-                "range": [math.log10(bottom), math.log10(top)],
-                "dtick": 1,
-                "tickformat": "~s",
-            },
+            "xaxis": _log_axis("FLOPs for each byte moved", window.left, window.right),
+            "yaxis": _log_axis(
+                "FLOP/s at most" if timing.seconds is None else "FLOP/s attained", window.bottom, window.top
+            )
+            | {"tickformat": "~s"},
             "legend": {"traceorder": "normal"},
         },
     }
 
 
-def time_by_module(times: Times) -> Figure:
-    """The tree of modules, each as wide as the time that it takes on the device."""
-    timing = times.timing
-
-    def in_words(share: float) -> str:
-        seconds = timing.seconds_of(share)
-        return f"{share:.1%}" if seconds is None else seconds_in_words(seconds)
-
-    return module_icicle(
-        [(each.path, each.own_share) for each in times.modules],
-        root="the model and its step",
-        in_words=in_words,
-        whole="the device's time",
-        colors=BRANCH_COLORS,
-    )
+def _log_axis(title: str, low: float, high: float) -> Figure:
+    return {
+        "title": {"text": title},
+        "type": "log",
+        "range": [math.log10(low), math.log10(high)],
+        "dtick": 1,
+    }
 
 
 def _height(each: ClassTime, timing: Timing) -> float:
@@ -157,6 +131,41 @@ class _Placed:
 
     def overlap(self, other: _Placed) -> float:
         return max(0.0, self.radius + other.radius - math.hypot(self.x - other.x, self.y - other.y))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    """What both axes show."""
+
+    left: float
+    right: float
+    bottom: float
+    top: float
+
+    @classmethod
+    def around(cls, dots: Sequence[ClassTime], roofs: Collection[float], timing: Timing) -> Self:
+        ridges = [flops / timing.roofs.bandwidth for flops in roofs]
+        across = [*(each.intensity for each in dots), *ridges]
+        return cls(
+            left=min(across) / _MARGIN,
+            right=max(across) * _MARGIN,
+            bottom=min(_height(each, timing) for each in dots) / _MARGIN,
+            top=max(roofs) * _MARGIN,
+        )
+
+    def place(self, intensity: float, flops: float, radius: float) -> _Placed:
+        return _Placed(
+            x=math.log10(intensity / self.left) / math.log10(self.right / self.left) * _NARROW[0],
+            y=math.log10(flops / self.bottom) / math.log10(self.top / self.bottom) * _NARROW[1],
+            radius=radius,
+        )
+
+    def along(self, roofs: Iterable[float], bandwidth: float) -> Iterator[_Placed]:
+        """Points on the lines."""
+        for flops in roofs:
+            for step in range(_NUM_STEPS + 1):
+                intensity = self.left * (self.right / self.left) ** (step / _NUM_STEPS)
+                yield self.place(intensity, min(intensity * bandwidth, flops), _LINE_RADIUS)
 
 
 def _sides(dots: Sequence[_Placed], on_lines: Sequence[_Placed]) -> Iterator[str]:
