@@ -7,7 +7,6 @@ them into seconds, and is None there.
 from __future__ import annotations
 
 import dataclasses
-import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,12 @@ from typing import Any, Self
 
 from workers.plain import from_plain
 from workers.predict.time.kernels import KernelClass
+
+# Bounds of what is read, beyond which nothing real lies, so that no sum of a view leaves floating point.
+_MOST_CHARACTERS = 4096  # of a name, as in a trace
+_MOST_WHOLE = 1 << 62
+_MOST_A_SECOND = 1e24
+_LONGEST = 1e9  # seconds, or steps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,20 +188,20 @@ class Timing:
         )
         positions = [call.position for call in calls]
         launches = [call.launched for call in calls]
-        if (
-            positions != sorted(positions)
-            or launches != sorted(launches)
-            or max([0, *positions]) > num_events
-        ):
+        if not calls or any(len(name) > _MOST_CHARACTERS for name in names):
+            raise ValueError("its timed operators are missing or have no names")
+        if positions != sorted(positions) or launches != sorted(launches) or positions[-1] > num_events:
             raise ValueError("its timed operators are out of order")
         if any(call.start > call.end for call in calls):
             raise ValueError("a timed operator ends before it starts")
         seconds = None if data["seconds"] is None else from_plain(StepSeconds, data["seconds"])
         roofs = from_plain(Roofs, data["roofs"])
-        numbers = [*roofs.flops.values(), roofs.vector_flops, roofs.bandwidth]
-        numbers += [] if seconds is None else dataclasses.astuple(seconds)
-        if not all(math.isfinite(each) and each > 0 for each in numbers):
-            raise ValueError("a speed or a time is not a positive number")
+        speeds = (*roofs.flops.values(), roofs.vector_flops, roofs.bandwidth)
+        times = () if seconds is None else dataclasses.astuple(seconds)
+        if not all(1 <= each <= _MOST_A_SECOND for each in speeds):
+            raise ValueError("a speed is none that a card can have")
+        if not all(1 / _LONGEST <= each <= _LONGEST for each in times):
+            raise ValueError("a time is none that a step can take")
         return cls(calls=calls, seconds=seconds, roofs=roofs)
 
 
@@ -257,12 +262,12 @@ class EventClock:
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST:
         raise TypeError("a number is missing where one has to be")
     return float(value)
 
 
 def _whole(value: object) -> int:
-    if type(value) is not int or value < 0:
+    if type(value) is not int or not 0 <= value <= _MOST_WHOLE:
         raise TypeError("a whole number is missing where one has to be")
     return value

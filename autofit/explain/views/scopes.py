@@ -27,7 +27,7 @@ def scope_view(profile: Profile, filters: Filters) -> View[TreeRow]:
     return tree_view("scopes", selection, paths, called, filters)
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1 << 14)
 def _path(module: str) -> Path:
     """The modules around a module and itself, each by its whole path."""
     parts = module.split(".") if module else []

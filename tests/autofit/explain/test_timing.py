@@ -68,7 +68,10 @@ def test_nothing_of_a_saved_profile_is_in_seconds_where_none_are_said():
         ({"calls": [[0, 0, 3, 0.1, 0.1, 0.2, 1.0, [77]]]}, "malformed"),
         ({"kernels": [["magic", 0.1, 0, 5, "float32"]]}, "magic"),
         ({"kernels": [["matmul", 0.1, 0.5, 5, "float32"]]}, "a whole number is missing"),
-        ({"roofs": {"flops": {}, "vector_flops": 0.0, "bandwidth": 1.0}}, "not a positive number"),
+        ({"roofs": {"flops": {}, "vector_flops": 0.0, "bandwidth": 1.0}}, "none that a card can have"),
+        ({"seconds": dict.fromkeys(document()["timing"]["seconds"], 1e300)}, "none that a step can take"),
+        ({"calls": []}, "missing"),
+        ({"names": ["x" * 5000] * 9}, "have no names"),
         ({"seconds": {"likely": 1.0}}, "lacks"),
     ],
 )
