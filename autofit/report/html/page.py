@@ -138,8 +138,9 @@ def _about_roofline(times: Times) -> str:
     else:
         dots += " Predicted."
     return (
-        f"{dots} No kernel goes beyond its roof: the slope is the memory's, the level ones are of "
-        "arithmetic. Kernels without products count one operation for each element that they move."
+        f"{dots} The slope is the memory's roof, beyond which only what the cache still has can take a "
+        "kernel; the level roofs are of arithmetic. Kernels without products count one operation for each "
+        "element that they move."
     )
 
 
