@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any, Self
 
 from autofit.errors import UsageError
+from autofit.explain.timing import Timing
 from workers.allocator import AllocatorSettings
 from workers.architecture import Architecture
 from workers.documents import DocumentError, inflate, parse_json, read_file
 from workers.knobs import Knobs
 from workers.plain import from_plain
 from workers.process.garbage import without_collections
-from workers.trace import FORWARD_END, Mark, Trace
+from workers.trace import FORWARD_END, Mark, Trace, last_step
 
 PROFILE_SCHEMA = "autofit.profile/1"
 
 _MOST_BYTES = 1 << 62  # of all allocations together, so that no sum of a view goes beyond 64 bits
 _GZIP = b"\x1f\x8b"
+_SAVED_WITHOUT_TIMES = "the profile was saved without times: save it again to have them"
 _SAVE_AGAIN = "save it again with `autofit profile … --save FILE`"
 
 
@@ -54,6 +56,8 @@ class Profile:
         found_bytes: by the number of each allocation that is room to time cuDNN's plans in, what the plan
             that is found there takes.
         versions: of what it was made with.
+        timing: of its last whole step; None where no times are predicted.
+        time_note: what the times rest on, or why there are none or no seconds, in a sentence.
     """
 
     trace: Trace
@@ -68,6 +72,8 @@ class Profile:
     workspace_source: str
     found_bytes: dict[int, int] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    timing: Timing | None = None
+    time_note: str = _SAVED_WITHOUT_TIMES
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -87,6 +93,7 @@ class Profile:
             **plain,
             "knobs": self.knobs.to_dict(),
             "trace": self.trace.to_dict(),
+            "timing": None if self.timing is None else self.timing.to_plain(),
         }
         text = json.dumps(document, separators=(",", ":"))
         return gzip.compress(text.encode(), compresslevel=6, mtime=0)
@@ -107,11 +114,14 @@ class Profile:
 
     @classmethod
     def _from_dict(cls, document: dict[str, Any]) -> Self:
+        # Profiles of before times were predicted have none.
+        document = {"timing": None, "time_note": _SAVED_WITHOUT_TIMES, **document}
         values = {each.name: document[each.name] for each in dataclasses.fields(cls)}
+        trace, timing = Trace.from_dict(document["trace"]), document["timing"]
         profile = cls(
             **{
                 **values,
-                "trace": Trace.from_dict(document["trace"]),
+                "trace": trace,
                 "knobs": Knobs(**document["knobs"]),
                 "card": from_plain(str, document["card"]),
                 "architecture": Architecture.of(document["architecture"]).name,
@@ -120,6 +130,8 @@ class Profile:
                 "workspace_source": from_plain(str, document["workspace_source"]),
                 "found_bytes": {int(number): size for number, size in document["found_bytes"].items()},
                 "versions": from_plain(dict[str, str], document["versions"]),
+                "timing": None if timing is None else Timing.from_plain(timing, num_events=len(trace.events)),
+                "time_note": from_plain(str, document["time_note"]),
             }
         )
         _require_consistent(profile)
@@ -288,6 +300,14 @@ def phase_of(profile: Profile, position: int) -> Phase:
     """The phase of the last of so many events; that of the first for position 0."""
     found = phases(profile)
     return next((each for each in found if position <= each.stop and each.start < each.stop), found[-1])
+
+
+def timed_step(profile: Profile) -> int | None:
+    """The number of the step that the timing is of; None where there is no timing."""
+    if profile.timing is None:
+        return None
+    start, _ = last_step(profile.trace.marks, len(profile.trace.events))
+    return next((each.step for each in reversed(phases(profile)) if each.start <= start), None)
 
 
 def phase_peaks(trace: Trace, block_bytes: Sequence[int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""The sizes of a set of allocations."""
+"""What a part of a step comes to: the sizes of its allocations, and its operators' share of the time."""
 
 from __future__ import annotations
 
@@ -12,23 +12,26 @@ _BITS = re.compile(r"[a-z]+([0-9]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What some allocations come to.
+    """What some allocations and operators come to.
 
     Attributes:
-        requested_bytes: that they asked for.
+        requested_bytes: that the allocations asked for.
         peak_bytes: of their blocks that are alive at the peak.
-        count: how many they are.
+        count: how many allocations they are.
+        step_share: of the step's time, from 0 to 1, that the operators take on the device.
     """
 
     requested_bytes: int = 0
     peak_bytes: int = 0
     count: int = 0
+    step_share: float = 0.0
 
     def __add__(self, other: Sizes) -> Sizes:
         return Sizes(
             requested_bytes=self.requested_bytes + other.requested_bytes,
             peak_bytes=self.peak_bytes + other.peak_bytes,
             count=self.count + other.count,
+            step_share=self.step_share + other.step_share,
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, phase_peaks
+from autofit.explain.timing import Timing
 from autofit.identity import versions
 from autofit.predict.conv_costs import ConvCosts
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
@@ -21,6 +22,7 @@ from autofit.predict.estimate import (
 from autofit.predict.estimate_parts import breakdown, largest, unknowns, workspace_span
 from autofit.predict.peaks_on_card import PeaksOnCard
 from autofit.predict.step_times import StepTime, why_untimed
+from autofit.predict.timings import timing_of
 from autofit.predict.widening import spanning
 from autofit.settings.goals import Risk
 from workers import conv
@@ -172,6 +174,7 @@ class PredictedCurve(PeaksOnCard):
                 f"a profile needs a trace at its own batch size: this one is at {trace.batch_size}"
             )
         sizes, found_bytes, likely = on_card.likely()
+        time = self.step_time(batch_size)
         return Profile(
             trace=trace,
             knobs=self._knobs,
@@ -185,7 +188,20 @@ class PredictedCurve(PeaksOnCard):
             peak_reserved_bytes=likely.peak_reserved_bytes,
             workspace_source=self._conditions.workspace_source,
             versions=versions(),
+            timing=None if time is None else self._timing(batch_size, time),
+            time_note=(self.why_untimed or _NO_WORK) if time is None else time.note,
         )
+
+    def _timing(self, batch_size: int, time: StepTime) -> Timing | None:
+        """The time of a step, operator by operator."""
+        found = self._timer.clocked(
+            self._curve,
+            batch_size,
+            self._knobs,
+            self._card,
+            conv_cost=lambda: self.conv_cost(batch_size),
+        )
+        return None if found is None else timing_of(found, time)
 
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
         """What a predict trial of this size under this budget would return, without its trace."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, overload
 
+from autofit.explain.timing import StepSeconds
 from autofit.predict.confidence import Calibration
-from autofit.predict.step_times import StepSeconds
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence
 from workers.setup import Parallel

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autofit.errors import UnknownGpuError
+from autofit.explain.timing import StepSeconds
 from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
 from autofit.hardware.gpus import find_gpu
@@ -27,7 +28,7 @@ from workers.predict.time.interval import HOST, Confidence, TimeResiduals, time_
 from workers.predict.time.kernels import KernelClass
 from workers.predict.time.lines import BatchDependentWorkError, StepWork, WorkLines, work_of
 from workers.predict.time.speeds import speeds_of
-from workers.predict.time.step import clocked, step_seconds
+from workers.predict.time.step import StepClock, clocked, step_seconds
 from workers.trace import Trace
 
 _CUDNN_CHOOSES = CUDA_POLICIES[:2]  # what times were measured with
@@ -37,20 +38,20 @@ EAGER = "it is of the eager step, torch.compile changes it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepSeconds:
-    """The predicted time of a step, in seconds.
+class ClockedStep:
+    """A step on the clock of a device.
 
     Attributes:
-        low, high: between them the time lies with 95 % confidence, …
-        likely: the likely time.
-        low_80, high_80: … and between these with 80 %.
+        step: its work.
+        clock: of the traced part of it.
+        costs: of the device.
+        conv_cost: the time of convolutions over that of cuDNN's choice.
     """
 
-    low: float
-    likely: float
-    high: float
-    low_80: float
-    high_80: float
+    step: StepWork
+    clock: StepClock
+    costs: Costs
+    conv_cost: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,16 +198,27 @@ class Timer:
         """
         piece = curve.piece(batch_size)
         step = self._work(piece, batch_size)
-        if step is None:
-            return None
-        by_cudnn = knobs.conv_algo in _CUDNN_CHOOSES
-        cost = 1.0 if by_cudnn else conv_cost()
-        if cost is None or math.isinf(cost):
+        if step is None or (cost := _conv_cost(knobs, conv_cost)) is None:
             return None
         key = piece, batch_size, card.name, *_flags(knobs), cost, knobs.conv_algo
         if key not in self._times:
-            self._times[key] = self._timed(step, batch_size, knobs, card, cost)
+            self._times[key] = self._timed(self._clocked(step, knobs, card, cost), batch_size, knobs)
         return self._scaled(self._times[key], knobs, card, piece.trace.mode)
+
+    def clocked(
+        self,
+        curve: StepCurve,
+        batch_size: int,
+        knobs: Knobs,
+        card: Card,
+        *,
+        conv_cost: Callable[[], float | None],
+    ) -> ClockedStep | None:
+        """The step operator by operator, which is not remembered; takes and lacks what `time` does."""
+        step = self._work(curve.piece(batch_size), batch_size)
+        if step is None or (cost := _conv_cost(knobs, conv_cost)) is None:
+            return None
+        return self._clocked(step, knobs, card, cost)
 
     def _scaled(self, time: StepTime, knobs: Knobs, card: Card, mode: str) -> StepTime:
         """The time as measured steps of the workload on the card scale it."""
@@ -220,20 +232,23 @@ class Timer:
             scale=scale,
         )
 
-    def _timed(self, step: StepWork, batch_size: int, knobs: Knobs, card: Card, conv_cost: float) -> StepTime:
+    def _clocked(self, step: StepWork, knobs: Knobs, card: Card, conv_cost: float) -> ClockedStep:
         costs = self.costs(card, knobs)
         clock = clocked(
             step.calls, step.in_backward, costs, host_waits=step.host_waits, convolution_cost=conv_cost
         )
+        return ClockedStep(step=step, clock=clock, costs=costs, conv_cost=conv_cost)
+
+    def _timed(self, found: ClockedStep, batch_size: int, knobs: Knobs) -> StepTime:
         family, _ = split_conv_algo(knobs.conv_algo)
-        seconds = step_seconds(step, clock)
+        seconds = step_seconds(found.step, found.clock)
         return StepTime(
             likely_seconds=seconds,
             unscaled_seconds=seconds,
-            model=costs.constants.digest,
+            model=found.costs.constants.digest,
             samples=batch_size * knobs.num_passes(batch_size),
             confidence=self._residuals.of(
-                clock, costs.speeds, conv_algo="" if family in _CUDNN_CHOOSES else family
+                found.clock, found.costs.speeds, conv_algo="" if family in _CUDNN_CHOOSES else family
             ),
         )
 
@@ -268,6 +283,12 @@ class Timer:
             speeds = speeds_of(properties_for(card.architecture, card.name))
             self._costs[key] = Costs(speeds, constants(), allow_tf32=allow_tf32, conv_tf32=conv_tf32)
         return self._costs[key]
+
+
+def _conv_cost(knobs: Knobs, conv_cost: Callable[[], float | None]) -> float | None:
+    """The time of convolutions over that of cuDNN's choice; None where it is not known."""
+    cost = 1.0 if knobs.conv_algo in _CUDNN_CHOOSES else conv_cost()
+    return None if cost is None or math.isinf(cost) else cost
 
 
 def _flags(knobs: Knobs) -> tuple[bool, bool]:

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 
 from autofit.errors import BudgetError, ExitCode
 from autofit.events import EventSink, Progress, ignore
+from autofit.explain.timing import StepSeconds
 from autofit.hardware.budget import budget_among
 from autofit.hardware.card import card_named
 from autofit.hardware.gpus import Gpu, oldest_first
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate, Interval
 from autofit.predict.predictor import Predictor
-from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice, Adviser
 from autofit.questions.check import Answer
 from autofit.questions.levers import Lever, levers

@@ -11,13 +11,13 @@ from typing import Any
 from autofit.dispatch.base import Devices
 from autofit.errors import ExitCode
 from autofit.events import EventSink, ignore
+from autofit.explain.timing import StepSeconds
 from autofit.hardware import gpus
 from autofit.hardware.budget import Budget
 from autofit.predict.confidence import Calibration
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval, RankEstimate, WorkspaceSpan
 from autofit.predict.predictor import Predictor
-from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice, Adviser
 from autofit.settings.goals import Risk
 from autofit.settings.target import among_ranks_of_script, resolve_target

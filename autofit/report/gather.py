@@ -10,6 +10,8 @@ from typing import Any
 from autofit.errors import WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
 from autofit.explain.profile import Profile, peak_position, phase_of
+from autofit.explain.timing import StepSeconds
+from autofit.explain.views.device_time import class_times, module_times
 from autofit.explain.views.filters import Filters
 from autofit.explain.views.scopes import scope_view
 from autofit.explain.views.timeline import timeline
@@ -22,9 +24,9 @@ from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor
 from autofit.questions.what_if import WhatIf
 from autofit.report.answer import answer_in_words
-from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, SizeMap
+from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, SizeMap, Times
 from autofit.report.html.tables import breakdown_table, frontier_table, parallels_table
-from autofit.report.words import assumptions, evidence_phrase, rate
+from autofit.report.words import assumptions, evidence_phrase, rate, span_of_seconds
 from autofit.settings.goals import Risk
 from autofit.settings.words import configuration
 from autofit.tuning.result import TuneResult
@@ -121,6 +123,7 @@ def report_on_estimate(
                 allocated_bytes=estimate.peak_allocated_bytes,
                 reserved_bytes=estimate.peak_reserved_bytes,
                 context_bytes=estimate.context_bytes,
+                seconds=estimate.step_seconds,
             )
         ),
         budget_bytes=None if budget is None else budget.usable_bytes,
@@ -159,6 +162,7 @@ def report_on_profile(profile: Profile) -> Content:
                 allocated_bytes=allocated,
                 reserved_bytes=reserved,
                 context_bytes=profile.context_bytes,
+                seconds=None if profile.timing is None else profile.timing.seconds,
             )
         ),
         budget_bytes=None if budget is None else budget.usable_bytes,
@@ -200,8 +204,21 @@ def _of_profile(profile: Profile | None, reserved_bytes: int = 0) -> dict[str, A
             Node(path="", own_bytes=root.own.peak_bytes),
             *(Node(path=row.name, own_bytes=row.own.peak_bytes) for row in modules),
         ),
+        "times": _times(profile),
         "workspaces": layer_workspaces(profile),
     }
+
+
+def _times(profile: Profile) -> Times | None:
+    timing = profile.timing
+    if timing is None or not timing.calls:
+        return None
+    return Times(
+        timing=timing,
+        note=profile.time_note,
+        classes=class_times(timing),
+        modules=module_times(profile),
+    )
 
 
 # ── curves ──────────────────────────────────────────────────────────────────────────────────────
@@ -355,6 +372,7 @@ def _facts_of_configuration(
     allocated_bytes: int,
     reserved_bytes: int,
     context_bytes: int,
+    seconds: StepSeconds | None = None,
 ) -> Iterator[Fact]:
     yield setting
     for name, num_bytes, note in (
@@ -363,6 +381,9 @@ def _facts_of_configuration(
         ("device peak", reserved_bytes + context_bytes, f"what {shown_by(architecture)} would show"),
     ):
         yield Fact(name=name, value=format_bytes(num_bytes), note=note)
+    if seconds is not None:
+        likely, spread = span_of_seconds(seconds).removesuffix(")").split(" (")
+        yield Fact(name="step time", value=likely, note=f"{spread} with 95% confidence")
 
 
 def _in_words(estimate: Estimate, budget: Budget | None) -> Iterator[str]:

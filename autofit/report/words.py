@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autofit.explain.timing import StepSeconds
 from autofit.hardware.gpus import oldest_first
 from autofit.predict.estimate import Estimate, RankEstimate
-from autofit.predict.step_times import StepSeconds
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autofit.explain.timing import StepSeconds
 from autofit.predict.estimate import Estimate, Interval, WorkspaceSpan
-from autofit.predict.step_times import StepSeconds
 from autofit.search.choice import RecommendedBy
 from autofit.settings.goals import Risk
 from workers.knobs import Knobs

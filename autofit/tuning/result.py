@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
+from autofit.explain.timing import StepSeconds
 from autofit.hardware.budget import Budget
 from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.estimate import AssumedSize, Estimate, Unknown
-from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice
 from autofit.questions.late_failure import LengthsAnswer
 from autofit.search.choice import Knee

@@ -33,7 +33,7 @@ from autofit.settings.workloads import refer
 from autofit.study.journal import open_journal
 from autofit.tuning.result import TuneResult
 from tests.autofit.cli.conftest import answer
-from tests.autofit.explain.toy import PROFILE
+from tests.autofit.explain.toy import TIMED
 from tests.fuzz import hostile
 from workers.protocol import Heartbeat, TrialOutcome
 from workers.trace import Trace
@@ -202,7 +202,7 @@ def _populate(folder: Path) -> None:
 
 @functools.cache
 def _profile_document() -> Any:
-    return json.loads(gzip.decompress(PROFILE.to_bytes()))
+    return json.loads(gzip.decompress(TIMED.to_bytes()))
 
 
 def make_profile(random: Random) -> bytes:
@@ -212,7 +212,7 @@ def make_profile(random: Random) -> bytes:
         text = hostile.json_text(hostile.document(_profile_document(), random), random)
         return gzip.compress(text, 1)
     if kind < 0.95:
-        return hostile.damaged(PROFILE.to_bytes(), random)
+        return hostile.damaged(TIMED.to_bytes(), random)
     if kind < 0.98:
         text = (
             _long_profile(random) if random.random() < 0.3 else hostile.monotonous(random, hostile.MOST_BYTES)
@@ -380,7 +380,7 @@ def read_answer(data: bytes, folder: Path) -> None:
 
 @functools.cache
 def _outcome_document() -> Any:
-    return json.loads(dataclasses.replace(answer().trials[0], trace_json=PROFILE.trace.to_json()).to_json())
+    return json.loads(dataclasses.replace(answer().trials[0], trace_json=TIMED.trace.to_json()).to_json())
 
 
 def read_outcome(data: bytes, _folder: Path) -> None:

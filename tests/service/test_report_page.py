@@ -76,7 +76,7 @@ def test_the_answer_is_read_from_the_page_and_every_figure_is_drawn(
         f"('{_MARKS}') !== null)"
     )
     num_figures = browser.run("return document.querySelectorAll('.figure').length")
-    assert num_figures == {"tune": 4, "estimate": 5}[name]
+    assert num_figures == {"tune": 4, "estimate": 7}[name]
     browser.require_quiet()
 
 

@@ -1,4 +1,4 @@
-"""`autofit profile`: where the memory of one configuration goes."""
+"""`autofit profile`: where the memory and the time of one configuration go."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from autofit import paths
 from autofit.cli.backend import Backend
 from autofit.cli.commands.profile_views import EXPORTS, VIEWS
 from autofit.cli.interruption import print_document
-from autofit.cli.options.shared import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, SCRIPT, combined
+from autofit.cli.options.shared import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, SCRIPT, combined, one_of
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, read_profile
-from autofit.explain.views.filters import CATEGORIES, ORDERS, SELECTABLE, Filters, parse_filters
+from autofit.explain.views.filters import CATEGORIES, ORDERS, SECONDS, SELECTABLE, Filters, parse_filters
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
 from workers.process.garbage import without_collections
@@ -40,7 +40,10 @@ _VIEW = combined(
 _REGEX: dict[str, Any] = {"multiple": True, "metavar": "REGEX"}
 _FILTERS = combined(
     click.option("--select", metavar="A,B,…", help=f"Columns: {', '.join(SELECTABLE)}.  [default: all]"),
-    click.option("--order-by", metavar="|".join(ORDERS), help="Largest first.  [default: bytes]"),
+    click.option(
+        "--order-by", metavar="|".join(ORDERS), shell_complete=one_of(ORDERS),
+        help=f"Largest first; {SECONDS} are of the predicted step, a timeline along them.  [default: bytes]",
+    ),
     click.option("--min-bytes", metavar="SIZE", help="Hide what asks for less; in a tree with all below it."),
     click.option("--max-depth", type=click.IntRange(min=0), metavar="N", help="Depth of a tree."),
     click.option("--start-name-regex", **_REGEX, help="Start a tree at nodes of matching names. Repeatable."),
@@ -97,11 +100,12 @@ def profile(
     as_json: bool,
     **given: Any,
 ) -> None:
-    """Show where the memory of one configuration goes.
+    """Show where the memory and the time of one configuration go.
 
-    No GPU is needed. Bytes are what the allocations of one step asked for, and what earlier ones that are
-    alive at its peak asked for, such as parameters. Bytes at the peak belong to the blocks that are alive
-    when the step first reaches it: over all rows they add up to what is allocated then.
+    No GPU is needed. Times are predicted for a named card, in seconds where real runs are behind them and
+    else as shares of the step. Bytes are what the allocations of one step asked for, and what earlier ones
+    that are alive at its peak asked for, such as parameters. Bytes at the peak belong to the blocks that are
+    alive when the step first reaches it: over all rows they add up to what is allocated then.
     """
     outputs = {name: path for name in EXPORTS if (path := given.pop(name.replace("-", "_"))) is not None}
     if show_all and top is not None:

@@ -105,7 +105,9 @@ VIEWS: dict[str, ViewKind] = {
     "code": ViewKind(help="the tree of your lines", make=code_view, show=_show_rows),
     "tensors": ViewKind(help="every allocation by itself", make=tensor_view, show=_show_rows),
     "timeline": ViewKind(
-        help="memory over all steps, unless --step names one", make=timeline_view, show=_show_timeline
+        help="memory over all steps, unless --step names one or it is by seconds",
+        make=timeline_view,
+        show=_show_timeline,
     ),
     "plan": ViewKind(
         help="what the last step would need if its graph were known in advance",
@@ -118,7 +120,8 @@ VIEWS: dict[str, ViewKind] = {
 EXPORTS: dict[str, Export] = {
     "save": Export(help="the profile itself, for `--trace`", make=_saved),
     "chrome-trace": Export(
-        help="the timeline for Perfetto and chrome://tracing, gzipped if it ends in .gz", make=_chrome_trace
+        help="host, kernels and memory for Perfetto and chrome://tracing, gzipped if it ends in .gz",
+        make=_chrome_trace,
     ),
     "snapshot": Export(
         help="a memory snapshot for torch.cuda._memory_viz and pytorch.org/memory_viz, taken at the end "

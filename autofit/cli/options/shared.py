@@ -54,7 +54,7 @@ def setting(
         metavar=metavar or option.metavar or "|".join(option.choices),
         help=help_text,
         callback=callback,
-        shell_complete=complete or (_one_of(option.choices) if option.choices else None),
+        shell_complete=complete or (one_of(option.choices) if option.choices else None),
     )
 
 
@@ -98,7 +98,9 @@ def combined(*decorators: Decorator) -> Decorator:
     return decorate
 
 
-def _one_of(values: Iterable[str]) -> _Completer:
+def one_of(values: Iterable[str]) -> _Completer:
+    """What completes an option that takes some words."""
+
     def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(value) for value in values if value.startswith(incomplete)]
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from autofit.cli.text.output import Justify, exact, headed, print_whole, stdout, styled
-from autofit.explain.profile import Profile
+from autofit.explain.profile import Profile, timed_step
 from autofit.explain.sizes import Sizes
-from autofit.explain.views.filters import Filters
+from autofit.explain.timing import Timing
+from autofit.explain.views.filters import SECONDS, Filters
 from autofit.explain.views.ops import OperatorRow
 from autofit.explain.views.selection import Selection
 from autofit.explain.views.tensors import TensorRow
 from autofit.explain.views.tree import TreeRow
-from autofit.explain.views.view import View
+from autofit.explain.views.view import TIMED_KINDS, View
+from autofit.report.words import seconds_in_words, span_of_seconds
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
 
@@ -22,10 +27,10 @@ _Column = tuple[str, Justify]
 def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filters: Filters) -> None:
     """Prints what the view is of, its rows, and how many there are beside those shown."""
     print_configuration(view.selection.profile)
-    columns, cells = _LAYOUTS[view.kind]
-    table = headed(*columns(filters.select))
+    groups = list(_shown(view, filters))
+    table = headed(*itertools.chain.from_iterable(group.columns for group in groups))
     for row in view.rows:
-        table.add_row(*cells(row, filters.select))
+        table.add_row(*itertools.chain.from_iterable(group.cells(row) for group in groups))
     for column in table.columns:
         column.no_wrap = True
     print_whole(table)
@@ -34,6 +39,21 @@ def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filter
     console.print()
     for line in _sums(view.total, view.selection):
         console.print(f"  {line}", soft_wrap=True)
+    if view.kind in TIMED_KINDS:
+        for line in about_times(view.selection.profile, view.selection.timing, view.selection.time_note):
+            console.print(f"  {line}", soft_wrap=True)
+
+
+def about_times(profile: Profile, timing: Timing | None, note: str) -> Iterator[str]:
+    """What the times of a view are, or why there are none or no seconds."""
+    if timing is not None:
+        step = f"step {timed_step(profile)}"
+        waits = f"of which the device waits {timing.waiting_share:.1%} for the host"
+        if timing.seconds is None:
+            yield f"shares of time are of {step}, {waits}"
+        else:
+            yield f"{step} is predicted to take {span_of_seconds(timing.seconds)}, {waits}"
+    yield note
 
 
 def print_configuration(profile: Profile) -> None:
@@ -68,73 +88,127 @@ def _sums(total: Sizes, selection: Selection) -> Iterator[str]:
 # ── columns ─────────────────────────────────────────────────────────────────────────────────────
 
 
-def _operator_columns(select: Container[str]) -> Iterator[_Column]:
-    yield from (("operator", "left"), ("phase", "left"))
-    if "bytes" in select:
-        yield from (("requested", "right"), ("this and below", "right"), ("share", "right"))
-    if "count" in select:
-        yield "count", "right"
-    if "peak-bytes" in select:
-        yield "at the peak", "right"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Columns that `--select` takes or leaves together.
+
+    Attributes:
+        cells: a row's, one for each of `columns`.
+    """
+
+    columns: tuple[_Column, ...]
+    cells: Callable[[Any], Iterable[str]]
 
 
-def _operator_cells(row: OperatorRow, select: Container[str]) -> Iterator[str]:
-    yield from (row.name, row.phase)
-    if "bytes" in select:
-        yield format_bytes(row.sizes.requested_bytes)
-        yield from (f"{part:.2%}" for part in (row.cumulative_share, row.share))
-    if "count" in select:
-        yield f"{row.sizes.count:,}"
-    if "peak-bytes" in select:
-        yield _or_dash(row.sizes.peak_bytes)
+def _shown(view: View[Any], filters: Filters) -> Iterator[_Group]:
+    """The groups of a view's columns: names, what was selected, and what else there is of a row."""
+    first, groups, last = _LAYOUTS[view.kind](view.selection.timing)
+    names = [name for name in ("bytes", "count", "peak-bytes", SECONDS) if name in groups]
+    if filters.order_by == SECONDS:
+        names.sort(key=lambda name: name != SECONDS)
+    yield first
+    yield from (groups[name] for name in names if name in filters.select)
+    yield last
 
 
-def _tree_columns(select: Container[str]) -> Iterator[_Column]:
-    yield "node", "left"
-    if "bytes" in select:
-        yield from (("requested: own", "right"), ("with all below", "right"))
-    if "count" in select:
-        yield "count", "right"
-    if "peak-bytes" in select:
-        yield from (("at the peak: own", "right"), ("with all below", "right"))
+_Layout = tuple[_Group, dict[str, _Group], _Group]
+_NOTHING = _Group(columns=(), cells=lambda _: ())
 
 
-def _tree_cells(row: TreeRow, select: Container[str]) -> Iterator[str]:
-    yield "  " * row.depth + _without_folders(row.name)
-    if "bytes" in select:
-        yield from (_or_dash(row.own.requested_bytes), format_bytes(row.sizes.requested_bytes))
-    if "count" in select:
-        yield f"{row.sizes.count:,}"
-    if "peak-bytes" in select:
-        yield from (_or_dash(row.own.peak_bytes), _or_dash(row.sizes.peak_bytes))
+def _operators(timing: Timing | None) -> _Layout:
+    names = _Group(columns=(("operator", "left"), ("phase", "left")), cells=lambda row: (row.name, row.phase))
+    groups = {
+        "bytes": _Group(
+            columns=(("requested", "right"), ("this and below", "right"), ("share", "right")),
+            cells=lambda row: (
+                _or_dash(row.sizes.requested_bytes),
+                f"{row.cumulative_share:.2%}",
+                f"{row.share:.2%}",
+            ),
+        ),
+        "count": _Group(columns=(("count", "right"),), cells=lambda row: (f"{row.sizes.count:,}",)),
+        "peak-bytes": _Group(
+            columns=(("at the peak", "right"),), cells=lambda row: (_or_dash(row.sizes.peak_bytes),)
+        ),
+    }
+    if timing is not None:
+        groups[SECONDS] = _Group(
+            columns=(*_if_stated(timing, "time"), ("of the step", "right")),
+            cells=lambda row: _times(timing, row.sizes),
+        )
+    return names, groups, _NOTHING
 
 
-def _tensor_columns(select: Container[str]) -> Iterator[_Column]:
-    yield from (("tensor", "left"), ("shape", "left"), ("elements", "right"), ("bytes each", "right"))
-    if "bytes" in select:
-        yield "bytes", "right"
-    if "peak-bytes" in select:
-        yield "at the peak", "right"
-    yield from (("holds", "left"), ("bound to", "left"), ("made in", "left"), ("freed in", "left"))
+def _trees(timing: Timing | None) -> _Layout:
+    names = _Group(
+        columns=(("node", "left"),), cells=lambda row: ("  " * row.depth + _without_folders(row.name),)
+    )
+    groups = {
+        "bytes": _Group(
+            columns=(("requested: own", "right"), ("with all below", "right")),
+            cells=lambda row: (_or_dash(row.own.requested_bytes), _or_dash(row.sizes.requested_bytes)),
+        ),
+        "count": _Group(columns=(("count", "right"),), cells=lambda row: (f"{row.sizes.count:,}",)),
+        "peak-bytes": _Group(
+            columns=(("at the peak: own", "right"), ("with all below", "right")),
+            cells=lambda row: (_or_dash(row.own.peak_bytes), _or_dash(row.sizes.peak_bytes)),
+        ),
+    }
+    if timing is not None and timing.seconds is None:
+        groups[SECONDS] = _Group(
+            columns=(("of the step: own", "right"), ("with all below", "right")),
+            cells=lambda row: (*_times(timing, row.own), *_times(timing, row.sizes)),
+        )
+    elif timing is not None:
+        groups[SECONDS] = _Group(
+            columns=(("time: own", "right"), ("with all below", "right"), ("of the step", "right")),
+            cells=lambda row: (_times(timing, row.own)[0], *_times(timing, row.sizes)),
+        )
+    return names, groups, _NOTHING
 
 
-def _tensor_cells(row: TensorRow, select: Container[str]) -> Iterator[str]:
-    yield row.name
-    yield str(list(row.shape)) if row.dtype else "–"
-    yield from (f"{row.num_elements}", f"{row.element_bytes}")
-    if "bytes" in select:
-        yield format_bytes(row.sizes.requested_bytes)
-    if "peak-bytes" in select:
-        yield _or_dash(row.sizes.peak_bytes)
-    yield from (row.category.replace("_", " "), row.variable, row.born, row.freed)
+def _tensors(_timing: Timing | None) -> _Layout:
+    first = _Group(
+        columns=(("tensor", "left"), ("shape", "left"), ("elements", "right"), ("bytes each", "right")),
+        cells=lambda row: (
+            row.name,
+            str(list(row.shape)) if row.dtype else "–",
+            f"{row.num_elements}",
+            f"{row.element_bytes}",
+        ),
+    )
+    last = _Group(
+        columns=(("holds", "left"), ("bound to", "left"), ("made in", "left"), ("freed in", "left")),
+        cells=lambda row: (row.category.replace("_", " "), row.variable, row.born, row.freed),
+    )
+    groups = {
+        "bytes": _Group(
+            columns=(("bytes", "right"),), cells=lambda row: (format_bytes(row.sizes.requested_bytes),)
+        ),
+        "peak-bytes": _Group(
+            columns=(("at the peak", "right"),), cells=lambda row: (_or_dash(row.sizes.peak_bytes),)
+        ),
+    }
+    return first, groups, last
 
 
-_LAYOUTS: dict[str, tuple[Callable[..., Iterator[_Column]], Callable[..., Iterator[str]]]] = {
-    "ops": (_operator_columns, _operator_cells),
-    "scopes": (_tree_columns, _tree_cells),
-    "code": (_tree_columns, _tree_cells),
-    "tensors": (_tensor_columns, _tensor_cells),
+_LAYOUTS: dict[str, Callable[[Timing | None], _Layout]] = {
+    "ops": _operators,
+    "scopes": _trees,
+    "code": _trees,
+    "tensors": _tensors,
 }
+
+
+def _if_stated(timing: Timing, title: str) -> tuple[_Column, ...]:
+    return () if timing.seconds is None else ((title, "right"),)
+
+
+def _times(timing: Timing, sizes: Sizes) -> tuple[str, ...]:
+    """Seconds, where they are said, and the share of the step."""
+    seconds, share = timing.seconds_of(sizes.step_share), sizes.step_share
+    stated = () if seconds is None else (seconds_in_words(seconds) if share else "–",)
+    return *stated, f"{share:.1%}" if share else "–"
 
 
 def _or_dash(num_bytes: int) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from autofit.cli.text.output import exact, headed, print_whole, stdout, styled
-from autofit.cli.text.profile import print_configuration, print_number_hidden
+from autofit.cli.text.output import Justify, exact, headed, print_whole, stdout, styled
+from autofit.cli.text.profile import about_times, print_configuration, print_number_hidden
+from autofit.explain.timing import Timing
 from autofit.explain.views.timeline import Lane, Moment, TimelineView
+from autofit.report.words import seconds_in_words
 from autofit.units import format_bytes
 
 _HEIGHT = 12
@@ -31,7 +33,7 @@ def print_timeline(view: TimelineView, num_phases: int | None) -> None:
         for line in chart(lane):
             console.print(f"  {line}", soft_wrap=True)
         console.print()
-        _print_phases(lane, num_phases)
+        _print_phases(lane, view.timing, num_phases)
         console.print()
         for line in _sums(lane, view):
             console.print(f"  {line}", soft_wrap=True)
@@ -48,7 +50,8 @@ def chart(lane: Lane) -> Iterator[str]:
     yield f"{margin} └{'─' * len(lane.moments)}"
     yield f"{margin}  {_names([_step_name(moment) for moment in lane.moments])}".rstrip()
     yield f"{margin}  {_names([moment.phase.name for moment in lane.moments])}".rstrip()
-    yield f"{margin}  {_at(lane.moments.index(lane.peak), len(lane.moments))}"
+    peak = next(i for i, moment in enumerate(lane.moments) if moment.position == lane.peak.position)
+    yield f"{margin}  {_at(peak, len(lane.moments))}"
 
 
 def _cell(moment: Moment, row: int, top_bytes: int) -> str:
@@ -77,14 +80,14 @@ def _at(column: int, num_columns: int) -> str:
     return f"{' ' * column}▲ peak"
 
 
-def _print_phases(lane: Lane, num_phases: int | None) -> None:
+def _print_phases(lane: Lane, timing: Timing | None, num_phases: int | None) -> None:
     highest = sorted(lane.phase_peaks, key=lambda moment: -moment.allocated_bytes)[:num_phases]
     shown = sorted(highest, key=lambda moment: moment.position)
     categories = [c for c in lane.peak.categories if any(moment.categories[c] for moment in shown)]
     names = [category.value.replace("_", " ") for category in categories]
     table = headed(
         ("phase", "left"),
-        ("after events", "right"),
+        *_axis_columns(timing),
         ("allocated peak", "right"),
         ("reserved", "right"),
         *((name, "right") for name in names),
@@ -93,7 +96,7 @@ def _print_phases(lane: Lane, num_phases: int | None) -> None:
         name = moment.phase.label
         table.add_row(
             f"{name} ▲" if moment == lane.peak else name,
-            f"{moment.position:,}",
+            *((f"{moment.position:,}",) if timing is None else _times(lane, moment, timing)),
             format_bytes(moment.allocated_bytes),
             format_bytes(moment.reserved_bytes),
             *(format_bytes(moment.categories[c]) if moment.categories[c] else "–" for c in categories),
@@ -104,14 +107,31 @@ def _print_phases(lane: Lane, num_phases: int | None) -> None:
     print_number_hidden(len(lane.phase_peaks) - len(shown))
 
 
+def _axis_columns(timing: Timing | None) -> tuple[tuple[str, Justify], ...]:
+    if timing is None:
+        return (("after events", "right"),)
+    of_step = " of the step" if timing.seconds is None else ""
+    return (f"peak at{of_step}", "right"), (f"device works{of_step}", "right")
+
+
+def _times(lane: Lane, moment: Moment, timing: Timing) -> Iterator[str]:
+    """When a phase has its peak, and what its operators take on the device; seconds where they are said."""
+    for share in (moment.step_share or 0.0, lane.phase_shares[lane.phase_peaks.index(moment)]):
+        seconds = timing.seconds_of(share)
+        yield f"{share:.1%}" if seconds is None else seconds_in_words(seconds)
+
+
 def _sums(lane: Lane, view: TimelineView) -> Iterator[str]:
     profile, peak = view.profile, lane.peak
     num_events = len(profile.trace.events)
     yield (
         f"▲ allocated peak {format_bytes(peak.allocated_bytes)} ({exact(peak.allocated_bytes)}): "
-        f"{peak.phase.label}, after {peak.position:,} of {num_events:,} events; a profile records no times"
+        f"{peak.phase.label}, after {peak.position:,} of {num_events:,} events; from left to right is "
+        f"{'their order' if view.timing is None else 'time, as the device comes to them'}"
     )
     yield (
         f"on {profile.card}: reserved peak {format_bytes(lane.peak_reserved_bytes)} "
         f"({exact(lane.peak_reserved_bytes)})"
     )
+    if view.timing is not None:
+        yield from about_times(profile, view.timing, profile.time_note)

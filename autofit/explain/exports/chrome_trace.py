@@ -1,30 +1,45 @@
 """A profile as a Chrome trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 The fields are those of the "Trace Event Format": counters (`C`) of what is allocated and reserved,
-complete slices (`X`) of phases, modules and operators, an instant (`i`) at the peak, names (`M`).
-A profile has no time in it: one memory event takes one microsecond of the trace.
+complete slices (`X`) of phases, modules, operators and kernels, an instant (`i`) at the peak, names (`M`).
+`ts` and `dur` are microseconds, with digits down to a nanosecond.
+
+The step whose time is predicted has a lane for what the host launches, one for the device's kernels, and the
+memory as the host allocates it, all on one axis of time. Where seconds are not sure enough to be said, the
+step is drawn one second long, and only proportions mean anything. A step without a predicted time is drawn in
+the order of its memory events, each a microsecond.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autofit.explain.profile import Phase, Profile
+from autofit.explain.profile import Phase, Profile, timed_step
+from autofit.explain.timing import EventClock, Timing
 from autofit.explain.views.selection import phases_of
 from autofit.explain.views.timeline import Course, course_of
 from autofit.units import format_bytes
+from workers.predict.time.kernels import KernelClass
 from workers.trace import Category
 
-TIME_UNIT = "one microsecond stands for one memory event: a profile records their order, not their time"
+EVENTS_UNIT = "one microsecond stands for one memory event: the order of events is known, not their time"
+SECONDS_UNIT = "microseconds of the likely step, predicted"
+SHARES_UNIT = (
+    "relative: the step is drawn one second long, whatever it takes, so that one microsecond stands for a "
+    "millionth of it"
+)
 
-_PHASES, _MODULES = 1, 2  # threads of a device's process
+_PHASES, _MODULES, _KERNELS = 1, 2, 3  # threads of a device's process
+_MICROSECONDS = 1_000_000
 
 Event = dict[str, Any]
-_Run = tuple[int, int, str, str]
+_Axis = Callable[[int], float]
 
 
 def chrome_trace(
@@ -33,31 +48,42 @@ def chrome_trace(
     """The document, in the format's form with an object at its top.
 
     Args:
-        step: the one to show, 0 being the building of the model; all if None.
+        step: the one to show, 0 being the building of the model; if None the one with a predicted time, or
+            all if none has.
         categories: those that get a counter; all if empty.
 
     Raises:
         UsageError: the profile has no such step.
     """
+    timed = timed_step(profile)
+    timing = profile.timing if step in (None, timed) else None
     course = course_of(profile)
-    called = {call.position for call in profile.trace.calls}
-    shown = [phase for phase in phases_of(profile, step) if phase.start < phase.stop]
+    phases = phases_of(profile, step if timing is None else timed)
+    shown = [phase for phase in phases if phase.start < phase.stop]
     wanted = [category for category in course.categories if not categories or category in categories]
     events: list[Event] = []
     for process, device in enumerate(profile.devices, 1):
-        events += _names(profile, process, device)
+        events += _names(profile, process, device, timing)
+        if timing is None:
+            events += _in_order(profile, course, shown, process)
+            axis: _Axis = int
+        else:
+            lanes = TimedLanes(timing, course, phases, process)
+            events += lanes.slices()
+            axis = lanes.of_event
         if shown:
-            events.append(_peak(course, shown, process))
-        for phase in shown:
-            events.append(_slice(process, phase.label, "phase", (phase.start, phase.stop)))
-            events += _nested_slices(_runs(profile, phase, called), course, process)
-        events += _counters(course, shown, wanted, process)
+            events.append(_peak(course, shown, axis, process))
+        events += _counters(course, shown, wanted, axis, process)
     trace = profile.trace
     return {
         "traceEvents": events,
-        "displayTimeUnit": "ms",
+        "displayTimeUnit": "ms" if timing is None else "ns",  # with ms, viewers may round nanoseconds
         "otherData": {
-            "time_unit": TIME_UNIT,
+            "time_unit": _time_unit(timing),
+            "time_note": profile.time_note,
+            "step_seconds": None
+            if timing is None or timing.seconds is None
+            else dataclasses.asdict(timing.seconds),
             "workload": trace.workload,
             "batch_size": trace.batch_size,
             "mode": trace.mode,
@@ -76,11 +102,25 @@ def encode_chrome_trace(document: dict[str, Any], path: Path) -> bytes:
     return gzip.compress(text, compresslevel=4, mtime=0) if path.suffix == ".gz" else text
 
 
-def _names(profile: Profile, process: int, device: str) -> Iterator[Event]:
+def _time_unit(timing: Timing | None) -> str:
+    if timing is None:
+        return EVENTS_UNIT
+    return SHARES_UNIT if timing.seconds is None else SECONDS_UNIT
+
+
+def _names(profile: Profile, process: int, device: str, timing: Timing | None) -> Iterator[Event]:
     trace = profile.trace
+    is_relative = timing is not None and timing.seconds is None
     title = f"{device}: {trace.workload} at batch {trace.batch_size} on {profile.card}, predicted"
-    yield _name(process, 0, "process_name", name=title)
-    for thread, name in ((_PHASES, "phases"), (_MODULES, "modules and operators")):
+    yield _name(process, 0, "process_name", name=f"{title}, time is relative" if is_relative else title)
+    threads = {_PHASES: "phases", _MODULES: "modules and operators"}
+    if timing is not None:
+        threads = {
+            _PHASES: "host: phases",
+            _MODULES: "host: launches of modules and operators",
+            _KERNELS: "device: kernels",
+        }
+    for thread, name in threads.items():
         yield _name(process, thread, "thread_name", name=name)
         yield _name(process, thread, "thread_sort_index", sort_index=thread)
 
@@ -89,63 +129,94 @@ def _name(process: int, thread: int, kind: str, **args: object) -> Event:
     return {"ph": "M", "ts": 0, "pid": process, "tid": thread, "name": kind, "args": args}
 
 
-def _peak(course: Course, shown: list[Phase], process: int) -> Event:
+def _peak(course: Course, shown: list[Phase], axis: _Axis, process: int) -> Event:
     index = max((i for p in shown for i in range(p.start, p.stop)), key=course.allocated.__getitem__)
     num_bytes = course.allocated[index]
     name = f"peak: {format_bytes(num_bytes)} allocated"
     args = {"allocated": num_bytes, "reserved": course.reserved[index]}
-    return {"ph": "i", "s": "p", "ts": index, "pid": process, "tid": _PHASES, "name": name, "args": args}
+    return {
+        "ph": "i",
+        "s": "p",
+        "ts": axis(index),
+        "pid": process,
+        "tid": _PHASES,
+        "name": name,
+        "args": args,
+    }
 
 
-def _slice(process: int, name: str, kind: str, span: tuple[int, int], **args: object) -> Event:
+# ── slices ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """An operator on the axis."""
+
+    start: float
+    stop: float
+    module: str
+    operator: str
+    allocated_change_bytes: int
+
+
+def _slice(
+    process: int, thread: int, name: str, kind: str, span: tuple[float, float], **args: object
+) -> Event:
     start, stop = span
     return {
         "ph": "X",
         "ts": start,
-        "dur": stop - start,
+        "dur": round(stop - start, 3),
         "pid": process,
-        "tid": _PHASES if kind == "phase" else _MODULES,
+        "tid": thread,
         "name": name,
         "cat": kind,
         "args": args,
     }
 
 
-# ── modules and operators ───────────────────────────────────────────────────────────────────────
-
-
-def _nested_slices(runs: Iterable[_Run], course: Course, process: int) -> Iterator[Event]:
-    """A slice for each run of a module's events, with those of its children and operators in it.
+def _nested_slices(runs: Iterable[_Run], process: int) -> Iterator[Event]:
+    """A slice for each run of a module's operators, with those of its children and operators in it.
 
     Two paths share the slices of what they have in common: `features.0` and `features.3` lie in
     one of `features`.
     """
     open_slices: list[Event] = []
-    for start, stop, module, operator in runs:
-        parts = module.split(".") if module else []
+    for run in runs:
+        parts = run.module.split(".") if run.module else []
         shared = 0
         while shared < min(len(parts), len(open_slices)) and open_slices[shared]["name"] == parts[shared]:
             shared += 1
         del open_slices[shared:]
         for depth in range(shared, len(parts)):
             path = ".".join(parts[: depth + 1])
-            opened = _slice(process, parts[depth], "module", (start, stop), path=path)
+            opened = _slice(process, _MODULES, parts[depth], "module", (run.start, run.stop), path=path)
             open_slices.append(opened)
             yield opened
         for each in open_slices:
-            each["dur"] = stop - each["ts"]
-        before = course.allocated[start - 1] if start else 0
+            each["dur"] = round(run.stop - each["ts"], 3)
         yield _slice(
             process,
-            operator or "outside any operator",
+            _MODULES,
+            run.operator or "outside any operator",
             "operator",
-            (start, stop),
-            path=module,
-            allocated_change_bytes=course.allocated[stop - 1] - before,
+            (run.start, run.stop),
+            path=run.module,
+            allocated_change_bytes=run.allocated_change_bytes,
         )
 
 
-def _runs(profile: Profile, phase: Phase, called: Container[int]) -> Iterator[_Run]:
+# ── in the order of memory events ───────────────────────────────────────────────────────────────
+
+
+def _in_order(profile: Profile, course: Course, shown: Iterable[Phase], process: int) -> Iterator[Event]:
+    called = {call.position for call in profile.trace.calls}
+    for phase in shown:
+        yield _slice(process, _PHASES, phase.label, "phase", (phase.start, phase.stop))
+        yield from _nested_slices(_runs(profile, course, phase, called), process)
+
+
+def _runs(profile: Profile, course: Course, phase: Phase, called: Container[int]) -> Iterator[_Run]:
     """Where each operator's events start and stop, with its module and name.
 
     A free is nobody's, so it belongs to the operator before it. Operators without events of their
@@ -161,16 +232,100 @@ def _runs(profile: Profile, phase: Phase, called: Container[int]) -> Iterator[_R
         allocation = trace.allocations[event]
         if (allocation.module, allocation.operator) != (module, operator) or position in called:
             if start < position:
-                yield start, position, module, operator
+                yield _Run(start, position, module, operator, course.change_bytes(start, position))
             start, module, operator = position, allocation.module, allocation.operator
-    yield start, phase.stop, module, operator
+    yield _Run(start, phase.stop, module, operator, course.change_bytes(start, phase.stop))
+
+
+# ── on the axis of time ─────────────────────────────────────────────────────────────────────────
+
+# Names of colours that the format reserves, by what a kernel is bound by; Perfetto has its own by name.
+_COLORS = {
+    **dict.fromkeys(
+        (KernelClass.MATMUL, KernelClass.ATTENTION, KernelClass.RECURRENT), "thread_state_running"
+    ),
+    KernelClass.CONVOLUTION: "rail_response",
+    KernelClass.GROUPED_CONVOLUTION: "rail_animation",
+    KernelClass.DEPTHWISE_CONVOLUTION: "rail_load",
+    **dict.fromkeys((KernelClass.BATCH_NORM, KernelClass.LAYER_NORM, KernelClass.SOFTMAX), "cq_build_passed"),
+    **dict.fromkeys((KernelClass.ELEMENTWISE, KernelClass.REDUCTION, KernelClass.POOL), "rail_idle"),
+    **dict.fromkeys((KernelClass.COPY, KernelClass.REORDER, KernelClass.TRANSFER), "thread_state_iowait"),
+    KernelClass.INDEX: "thread_state_runnable",
+    KernelClass.OPTIMIZER: "cq_build_attempt_passed",
+}
+_OTHER_COLOR = "grey"
+
+
+class TimedLanes:
+    """The slices of a step with a predicted time, in microseconds, or in millionths where none are said.
+
+    Args:
+        timing: of the step.
+        shown: its phases.
+    """
+
+    def __init__(self, timing: Timing, course: Course, shown: Sequence[Phase], process: int) -> None:
+        self._timing = timing
+        self._course = course
+        self._phases = shown
+        self._process = process
+        seconds = 1.0 if timing.seconds is None else timing.seconds.likely
+        self._unit = seconds * _MICROSECONDS
+        self._clock = EventClock.of_host(timing, shown[0].start, shown[-1].stop)
+
+    def of_event(self, index: int) -> float:
+        """When a memory event is done by the host, by its number."""
+        return self._at(self._clock.of_event(index))
+
+    def slices(self) -> Iterator[Event]:
+        """Phases, the host's launches, the device's kernels."""
+        starts = [self._at(self._clock.at(phase.start)) for phase in self._phases]
+        for phase, start, stop in zip(
+            self._phases, starts, (*starts[1:], self._at(self._clock.end)), strict=True
+        ):
+            if start < stop:
+                yield _slice(self._process, _PHASES, phase.label, "phase", (start, stop))
+        yield from _nested_slices(self._launches(), self._process)
+        yield from self._kernels()
+
+    def _launches(self) -> Iterator[_Run]:
+        calls = self._timing.calls
+        ends = (*(call.position for call in calls[1:]), self._phases[-1].stop)
+        for number, (call, end) in enumerate(zip(calls, ends, strict=True)):
+            start, stop = self._at(self._clock.begin(number)), self._at(call.launched)
+            if start < stop:
+                change_bytes = self._course.change_bytes(call.position, end)
+                yield _Run(start, stop, call.module, call.operator, change_bytes)
+
+    def _kernels(self) -> Iterator[Event]:
+        for call in self._timing.calls:
+            share = call.start
+            for kernel in call.kernels:
+                start, stop = self._at(share), self._at(min(share + kernel.share, call.end))
+                share += kernel.share
+                if start < stop:
+                    event = _slice(
+                        self._process,
+                        _KERNELS,
+                        call.operator,
+                        kernel.kind.value,
+                        (start, stop),
+                        path=call.module,
+                        dtype=kernel.dtype,
+                        flops=kernel.flops,
+                        moved_bytes=kernel.moved_bytes,
+                    )
+                    yield {**event, "cname": _COLORS.get(kernel.kind, _OTHER_COLOR)}
+
+    def _at(self, share: float) -> float:
+        return round(share * self._unit, 3)
 
 
 # ── counters ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _counters(
-    course: Course, shown: Iterable[Phase], categories: Iterable[Category], process: int
+    course: Course, shown: Iterable[Phase], categories: Iterable[Category], axis: _Axis, process: int
 ) -> Iterator[Event]:
     """Where each counter changes, one after the other and each in the order of time."""
     counters = [("allocated", course.allocated), ("reserved", course.reserved)]
@@ -182,4 +337,11 @@ def _counters(
                 if column[position] != last:
                     last = column[position]
                     args = {"bytes": last}
-                    yield {"ph": "C", "ts": position, "pid": process, "tid": 0, "name": name, "args": args}
+                    yield {
+                        "ph": "C",
+                        "ts": axis(position),
+                        "pid": process,
+                        "tid": 0,
+                        "name": name,
+                        "args": args,
+                    }

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from autofit.explain.profile import Profile
+from autofit.explain.profile import Phase, Profile
+from autofit.explain.timing import TimedCall
 from autofit.explain.views.filters import Filters
 from autofit.explain.views.selection import Selection, select
 from autofit.explain.views.tree import Path, TreeRow, tree_view
 from autofit.explain.views.view import View
+from workers.trace import Allocation
 
 
 def code_view(profile: Profile, filters: Filters) -> View[TreeRow]:
-    """A step's allocations by the lines that led to them, outermost first.
+    """A step's allocations and times by the lines that led to them, outermost first.
 
     A node is a line, `file:line:function`; what backward allocates is at the line whose forward pass
     made it necessary. PyTorch's lines and the standard library's are left out unless the filters have
@@ -22,8 +24,9 @@ def code_view(profile: Profile, filters: Filters) -> View[TreeRow]:
         UsageError: there is no such step, or nothing matches.
     """
     selection = select(profile, filters)
-    paths = _paths(selection, with_libraries=filters.with_libraries)
-    return tree_view("code", selection, paths, profile.trace.workload, filters)
+    lines = _Lines(selection, with_libraries=filters.with_libraries)
+    paths = [(lines.of_allocation(number), number) for number in selection.numbers]
+    return tree_view("code", selection, paths, lines.of_calls(), filters)
 
 
 def is_library(line: str) -> bool:
@@ -31,8 +34,39 @@ def is_library(line: str) -> bool:
     return not line.startswith(("/", "./", "<"))
 
 
-def _paths(selection: Selection, *, with_libraries: bool) -> Iterator[tuple[Path, int]]:
-    for number in selection.numbers:
-        stack = selection.profile.trace.allocations[number].stack
-        lines = tuple(line for line in stack if with_libraries or not is_library(line))
-        yield lines or (f"({selection.birth(number).name})",), number
+class _Lines:
+    """The lines that lead to what a view shows, or else a node for its phase."""
+
+    def __init__(self, selection: Selection, *, with_libraries: bool) -> None:
+        self._selection = selection
+        self._trace = selection.profile.trace
+        self._with_libraries = with_libraries
+
+    def of_allocation(self, number: int) -> Path:
+        lines = self._shown(self._trace.allocations[number])
+        return lines or (f"({self._selection.birth(number).name})",)
+
+    def of_calls(self) -> Iterator[tuple[Path, TimedCall]]:
+        """For each operator with a time its lines, or those nearest."""
+        last: dict[tuple[Phase, str | None], Path] = {}
+        for call in self._selection.calls:
+            phase = self._selection.phase_of_call(call)
+            keys = (phase, call.module), (phase, None)
+            own = self._own(call)
+            if own is not None:
+                last.update(dict.fromkeys(keys, own))
+            path = own or next((last[key] for key in keys if key in last), ())
+            yield path or (f"({phase.name})",), call
+
+    def _own(self, call: TimedCall) -> Path | None:
+        """The lines of an operator's first allocation; None where it has none."""
+        events = self._trace.events
+        event = events[call.position] if call.position < len(events) else -1
+        if event < 0:
+            return None
+        allocation = self._trace.allocations[event]
+        is_own = (allocation.operator, allocation.module) == (call.operator, call.module)
+        return self._shown(allocation) if is_own else None
+
+    def _shown(self, allocation: Allocation) -> Path:
+        return tuple(line for line in allocation.stack if self._with_libraries or not is_library(line))

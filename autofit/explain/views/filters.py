@@ -16,8 +16,9 @@ from autofit.explain.sizes import Sized, Sizes
 from autofit.units import parse_bytes
 from workers.trace import Category
 
-ORDERS = ("bytes", "peak-bytes", "count", "name")
-SELECTABLE = ("bytes", "peak-bytes", "count")
+SECONDS = "seconds"
+ORDERS = ("bytes", "peak-bytes", "count", SECONDS, "name")
+SELECTABLE = ("bytes", "peak-bytes", "count", SECONDS)
 CATEGORIES = tuple(category.value.replace("_", "-") for category in Category)
 
 
@@ -97,11 +98,18 @@ class Filters:
             return by_name
         return sorted(by_name, key=lambda item: self.measured(item.sizes), reverse=True)
 
-    def measured(self, sizes: Sizes) -> int:
+    def measured(self, sizes: Sizes) -> float:
         """What sizes are ordered by; by name, which decides only what `top` keeps, requested bytes."""
-        attribute = {"peak-bytes": "peak_bytes", "count": "count"}.get(self.order_by, "requested_bytes")
-        measured: int = getattr(sizes, attribute)
+        attributes = {"peak-bytes": "peak_bytes", "count": "count", SECONDS: "step_share"}
+        measured: float = getattr(sizes, attributes.get(self.order_by, "requested_bytes"))
         return measured
+
+    def require_no_seconds(self, view: str) -> None:
+        """Raises `UsageError` where a view without times is to be ordered by them."""
+        if self.order_by == SECONDS:
+            raise UsageError(
+                f"--order-by {SECONDS}: --view {view} has no times; choose ops, scopes, code or timeline"
+            )
 
     def require_only(self, used: Collection[str], view: str) -> None:
         """Raises `UsageError` where a filter is set that a view has no use for.

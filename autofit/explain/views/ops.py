@@ -1,4 +1,4 @@
-"""Operators: what each type asks for, forward and backward told apart."""
+"""Operators: what each type asks for and how long it takes, forward and backward told apart."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from autofit.explain.profile import Profile
 from autofit.explain.sizes import Sizes
+from autofit.explain.timing import TimedCall
 from autofit.explain.views.filters import Filters
 from autofit.explain.views.selection import select
 from autofit.explain.views.view import View, listed
@@ -33,21 +34,29 @@ class OperatorRow:
 
 
 def operator_view(profile: Profile, filters: Filters) -> View[OperatorRow]:
-    """A step's allocations by operator and phase.
+    """A step's allocations and times by operator and phase.
 
     Raises:
         UsageError: there is no such step, or nothing matches.
     """
     selection = select(profile, filters)
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, str], tuple[list[int], list[TimedCall]]] = {}
     for number in selection.numbers:
-        operator = profile.trace.allocations[number].operator.removeprefix("aten.")
-        groups.setdefault((operator, selection.birth(number).name), []).append(number)
+        key = _shown(profile.trace.allocations[number].operator), selection.birth(number).name
+        groups.setdefault(key, ([], []))[0].append(number)
+    for call in selection.calls:
+        key = _shown(call.operator), selection.phase_of_call(call).name
+        groups.setdefault(key, ([], []))[1].append(call)
     rows = [
-        OperatorRow(name=name, phase=phase, sizes=selection.sizes(numbers))
-        for (name, phase), numbers in groups.items()
+        OperatorRow(name=name, phase=phase, sizes=selection.sizes(*group))
+        for (name, phase), group in groups.items()
     ]
     return listed("ops", selection, list(_with_shares(filters.ordered(rows))), filters)
+
+
+def _shown(operator: str) -> str:
+    """An operator's name without the `aten.` of PyTorch's own."""
+    return operator.removeprefix("aten.")
 
 
 def _with_shares(rows: Sequence[OperatorRow]) -> Iterator[OperatorRow]:

@@ -1,18 +1,18 @@
-"""The module tree: what each module's allocations come to, in forward and in backward."""
+"""The module tree: what each module's allocations and times come to, in forward and in backward."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import functools
 
 from autofit.explain.profile import Profile
 from autofit.explain.views.filters import Filters
-from autofit.explain.views.selection import Selection, select
+from autofit.explain.views.selection import select
 from autofit.explain.views.tree import Path, TreeRow, tree_view
 from autofit.explain.views.view import View
 
 
 def scope_view(profile: Profile, filters: Filters) -> View[TreeRow]:
-    """A step's allocations by the module that made them, or that owns them.
+    """A step's allocations by the module that made them, or that owns them, and its times likewise.
 
     In backward a module has what its forward pass made necessary; its parameters, their gradients and
     their optimizer's state are its own too. What belongs to none, as the batch does, is the root's.
@@ -21,15 +21,14 @@ def scope_view(profile: Profile, filters: Filters) -> View[TreeRow]:
         UsageError: there is no such step, or nothing matches.
     """
     selection = select(profile, filters)
-    return tree_view("scopes", selection, _paths(selection), profile.trace.workload, filters)
+    trace = profile.trace
+    paths = [(_path(trace.allocations[number].module), number) for number in selection.numbers]
+    called = [(_path(call.module), call) for call in selection.calls]
+    return tree_view("scopes", selection, paths, called, filters)
 
 
-def _paths(selection: Selection) -> Iterator[tuple[Path, int]]:
-    """For each allocation the modules around it, each by its whole path."""
-    known: dict[str, Path] = {"": ()}
-    for number in selection.numbers:
-        module = selection.profile.trace.allocations[number].module
-        if module not in known:
-            parts = module.split(".")
-            known[module] = tuple(".".join(parts[:end]) for end in range(1, len(parts) + 1))
-        yield known[module], number
+@functools.lru_cache(maxsize=1 << 14)
+def _path(module: str) -> Path:
+    """The modules around a module and itself, each by its whole path."""
+    parts = module.split(".") if module else []
+    return tuple(".".join(parts[:end]) for end in range(1, len(parts) + 1))

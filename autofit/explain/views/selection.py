@@ -1,4 +1,4 @@
-"""The allocations that a view is made of: those of one step, by category, with what each comes to."""
+"""What a view is made of: the allocations of one step, by category, and its operators with their times."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from autofit.explain.profile import (
     peak_position,
     phase_of,
     phases,
+    timed_step,
 )
 from autofit.explain.sizes import Sizes
-from autofit.explain.views.filters import Filters, NothingMatchesError
+from autofit.explain.timing import TimedCall, Timing
+from autofit.explain.views.filters import SECONDS, Filters, NothingMatchesError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,9 @@ class Selection:
         peak_allocated_bytes: the blocks alive there, of all categories.
         numbers: the allocations, in their order.
         phases: of the whole profile.
+        timing: of the last whole step, whose operators are those of every step; None where there are no
+            times, or none of what is shown.
+        time_note: what the times rest on, or why there are none or no seconds, in a sentence.
     """
 
     profile: Profile
@@ -45,6 +50,17 @@ class Selection:
     lives: Lifetimes
     _starts: tuple[int, ...] = field(repr=False)
     numbers: tuple[int, ...] = ()
+    timing: Timing | None = None
+    time_note: str = ""
+
+    @property
+    def calls(self) -> tuple[TimedCall, ...]:
+        """The operators whose times the view has."""
+        return () if self.timing is None else self.timing.calls
+
+    def phase_of_call(self, call: TimedCall) -> Phase:
+        """The phase in which an operator runs."""
+        return self._phase_at(call.position)
 
     def birth(self, number: int) -> Phase:
         """The phase in which an allocation was made."""
@@ -61,29 +77,41 @@ class Selection:
     def is_at_peak(self, number: int) -> bool:
         return self.lives.births[number] < self.position <= self.lives.deaths[number]
 
-    def sizes(self, numbers: Iterable[int]) -> Sizes:
-        """What some of the allocations come to."""
+    def sizes(self, numbers: Iterable[int], calls: Iterable[TimedCall] = ()) -> Sizes:
+        """What some of the allocations and of the operators come to."""
         requested_bytes = peak_bytes = count = 0
         for number in numbers:
             requested_bytes += self.profile.requested_bytes[number]
             peak_bytes += self.profile.block_bytes[number] if self.is_at_peak(number) else 0
             count += 1
-        return Sizes(requested_bytes=requested_bytes, peak_bytes=peak_bytes, count=count)
+        return Sizes(
+            requested_bytes=requested_bytes,
+            peak_bytes=peak_bytes,
+            count=count,
+            step_share=sum(call.share for call in calls),
+        )
 
     @property
     def total(self) -> Sizes:
-        return self.sizes(self.numbers)
+        return self.sizes(self.numbers, self.calls)
 
 
 def select(profile: Profile, filters: Filters) -> Selection:
     """What the filters choose of a profile: the step with the allocated peak, unless they name one.
 
+    Ordered by times it is the step that has them.
+
     Raises:
-        UsageError: there is no such step or device.
+        UsageError: there is no such step or device, or it is to be ordered by times and has none.
         NothingMatchesError: nothing of the categories is alive in the step.
     """
     devices_of(profile, filters)
-    step = phase_of(profile, peak_position(profile)).step if filters.step is None else filters.step
+    timing, time_note = timing_of(profile, filters)
+    step = filters.step
+    if step is None and filters.order_by == SECONDS:
+        step = timed_step(profile)
+    if step is None:
+        step = phase_of(profile, peak_position(profile)).step
     bounds = phases_of(profile, step)
     found = phases(profile)
     lives = lifetimes(profile)
@@ -97,6 +125,8 @@ def select(profile: Profile, filters: Filters) -> Selection:
         phases=found,
         lives=lives,
         _starts=tuple(phase.start for phase in found),
+        timing=timing,
+        time_note=time_note,
     )
     numbers = tuple(
         number
@@ -107,6 +137,26 @@ def select(profile: Profile, filters: Filters) -> Selection:
     if not numbers:
         raise filters.nothing_matches()
     return dataclasses.replace(selection, numbers=numbers)
+
+
+def timing_of(profile: Profile, filters: Filters) -> tuple[Timing | None, str]:
+    """The times of what the filters choose, and what they rest on, or why there are none.
+
+    Raises:
+        UsageError: a view is to be ordered by times, and there are none.
+    """
+    timed = timed_step(profile)
+    if profile.timing is None:
+        found, note = None, profile.time_note
+    elif filters.step not in (None, timed):
+        found, note = None, f"times are those of step {timed}: choose --step {timed}"
+    elif filters.categories:
+        found, note = None, "an operator's time is not of one category: leave out --category to see times"
+    else:
+        found, note = profile.timing, profile.time_note
+    if found is None and filters.order_by == SECONDS:
+        raise UsageError(f"--order-by {SECONDS}: {note}")
+    return found, note
 
 
 def phases_of(profile: Profile, step: int | None) -> list[Phase]:

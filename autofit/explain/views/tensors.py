@@ -48,8 +48,9 @@ def tensor_view(profile: Profile, filters: Filters) -> View[TensorRow]:
     """A step's allocations one by one. Views of a tensor have no memory of their own, and no row.
 
     Raises:
-        UsageError: there is no such step, or nothing matches.
+        UsageError: there is no such step, nothing matches, or they are to be ordered by times.
     """
+    filters.require_no_seconds("tensors")
     selection = select(profile, filters)
     rows = filters.ordered(_rows(selection))
     return listed("tensors", selection, rows, filters)

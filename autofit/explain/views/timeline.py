@@ -1,20 +1,24 @@
 """The view `timeline`: what each device holds over the steps, by category, allocated and reserved.
 
-A trace knows the order of its events and nothing of time, so the axis is the number of events.
+A trace knows the order of its events and nothing of time, so the axis is the number of events; or, ordered by
+seconds, the predicted time of the step that has one, as the device goes through it.
 """
 
 from __future__ import annotations
 
+import bisect
+import dataclasses
 import itertools
 import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autofit.explain.profile import Phase, Profile
-from autofit.explain.views.filters import Filters
-from autofit.explain.views.selection import devices_of, phases_of
-from autofit.explain.views.view import heading
+from autofit.explain.profile import Phase, Profile, timed_step
+from autofit.explain.timing import EventClock, Timing
+from autofit.explain.views.filters import SECONDS, Filters
+from autofit.explain.views.selection import devices_of, phases_of, timing_of
+from autofit.explain.views.view import heading, plain_times
 from workers.allocator import ActionKind, History, Streams, record_history
 from workers.trace import Category
 
@@ -42,6 +46,11 @@ class Course:
     reserved: list[int]
     categories: dict[Category, list[int]]
 
+    def change_bytes(self, start: int, stop: int) -> int:
+        """By how much more is allocated after the events between two positions."""
+        before, after = (self.allocated[position - 1] if position else 0 for position in (start, stop))
+        return after - before
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
@@ -51,6 +60,7 @@ class Moment:
         position: so many events came before.
         phase: that of the last of them.
         categories: bytes of live blocks; those that were asked for.
+        step_share: when it is, as a share of the step's time; None where the axis is the order of events.
     """
 
     position: int
@@ -58,6 +68,7 @@ class Moment:
     allocated_bytes: int
     reserved_bytes: int
     categories: dict[Category, int]
+    step_share: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +79,9 @@ class Lane:
         peak: the first moment at which the most is allocated.
         peak_reserved_bytes: the most that is reserved.
         phase_peaks: the same as `peak` for every phase that has events.
-        moments: the events in equal portions, of each the moment at which the most is allocated.
+        moments: the events, or the time, in equal portions, of each the moment with the most allocated.
+        phase_shares: for each of `phase_peaks` the share of the step's time that its operators take on the
+            device; empty where the axis is the order of events.
     """
 
     device: str
@@ -76,6 +89,7 @@ class Lane:
     peak_reserved_bytes: int
     phase_peaks: tuple[Moment, ...]
     moments: tuple[Moment, ...]
+    phase_shares: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +98,7 @@ class TimelineView:
 
     Attributes:
         categories: those to tell apart; what is allocated is the sum of all.
+        timing: of the step, whose time is the axis; None where that is the order of events.
     """
 
     profile: Profile
@@ -91,10 +106,17 @@ class TimelineView:
     step: int | None
     categories: frozenset[Category]
     num_moments: int
+    timing: Timing | None = None
 
     def lanes(self, num_moments: int) -> tuple[Lane, ...]:
         """The lanes, with so many moments."""
-        found = timeline(self.profile, step=self.step, categories=self.categories, num_moments=num_moments)
+        found = timeline(
+            self.profile,
+            step=self.step,
+            categories=self.categories,
+            num_moments=num_moments,
+            timing=self.timing,
+        )
         return tuple(lane for lane in found if lane.device in self.devices)
 
     def to_json(self) -> str:
@@ -102,35 +124,61 @@ class TimelineView:
         lanes = [
             {
                 "device": lane.device,
-                "peak": _plain(lane.peak),
+                "peak": self._plain(lane.peak),
                 "peak_reserved_bytes": lane.peak_reserved_bytes,
-                "phase_peaks": [_plain(moment) for moment in lane.phase_peaks],
-                "rows": [_plain(moment) for moment in lane.moments],
+                "phase_peaks": [self._plain(moment) for moment in lane.phase_peaks],
+                "phase_shares": lane.phase_shares,
+                "rows": [self._plain(moment) for moment in lane.moments],
             }
             for lane in self.lanes(self.num_moments)
         ]
-        document = {**heading("timeline", self.profile), "step": self.step, "lanes": lanes}
+        document = {
+            **heading("timeline", self.profile),
+            "step": self.step,
+            "times": plain_times(self.profile, self.timing, self.profile.time_note),
+            "lanes": lanes,
+        }
         return json.dumps(document, indent=2)
+
+    def _plain(self, moment: Moment) -> dict[str, Any]:
+        timing, share = self.timing, moment.step_share
+        return {
+            "position": moment.position,
+            "step": moment.phase.step,
+            "phase": moment.phase.name,
+            "step_share": share,
+            "seconds": None if timing is None or share is None else timing.seconds_of(share),
+            "allocated_bytes": moment.allocated_bytes,
+            "reserved_bytes": moment.reserved_bytes,
+            "categories": {category.value: num_bytes for category, num_bytes in moment.categories.items()},
+        }
 
 
 def timeline_view(profile: Profile, filters: Filters) -> TimelineView:
     """The view of a profile; of the filters it goes by the step, the device, the categories and `top`.
 
+    Ordered by seconds it is of the step that has a time.
+
     Raises:
-        UsageError: there is no such step, or another filter is set.
+        UsageError: there is no such step, another filter is set, or no time is known to order by.
         NothingMatchesError: there is no such device, or nothing of the categories.
     """
-    filters.require_only(("step", "device", "categories", "top"), "timeline")
+    by_time = filters.order_by == SECONDS
+    used = ("step", "device", "categories", "top", *(("order_by",) if by_time else ()))
+    filters.require_only(used, "timeline")
     phases_of(profile, filters.step)
+    # What categories hold has no times, but when it does is known all the same.
+    timing, _ = timing_of(profile, dataclasses.replace(filters, categories=frozenset()))
     present = {each.category for each in profile.trace.allocations}
     if filters.categories and not filters.categories & present:
         raise filters.nothing_matches()
     return TimelineView(
         profile=profile,
         devices=devices_of(profile, filters),
-        step=filters.step,
+        step=timed_step(profile) if by_time else filters.step,
         categories=filters.categories,
         num_moments=filters.top or NUM_MOMENTS,
+        timing=timing if by_time else None,
     )
 
 
@@ -140,6 +188,7 @@ def timeline(
     step: int | None = None,
     categories: Collection[Category] = (),
     num_moments: int = NUM_MOMENTS,
+    timing: Timing | None = None,
 ) -> tuple[Lane, ...]:
     """One lane for each device of a profile; none where the step has no events.
 
@@ -147,13 +196,16 @@ def timeline(
         step: the one to show, 0 being the building of the model; all if None.
         categories: those to tell apart; all if empty. What is allocated stays the sum of all.
         num_moments: into about how many portions the events are divided.
+        timing: of the step, where its time is to be divided instead.
 
     Raises:
         UsageError: the profile has no such step.
     """
     course = course_of(profile)
     wanted = [category for category in course.categories if not categories or category in categories]
-    reader = _Reader(course, phases_of(profile, step), wanted)
+    shown = phases_of(profile, step)
+    clock = None if timing is None else EventClock.of_device(timing, shown[0].start, shown[-1].stop)
+    reader = _Reader(course, shown, wanted, clock)
     if not reader.phases:
         return ()
     phase_peaks = tuple(reader.highest(phase.start, phase.stop) for phase in reader.phases)
@@ -164,6 +216,7 @@ def timeline(
             peak_reserved_bytes=max(max(course.reserved[p.start : p.stop]) for p in reader.phases),
             phase_peaks=phase_peaks,
             moments=reader.portions(num_moments),
+            phase_shares=() if timing is None else _phase_shares(timing, reader.phases),
         )
         for device in profile.devices
     )
@@ -212,25 +265,34 @@ def history_of(profile: Profile, position: int | None = None) -> History:
     )
 
 
-def _plain(moment: Moment) -> dict[str, Any]:
-    return {
-        "position": moment.position,
-        "step": moment.phase.step,
-        "phase": moment.phase.name,
-        "allocated_bytes": moment.allocated_bytes,
-        "reserved_bytes": moment.reserved_bytes,
-        "categories": {category.value: num_bytes for category, num_bytes in moment.categories.items()},
-    }
+def _phase_shares(timing: Timing, shown: Sequence[Phase]) -> tuple[float, ...]:
+    """Of the step's time, what the operators of each phase take on the device."""
+    starts = [phase.start for phase in shown]
+    shares = [0.0] * len(shown)
+    for call in timing.calls:
+        shares[max(bisect.bisect_right(starts, call.position) - 1, 0)] += call.share
+    return tuple(shares)
 
 
 class _Reader:
-    """Reads moments off a course, within some of its phases."""
+    """Reads moments off a course, within some of its phases.
 
-    def __init__(self, course: Course, shown: Sequence[Phase], categories: Sequence[Category]) -> None:
+    Args:
+        clock: when events are, where the axis is time.
+    """
+
+    def __init__(
+        self,
+        course: Course,
+        shown: Sequence[Phase],
+        categories: Sequence[Category],
+        clock: EventClock | None = None,
+    ) -> None:
         self.phases = [phase for phase in shown if phase.start < phase.stop]
         self.num_events = sum(phase.stop - phase.start for phase in shown)
         self._course = course
         self._categories = categories
+        self._clock = clock
 
     def highest(self, start: int, stop: int) -> Moment:
         """The first moment at which the most is allocated among the events of a range."""
@@ -238,13 +300,26 @@ class _Reader:
         return self._moment(start + allocated.index(max(allocated)))
 
     def portions(self, num_moments: int) -> tuple[Moment, ...]:
-        """Of equal portions of the events the highest moments; a portion never spans two phases."""
+        """Of equal portions the highest moments; a portion of events never spans two phases."""
+        if self._clock is not None:
+            return self._portions_of_time(self._clock, num_moments)
         size = max(1, -(-self.num_events // num_moments))
         return tuple(
             self.highest(start, min(start + size, phase.stop))
             for phase in self.phases
             for start in range(phase.start, phase.stop, size)
         )
+
+    def _portions_of_time(self, clock: EventClock, num_moments: int) -> tuple[Moment, ...]:
+        """A portion without events is as the last one before it left the memory."""
+        first, last = self.phases[0].start, self.phases[-1].stop
+        times = [clock.of_event(index) for index in range(first, last)]
+        found = []
+        for number in range(num_moments):
+            start, stop = (bisect.bisect_left(times, end / num_moments) for end in (number, number + 1))
+            moment = self.highest(first + max(start - 1, 0), first + max(stop, 1))
+            found.append(dataclasses.replace(moment, step_share=number / num_moments))
+        return tuple(found)
 
     def _moment(self, index: int) -> Moment:
         course = self._course
@@ -254,4 +329,5 @@ class _Reader:
             allocated_bytes=course.allocated[index],
             reserved_bytes=course.reserved[index],
             categories={category: course.categories[category][index] for category in self._categories},
+            step_share=None if self._clock is None else self._clock.of_event(index),
         )

@@ -1,4 +1,4 @@
-"""Trees of sizes: what each node has of its own, and with all below it."""
+"""Trees of sizes and times: what each node has of its own, and with all below it."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from autofit.explain.sizes import Sizes
+from autofit.explain.timing import TimedCall
 from autofit.explain.views.filters import Filters
 from autofit.explain.views.selection import Selection
 from autofit.explain.views.view import View
@@ -20,7 +21,7 @@ class TreeRow:
 
     Attributes:
         depth: of the nodes shown above it; 0 is the root.
-        own: of the allocations that are the node's itself.
+        own: of the allocations and operators that are the node's itself.
         sizes: of the node with all below it.
     """
 
@@ -39,18 +40,23 @@ class _Node:
 
 
 def tree_view(
-    kind: str, selection: Selection, paths: Iterable[tuple[Path, int]], root: str, filters: Filters
+    kind: str,
+    selection: Selection,
+    paths: Iterable[tuple[Path, int]],
+    called: Iterable[tuple[Path, TimedCall]],
+    filters: Filters,
 ) -> View[TreeRow]:
-    """The view of allocations as a tree, whose root is always shown.
+    """The view of allocations and operators as a tree, whose root, the workload, is always shown.
 
     Args:
         paths: for each allocation the names from below the root to its node, and its number.
-        root: the root's name.
+        called: the same for each operator that has a time.
 
     Raises:
         NothingMatchesError: nothing below the root passes the filters, though there is something.
     """
-    tree = _tree(selection, paths, root)
+    root = selection.profile.trace.workload
+    tree = _tree(selection, paths, called, root)
     if filters.start:
         starts = _starts(tree, filters)
         if not starts:
@@ -74,13 +80,20 @@ def tree_view(
     )
 
 
-def _tree(selection: Selection, paths: Iterable[tuple[Path, int]], root: str) -> _Node:
-    groups: dict[Path, list[int]] = {}
+def _tree(
+    selection: Selection,
+    paths: Iterable[tuple[Path, int]],
+    called: Iterable[tuple[Path, TimedCall]],
+    root: str,
+) -> _Node:
+    groups: dict[Path, tuple[list[int], list[TimedCall]]] = {}
     for path, number in paths:
-        groups.setdefault(path, []).append(number)
+        groups.setdefault(path, ([], []))[0].append(number)
+    for path, call in called:
+        groups.setdefault(path, ([], []))[1].append(call)
     tree = _Node(root)
-    for path, numbers in groups.items():
-        sizes = selection.sizes(numbers)
+    for path, group in groups.items():
+        sizes = selection.sizes(*group)
         node = tree
         node.sizes += sizes
         for name in path:

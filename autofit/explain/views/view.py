@@ -9,12 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from autofit.errors import UsageError
-from autofit.explain.profile import Profile
+from autofit.explain.profile import Profile, timed_step
 from autofit.explain.sizes import Sized, Sizes
+from autofit.explain.timing import Timing
 from autofit.explain.views.filters import Filters
 from autofit.explain.views.selection import Selection
 
 VIEW_SCHEMA = "autofit.profile-view/1"
+TIMED_KINDS = ("ops", "scopes", "code")  # of views whose rows have times
 
 _Row = TypeVar("_Row", bound=Sized)
 
@@ -43,9 +45,32 @@ class View(Generic[_Row]):
             **heading(self.kind, selection.profile),
             "step": selection.step,
             "step_peak_allocated_bytes": selection.peak_allocated_bytes,
-            "total": dataclasses.asdict(self.total),
+            "times": plain_times(selection.profile, selection.timing, selection.time_note),
+            "total": self._sizes(self.total),
             "num_passing": self.num_passing,
-            "rows": [_plain(row) for row in self.rows],
+            "rows": [self._plain(row) for row in self.rows],
+        }
+
+    def _plain(self, row: _Row) -> dict[str, Any]:
+        """A row's fields; its sizes are fields of their own."""
+        assert dataclasses.is_dataclass(row)
+        assert not isinstance(row, type)
+        plain = {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
+        whole = {name: self._sizes(value) for name, value in plain.items() if isinstance(value, Sizes)}
+        return {**plain, **whole, **whole["sizes"]}
+
+    def _sizes(self, sizes: Sizes) -> dict[str, Any]:
+        """With times, where the view has any, and with their seconds, where those are said."""
+        timing = self.selection.timing
+        plain = dataclasses.asdict(sizes)
+        if self.kind not in TIMED_KINDS:
+            del plain["step_share"]
+            return plain
+        share = plain.pop("step_share")
+        return {
+            **plain,
+            "step_share": None if timing is None else share,
+            "seconds": None if timing is None else timing.seconds_of(share),
         }
 
     def to_json(self) -> str:
@@ -71,6 +96,22 @@ def heading(kind: str, profile: Profile) -> dict[str, Any]:
     }
 
 
+def plain_times(profile: Profile, timing: Timing | None, note: str) -> dict[str, Any]:
+    """What a view's document says of the times in it.
+
+    Args:
+        timing: None where it has none.
+        note: what they rest on, or why there are none or no seconds.
+    """
+    seconds = None if timing is None else timing.seconds
+    return {
+        "step": None if timing is None else timed_step(profile),
+        "step_seconds": None if seconds is None else dataclasses.asdict(seconds),
+        "waiting_share": None if timing is None else timing.waiting_share,
+        "note": note,
+    }
+
+
 def listed(kind: str, selection: Selection, rows: Sequence[_Row], filters: Filters) -> View[_Row]:
     """The view of a list, whose rows are in their order.
 
@@ -93,11 +134,3 @@ def listed(kind: str, selection: Selection, rows: Sequence[_Row], filters: Filte
         rows=tuple(passing[: filters.top]),
         num_passing=len(passing),
     )
-
-
-def _plain(row: Sized) -> dict[str, Any]:
-    """A row's fields; its sizes are fields of their own."""
-    assert dataclasses.is_dataclass(row)
-    assert not isinstance(row, type)
-    plain = dataclasses.asdict(row)
-    return {**plain, **plain.pop("sizes", {})}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from autofit.explain.timing import Timing
+from autofit.explain.views.device_time import ClassTime, ModuleTime
 from autofit.explain.views.timeline import Lane
 from autofit.explain.views.workspaces import LayerWorkspaces
 from autofit.questions.what_if import WhatIf
@@ -105,6 +107,23 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Times:
+    """What the time of a step goes to.
+
+    Attributes:
+        timing: of the step.
+        note: what its times rest on, or why no seconds are said, in a sentence.
+        classes: of kernels, what takes most first.
+        modules: that take time and those around them, each after its parent.
+    """
+
+    timing: Timing
+    note: str
+    classes: tuple[ClassTime, ...]
+    modules: tuple[ModuleTime, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
     """A report.
 
@@ -113,6 +132,7 @@ class Content:
         budget_bytes: what the allocator may reserve; None where there is no budget.
         lane: the memory over the step of the allocated peak.
         nodes: of the tree of modules, each after its parent.
+        times: of the step; None where none are predicted.
         made: versions and the like, for the foot of the page.
     """
 
@@ -128,6 +148,7 @@ class Content:
     parallels: Table | None = None
     frontier: Table | None = None
     nodes: tuple[Node, ...] = ()
+    times: Times | None = None
     workspaces: tuple[LayerWorkspaces, ...] = ()
     what_if: WhatIf | None = None
     notes: tuple[str, ...] = ()

@@ -15,7 +15,7 @@ from typing import Any
 from autofit.explain.views.timeline import Lane, Moment
 from autofit.explain.views.workspaces import LayerWorkspaces
 from autofit.questions.what_if import WhatIf
-from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, Node, SizeMap
+from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, SizeMap
 from autofit.units import format_bytes
 from workers.trace import Category
 from workers.work import ConvPass
@@ -38,12 +38,13 @@ _CATEGORIES = {
     Category.WORKSPACE: ("#D55E00", "x"),
     Category.OTHER: ("#8c8c8c", "|"),
 }
+BRANCH_COLORS = tuple(color for color, _ in _CATEGORIES.values())
 _PASSES = {
     ConvPass.FPROP: ("forward", "#0072B2", ""),
     ConvPass.DGRAD: ("gradient of the input", "#E69F00", "/"),
     ConvPass.WGRAD: ("gradient of the weight", "#009E73", "x"),
 }
-_LINES = list(
+LINES = list(
     zip(
         ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8c8c8c"),
         ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "solid"),
@@ -127,7 +128,7 @@ def peak_against_batch(
     """Peaks against the batch size: a line for each setting, its boundary, what was measured, the budget."""
     everything = [peak for line in lines for peak in line.peaks_bytes] + [p.peak_bytes for p in points]
     unit, unit_bytes = _unit(max([*everything, budget_bytes or 0]))
-    styles = dict(zip(_labels(lines, points), itertools.cycle(_LINES), strict=False))
+    styles = dict(zip(_labels(lines, points), itertools.cycle(LINES), strict=False))
     data = [_line(line, styles[line.label], unit, unit_bytes) for line in lines]
     data += [boundary for line in lines for boundary in _boundary(line, styles[line.label], unit, unit_bytes)]
     data += _measured(points, styles, unit, unit_bytes)
@@ -196,47 +197,6 @@ def peak_by_size(found: SizeMap, budget_bytes: int | None) -> Figure:
             "hovermode": "closest",
             "xaxis": _log_axis("seq-len, the size of a sample", found.sizes),
             "yaxis": _log_axis("batch size", found.batch_sizes),
-        },
-    }
-
-
-def module_icicle(nodes: Sequence[Node]) -> Figure:
-    """The tree of modules, each as wide as what is alive of it at the peak."""
-    totals = _totals(nodes)
-    listed: list[tuple[str, str, str, int]] = []
-    with_children = {_parent(node.path) for node in nodes if node.path}
-    for node in nodes:
-        if not totals[node.path]:
-            continue
-        name = node.path.rpartition(".")[2] or "the model and its step"
-        listed.append(
-            (node.path or "/", name, "" if not node.path else _parent(node.path) or "/", totals[node.path])
-        )
-        if node.own_bytes and node.path in with_children:
-            listed.append((f"{node.path}/own", "in no submodule", node.path or "/", node.own_bytes))
-    return {
-        "data": [
-            {
-                "type": "icicle",
-                "ids": [each[0] for each in listed],
-                "labels": [each[1] for each in listed],
-                "parents": [each[2] for each in listed],
-                "values": [each[3] for each in listed],
-                "branchvalues": "total",
-                "text": [format_bytes(each[3]) for each in listed],
-                "texttemplate": "%{label}<br>%{text}",
-                "hovertemplate": "%{id}<br>%{text}, %{percentRoot:.1%} of the peak<extra></extra>",
-                "tiling": {"orientation": "v"},
-                "pathbar": {"visible": True},
-                "marker": {"line": {"width": 2, "color": "var:panel"}},
-                "root": {"color": "var:line"},
-                "textfont": {"size": 13},
-            }
-        ],
-        "layout": {
-            "height": 440,
-            "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
-            "iciclecolorway": [color for color, _ in _CATEGORIES.values()],
         },
     }
 
@@ -437,22 +397,6 @@ def _measured(
             (label, [point for point in points if point.label == label]) for label in _labels((), points)
         )
     ]  # fmt: skip
-
-
-def _totals(nodes: Iterable[Node]) -> dict[str, int]:
-    """Bytes of each module with all that is within it."""
-    totals: dict[str, int] = {}
-    for node in nodes:
-        path: str | None = node.path
-        totals.setdefault(node.path, 0)
-        while path is not None:
-            totals[path] = totals.get(path, 0) + node.own_bytes
-            path = _parent(path) if path else None
-    return totals
-
-
-def _parent(path: str) -> str:
-    return path.rpartition(".")[0]
 
 
 def _bars(

@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from importlib import resources
 
 from autofit.report.html import figures
-from autofit.report.html.content import Content, Table
+from autofit.report.html.content import Content, Table, Times
+from autofit.report.html.icicle import memory_by_module, time_by_module
+from autofit.report.html.roofline import roofline
+from autofit.report.html.tables import class_table, module_time_table
+from autofit.report.words import span_of_seconds
 from workers import shown as others
 
 
@@ -86,8 +90,10 @@ def sections(content: Content) -> Iterator[Section]:
             title="Which module holds it",
             text="Memory alive at the peak, by the module that allocated or owns it. Click a module to zoom "
             "in, and the bar above to zoom out.",
-            figure=figures.module_icicle(content.nodes),
+            figure=memory_by_module(content.nodes),
         )
+    if content.times is not None:
+        yield from _of_times(content.times)
     if any(layer.largest_bytes for layer in content.workspaces):
         yield Section(
             name="workspaces",
@@ -103,6 +109,48 @@ def sections(content: Content) -> Iterator[Section]:
             text="Each change on its own at this batch size, predicted.",
             figure=figures.lever_bars(content.what_if),
         )
+
+
+def _of_times(times: Times) -> Iterator[Section]:
+    """The time of a step by classes of kernels and by modules."""
+    if times.classes:
+        yield Section(
+            name="roofline",
+            title="How near kernels come to the card's limits",
+            text=_about_roofline(times),
+            figure=roofline(times),
+            table=class_table(times),
+        )
+    yield Section(
+        name="time",
+        title="Which module takes the time",
+        text=f"{_about_seconds(times)} Click a module to zoom in, and the bar above to zoom out; the table "
+        "has each without what is in its submodules.",
+        figure=time_by_module(times),
+        table=module_time_table(times),
+    )
+
+
+def _about_roofline(times: Times) -> str:
+    dots = "A dot is a class of kernels, its area the share of the step's time that they take."
+    if times.timing.seconds is None:
+        dots += " It stands at its roof, the most that the card allows, as no seconds are said."
+    else:
+        dots += " Predicted."
+    return (
+        f"{dots} The slope is the memory's roof, beyond which only what the cache still has can take a "
+        "kernel; the level roofs are of arithmetic. Kernels without products count one operation for each "
+        "element that they move."
+    )
+
+
+def _about_seconds(times: Times) -> str:
+    timing = times.timing
+    waits = f"{timing.waiting_share:.1%} of the step the device waits for the host."
+    note = f"{times.note[:1].upper()}{times.note[1:]}."
+    if timing.seconds is None:
+        return f"Shares of the step's time on the device; {waits} {note}"
+    return f"A step is predicted to take {span_of_seconds(timing.seconds)}; {waits} {note}"
 
 
 def _about_curves(content: Content) -> str:

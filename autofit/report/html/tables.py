@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from autofit.explain.timing import Timing
 from autofit.hardware.budget import outside_allocator, shown_by
-from autofit.report.html.content import CATEGORY_NAMES, Table
-from autofit.report.words import rate
+from autofit.report.html.content import CATEGORY_NAMES, Table, Times
+from autofit.report.words import rate, seconds_in_words, three_digits
 from autofit.settings.words import in_short
 from autofit.tuning.compared import ParallelAnswer
 from autofit.tuning.found import FrontierEntry
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes, size_or_dash
 from workers.trace import Category
+
+_NUM_MODULES = 24
+_LEAST_PERCENT = 0.0005  # which rounds to 0.1 %
+_FLOPS_UNITS = (("PFLOP/s", 1e15), ("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/s", 1e6))
 
 
 def frontier_table(result: TuneResult) -> Table:
@@ -101,6 +106,78 @@ def breakdown_table(
         ),
         numeric=frozenset((1, 2, 3)),
     )
+
+
+def class_table(times: Times) -> Table:
+    """A row for each class of kernels, numbered as in the roofline plot."""
+    timing, is_stated = times.timing, times.timing.seconds is not None
+    rows = [
+        (
+            str(number),
+            each.name,
+            _percent(each.share),
+            *_seconds(timing, each.share),
+            three_digits(each.intensity),
+            *(
+                (_flops(each.attained_flops(timing)), _flops(each.most_flops))
+                if is_stated
+                else (_flops(each.most_flops),)
+            ),
+            "memory" if each.is_bound_by_memory else "arithmetic",
+        )
+        for number, each in enumerate(times.classes, 1)
+    ]
+    attained = ("time", "FLOPs a byte", "attained", "at most") if is_stated else ("FLOPs a byte", "at most")
+    columns = ("", "kernels", "of the step", *attained)
+    return Table(
+        columns=(*columns, "limited by"),
+        rows=tuple(rows),
+        numeric=frozenset({0, *range(2, len(columns))}),
+    )
+
+
+def module_time_table(times: Times) -> Table:
+    """A row for each of the modules that take most, without what is in their children."""
+    timing = times.timing
+    heaviest = sorted((each for each in times.modules if each.own_share), key=lambda each: -each.own_share)
+    has_types = any(each.module_type for each in times.modules)
+    rows = [
+        (
+            each.path or "(in no submodule)",
+            *((each.module_type,) if has_types else ()),
+            each.kind,
+            _percent(each.own_share),
+            *_seconds(timing, each.own_share),
+        )
+        for each in heaviest[:_NUM_MODULES]
+    ]
+    others = heaviest[_NUM_MODULES:]
+    if others:
+        share = sum(each.own_share for each in others)
+        blanks = ("",) * (2 if has_types else 1)
+        rows.append((f"{len(others)} others", *blanks, _percent(share), *_seconds(timing, share)))
+    columns = ("module", *(("class",) if has_types else ()), "mostly in kernels of", "of the step")
+    columns = (*columns, *(() if timing.seconds is None else ("time",)))
+    return Table(
+        columns=columns, rows=tuple(rows), numeric=frozenset(range(3 if has_types else 2, len(columns)))
+    )
+
+
+def _percent(share: float) -> str:
+    return "<0.1%" if 0 < share < _LEAST_PERCENT else f"{share:.1%}"
+
+
+def _seconds(timing: Timing, share: float) -> tuple[str, ...]:
+    """A column of seconds, where they are said."""
+    seconds = timing.seconds_of(share)
+    return () if seconds is None else (seconds_in_words(seconds),)
+
+
+def _flops(flops: float | None) -> str:
+    """Operations a second: `71.2 TFLOP/s`."""
+    assert flops is not None
+    unit, factor = next((each for each in _FLOPS_UNITS if flops >= each[1]), _FLOPS_UNITS[-1])
+    return f"{three_digits(flops / factor)} {unit}"
 
 
 def _mark(entry: FrontierEntry, result: TuneResult) -> str:

@@ -20,6 +20,7 @@ from autofit.explain.profile import (
     peak_position,
     phase_of,
     phases,
+    timed_step,
 )
 from autofit.explain.views.code import code_view
 from autofit.explain.views.filters import CATEGORIES, parse_filters
@@ -103,9 +104,17 @@ def test_every_view_has_the_peak_and_the_same_bytes(profile):
         )
         for view in trees
     ]
-    sums += [dataclasses.astuple(view.rows[0].sizes) for view in trees]
+    sums += [dataclasses.astuple(view.rows[0].sizes)[:3] for view in trees]
     assert len(set(sums)) == 1
     assert sums[0][1] == profile.peak_allocated_bytes
+
+
+def test_every_view_has_the_whole_time_of_the_device(profile):
+    assert 0 < profile.timing.device_share <= 1
+    views = [operator_view(profile, ALL), scope_view(profile, ALL), code_view(profile, ALL)]
+    rows = [row.sizes for row in views[0].rows], *([row.own for row in view.rows] for view in views[1:])
+    for sizes in rows:
+        assert sum(each.step_share for each in sizes) == pytest.approx(profile.timing.device_share)
 
 
 def test_operators_are_sums_of_tensors(profile):
@@ -117,7 +126,7 @@ def test_operators_are_sums_of_tensors(profile):
         of_tensors[allocation.operator.removeprefix("aten."), phase] += row.sizes.requested_bytes
         assert lives.births[profile.trace.events[row.birth]] == row.birth
     of_operators = {(r.name, r.phase): r.sizes.requested_bytes for r in operator_view(profile, ALL).rows}
-    assert of_tensors == of_operators
+    assert +of_tensors == +collections.Counter(of_operators)  # those in place take time alone
 
 
 def test_modules_are_sums_of_tensors(profile):
@@ -177,7 +186,7 @@ def test_the_timeline_has_both_peaks_and_categories_that_add_up(profile):
 
 
 def test_the_chrome_trace_is_valid_and_its_counters_reach_the_peaks(profile):
-    events = chrome_trace(profile)["traceEvents"]
+    events = chrome_trace(dataclasses.replace(profile, timing=None))["traceEvents"]
     validate(events)
     peaks = collections.defaultdict(int)
     for event in of_kind("C", events):
@@ -186,6 +195,22 @@ def test_the_chrome_trace_is_valid_and_its_counters_reach_the_peaks(profile):
     assert peaks["reserved"] == profile.peak_reserved_bytes
     paths = {event["args"]["path"] for event in of_kind("X", events) if event["cat"] == "module"}
     assert {each.module for each in profile.trace.allocations} - {""} <= paths
+
+
+def test_the_chrome_trace_of_a_step_with_a_time_has_all_of_its_operators(profile):
+    document = chrome_trace(profile)
+    events, calls = document["traceEvents"], profile.timing.calls
+    validate(events)
+    slices = of_kind("X", events)
+    unit = profile.timing.seconds.likely if profile.timing.seconds else 1.0
+    device = [event for event in slices if "cname" in event]
+    assert sum(event["dur"] for event in device) == pytest.approx(
+        1e6 * unit * sum(call.end - call.start for call in calls), rel=1e-3
+    )
+    assert sum(event["cat"] == "operator" for event in slices) == len(calls)
+    reached = max(e["args"]["bytes"] for e in of_kind("C", events) if e["name"] == "allocated")
+    start, *_ = (p.start for p in phases(profile) if p.step == timed_step(profile))
+    assert reached == max(allocated_after(profile)[start:])
 
 
 def test_pytorchs_readers_find_both_peaks_in_the_snapshot(profile):

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from autofit.explain.profile import Profile
+from autofit.explain.timing import Roofs, StepSeconds, TimedCall, TimedKernel, Timing
 from workers.knobs import Knobs
+from workers.predict.time.kernels import KernelClass
 from workers.trace import Allocation, Call, Category, Mark, Trace
 
 LOSS, CONV, HEAD = "/me/train.py:9:loss", "/me/net.py:4:forward", "/me/net.py:5:forward"
@@ -125,4 +129,31 @@ PROFILE = Profile(
     peak_allocated_bytes=8192,
     peak_reserved_bytes=2 << 20,
     workspace_source="a formula",
+)
+
+_RELU = TimedKernel(KernelClass.ELEMENTWISE, 0.3, 0, 5000, "float32")
+_ADD = TimedKernel(KernelClass.ELEMENTWISE, 0.1, 0, 6000, "float32")
+_HEAD = TimedKernel(KernelClass.MATMUL, 0.1, 40_000, 1000, "float16")
+_RANDOM = TimedKernel(KernelClass.ELEMENTWISE, 0.05, 0, 2000, "float32")
+
+# Step 2, of which the device waits 15 % for the host. `add_` works in place, so that it has no events.
+_CALLS = (
+    TimedCall("aten.randn", "", 11, 0.1, 0.1, 0.15, 1.0, (_RANDOM,)),
+    TimedCall("aten.relu", "body.conv", 12, 0.2, 0.2, 0.5, 1.0, (_RELU,)),
+    TimedCall("aten.add_", "body.conv", 15, 0.25, 0.5, 0.6, 1.0, (_ADD,)),
+    TimedCall("aten.relu", "head", 15, 0.3, 0.6, 0.7, 1.0, (_HEAD,)),
+    TimedCall("aten.relu", "body.conv", 17, 0.4, 0.7, 1.0, 1.0, (_RELU,)),
+)
+SECONDS = StepSeconds(low=0.008, likely=0.01, high=0.012, low_80=0.009, high_80=0.011)
+TIMING = Timing(
+    calls=_CALLS,
+    seconds=SECONDS,
+    roofs=Roofs(flops={"float16": 4e9}, vector_flops=1e9, bandwidth=1e8),
+)
+TIMED = dataclasses.replace(PROFILE, timing=TIMING, time_note="step time: likely off by a factor of 1.10")
+# The same without real runs behind it, so that no seconds are said.
+UNSTATED = dataclasses.replace(
+    TIMED,
+    timing=dataclasses.replace(TIMING, seconds=None),
+    time_note="no step time is stated, only which step is slower: there are no measured times of this card",
 )

@@ -14,12 +14,14 @@ def validate(events):
     """What the Trace Event Format asks of the kinds of events that are written."""
     wanted = {"M": set(), "C": set(), "i": {"s"}, "X": {"dur", "cat"}}
     for event in events:
-        assert {"ph", "ts", "pid", "tid", "name", "args"} | wanted[event["ph"]] == set(event)
+        assert {"ph", "ts", "pid", "tid", "name", "args"} | wanted[event["ph"]] == set(event) - {"cname"}
         assert isinstance(event["name"], str)
         assert event["name"]
-        for field in {"ts", "pid", "tid", "dur"} & set(event):
+        for field in {"pid", "tid"} & set(event):
             assert isinstance(event[field], int)
+        for field in {"ts", "pid", "tid", "dur"} & set(event):
             assert event[field] >= 0
+            assert event[field] == round(event[field], 3)  # whole nanoseconds
     for event in of_kind("C", events):
         assert all(isinstance(value, int) for value in event["args"].values())
     counters, threads = defaultdict(list), defaultdict(list)
@@ -27,7 +29,8 @@ def validate(events):
         counters[event["pid"], event["name"]].append(event["ts"])
     assert all(times == sorted(set(times)) for times in counters.values())
     for event in of_kind("X", events):
-        threads[event["pid"], event["tid"]].append((event["ts"], event["ts"] + event["dur"]))
+        start, duration = round(1000 * event["ts"]), round(1000 * event["dur"])
+        threads[event["pid"], event["tid"]].append((start, start + duration))
     for slices in threads.values():
         assert_nested(slices)
 

@@ -23,6 +23,7 @@ from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint,
 from autofit.report.html.page import render, sections
 from autofit.settings.workloads import refer
 from autofit.tuning.compared import ParallelAnswer
+from tests.autofit.explain.toy import PROFILE, TIMED, UNSTATED
 from tests.secret_urls import SECRET, SECRET_TEXTS, SECRET_URLS
 from workers.knobs import Knobs
 
@@ -72,7 +73,7 @@ def drawn(content):
 
 def test_plotly_accepts_every_figure(estimated, searched):
     found = {**drawn(searched[1]), **drawn(estimated)}
-    assert found.keys() == {"curves", "step", "modules", "workspaces", "levers"}
+    assert found.keys() == {"curves", "step", "modules", "roofline", "time", "workspaces", "levers"}
     for figure in found.values():
         painted = json.loads(re.sub(r'"var:[a-z]+"', '"#123456"', json.dumps(figure)))
         go.Figure(painted)  # refuses what plotly.js would not understand
@@ -252,7 +253,7 @@ def test_the_budget_of_a_rank_of_a_script_has_no_more_ranks_than_there_are(predi
 def test_a_profile_has_a_page_of_its_own(profile):
     content = report_on_profile(profile)
     assert "in the backward of step 2" in content.answer[0]
-    assert drawn(content).keys() == {"step", "modules", "workspaces"}
+    assert drawn(content).keys() == {"step", "modules", "roofline", "time", "workspaces"}
     allocated = next(row for row in content.breakdown.rows if row[0] == "= allocated peak")
     assert allocated[2] == f"{profile.peak_allocated_bytes:,}"
 
@@ -264,3 +265,84 @@ def test_what_cannot_be_predicted_is_said_in_the_report_of_what_was_measured(sea
     assert (content.lane, content.curves) == (None, ())
     assert any("the report has no prediction beside the answer" in note for note in content.notes)
     assert content.frontier is not None
+
+
+# ── times ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def of_time(profile):
+    """The sections about time, by name."""
+    return {
+        each.name: each for each in sections(report_on_profile(profile)) if each.name in ("roofline", "time")
+    }
+
+
+def test_a_dot_of_the_roofline_is_where_its_class_is_with_an_area_by_its_share():
+    roofline = of_time(TIMED)["roofline"]
+    data = roofline.figure["data"]
+    dots = {each["name"]: each for each in data if "markers" in each["mode"]}
+    assert list(dots) == ["1 elementwise", "2 matmul float16"]
+    matmul = dots["2 matmul float16"]
+    assert (matmul["x"], matmul["y"]) == ([40], [pytest.approx(40_000 / 1e-3)])
+    areas = [dot["marker"]["size"] ** 2 for dot in dots.values()]
+    assert areas[0] / areas[1] == pytest.approx(0.75 / 0.1, rel=0.02)
+    assert [row[:4] for row in roofline.table.rows] == [
+        ("1", "elementwise", "75.0%", "7.5 ms"),
+        ("2", "matmul float16", "10.0%", "1 ms"),
+    ]
+    axes = roofline.figure["layout"]
+    assert axes["xaxis"]["title"]["text"] == "FLOPs for each byte moved"
+    assert axes["yaxis"]["title"]["text"] == "FLOP/s attained"
+
+
+def test_the_roofs_of_the_card_meet_where_memory_and_arithmetic_take_as_long():
+    memory, vector, tensor = (
+        each for each in of_time(TIMED)["roofline"].figure["data"] if each["mode"] == "lines"
+    )
+    assert memory["name"] == "memory: 0 GB/s"
+    assert (vector["y"], tensor["y"]) == ([1e9] * 2, [4e9] * 2)
+    assert (vector["x"][0], tensor["x"][0]) == (10, 40)
+    assert (memory["x"][1], memory["y"][1]) == (40, 4e9)
+    assert len({each["line"].get("dash") for each in (memory, vector, tensor)}) == 3
+
+
+def test_numbers_of_dots_do_not_lie_on_each_other_where_there_is_room():
+    sides = [dot["textposition"] for dot in of_time(UNSTATED)["roofline"].figure["data"] if "text" in dot]
+    assert len(sides) == 2
+    assert "middle right" not in sides  # along the roofs
+
+
+def test_the_time_by_module_adds_up_to_the_devices():
+    section = of_time(TIMED)["time"]
+    (icicle,) = section.figure["data"]
+    assert dict(zip(icicle["ids"], icicle["text"], strict=True)) == {
+        "/": "8.5 ms", "/own": "0.5 ms", "body": "7 ms", "body.conv": "7 ms", "head": "1 ms"
+    }  # fmt: skip
+    assert section.table.rows == (
+        ("body.conv", "elementwise", "70.0%", "7 ms"),
+        ("head", "matmul", "10.0%", "1 ms"),
+        ("(in no submodule)", "elementwise", "5.0%", "0.5 ms"),
+    )
+    assert "predicted to take 10 ms (8 to 12 ms); 15.0% of the step" in section.text
+
+
+def test_a_prediction_without_rows_behind_it_has_no_seconds_in_the_report():
+    seconds = re.compile(r"[0-9] m?s\b|FLOP/s attained")
+    stated, unstated = (
+        re.sub(r"<script>.*?</script>", "", render(report_on_profile(each)), flags=re.DOTALL)
+        for each in (TIMED, UNSTATED)
+    )
+    assert seconds.search(stated)
+    assert not seconds.search(unstated)
+    assert "70.0%" in unstated
+    assert "There are no measured times" not in unstated
+    assert (
+        "No step time is stated, only which step is slower: there are no measured times of this card."
+        in unstated
+    )
+    heights = [dot["y"] for dot in of_time(UNSTATED)["roofline"].figure["data"] if "text" in dot]
+    assert heights == [[pytest.approx(1e8 / 4)], [4e9]]  # at their roofs
+
+
+def test_without_times_the_report_has_no_such_sections():
+    assert of_time(PROFILE) == {}

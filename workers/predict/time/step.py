@@ -91,6 +91,12 @@ def clocked(
     return StepClock(tuple(timed), now, sum(class_seconds.values()), max(now, free_at), class_seconds)
 
 
+def kernel_seconds(kernel: Kernel, costs: Costs, convolution_cost: float = 1.0) -> float:
+    """What a kernel takes on the device, see `clocked`."""
+    seconds = costs.seconds(kernel)
+    return seconds * convolution_cost if kernel.kind in CONVOLUTIONS else seconds
+
+
 def step_seconds(step: StepWork, clock: StepClock) -> float:
     """What a step takes with the passes of a generation that were not traced.
 
@@ -126,7 +132,10 @@ class _OnDevice:
         found = self._known.get(id(work))
         if found is None:
             kernels = self._costs.kernels(work)
-            by_class = [(kernel.kind, self._seconds(kernel)) for kernel in kernels]
+            by_class = [
+                (kernel.kind, kernel_seconds(kernel, self._costs, self._convolution_cost))
+                for kernel in kernels
+            ]
             self._by_class[id(work)] = by_class
             found = self._known[id(work)] = (
                 sum(kernel.num_launches for kernel in kernels),
@@ -141,7 +150,3 @@ class _OnDevice:
             for kind, of_one in self._by_class[key]:
                 seconds[kind] += times * of_one
         return dict(seconds)
-
-    def _seconds(self, kernel: Kernel) -> float:
-        seconds = self._costs.seconds(kernel)
-        return seconds * self._convolution_cost if kernel.kind in CONVOLUTIONS else seconds

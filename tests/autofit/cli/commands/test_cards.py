@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from autofit.errors import ExitCode
+from autofit.explain.timing import StepSeconds
 from autofit.hardware.gpus import catalogue
 from autofit.predict.estimate import Interval
-from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer

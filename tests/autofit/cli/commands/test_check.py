@@ -8,8 +8,8 @@ import json
 import pytest
 
 from autofit.errors import StorageError, UsageError, WorkloadFailedError
+from autofit.explain.timing import StepSeconds
 from autofit.hardware.budget import make_budget
-from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice, Combination, TriedLever
 from autofit.questions.check import Answer, CheckResult
 from autofit.questions.levers import Effect

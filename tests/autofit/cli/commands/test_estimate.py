@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from autofit.explain.timing import StepSeconds
 from autofit.predict.predictor import Predictor
-from autofit.predict.step_times import StepSeconds
 from autofit.questions.levers import levers
 from autofit.questions.what_if import LeverResult, WhatIf
 from tests.autofit.timed import UNMEASURED_TIMES, timed_trace

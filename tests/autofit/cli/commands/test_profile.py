@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import re
 import subprocess
 import sys
 
 import pytest
 
-from tests.autofit.explain.toy import PROFILE
+from tests.autofit.explain.toy import PROFILE, TIMED, UNSTATED
 
 PREDICTED = ("profile", "--model", "davenet", "--batch-size", "4")
 VIEWS = ("ops", "scopes", "code", "tensors")
@@ -216,3 +217,76 @@ def test_a_page_is_made_of_a_saved_profile(autofit, saved, tmp_path):
     page = tmp_path / "page.html"
     assert autofit("profile", "--trace", str(saved), "--report", str(page), "--quiet").code == 0
     assert "toy at batch 4 allocates 8.00 KiB at its peak" in page.read_text(encoding="utf-8")
+
+
+# ── times ───────────────────────────────────────────────────────────────────────────────────────
+
+TIMED_VIEWS = ("ops", "scopes", "code", "timeline")
+SECONDS = re.compile(r"[0-9] m?s\b")
+
+
+@pytest.fixture
+def shown(autofit, tmp_path):
+    """What `autofit profile` makes of a saved profile."""
+
+    def run(profile, *options):
+        path = tmp_path / "timed.json.gz"
+        path.write_bytes(profile.to_bytes())
+        return autofit("profile", "--trace", str(path), *options)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("view", "line"),
+    [
+        ("ops", "relu forward 4 ms 40.0%"),
+        ("scopes", "body.conv 7 ms 7 ms 70.0%"),
+        ("code", "net.py:4:forward 7 ms 7 ms 70.0%"),
+        ("timeline", "step 2 forward ▲ 3.25 ms 5 ms"),
+    ],
+)
+def test_by_seconds_a_view_has_the_times_first(view, line, shown):
+    text = words(shown(TIMED, "--view", view, "--order-by", "seconds"))
+    assert line in text
+    assert "step 2 is predicted to take 10 ms (8 to 12 ms), of which the device waits 15.0% for the" in text
+    assert "step time: likely off by a factor of 1.10" in text
+
+
+@pytest.mark.parametrize("view", TIMED_VIEWS)
+def test_a_prediction_without_rows_behind_it_prints_no_seconds(view, shown):
+    command = "--view", view, "--order-by", "seconds"
+    assert SECONDS.search(words(shown(TIMED, *command)))
+    text = words(shown(UNSTATED, *command))
+    assert not SECONDS.search(text)
+    assert "70.0%" in text or "40.0%" in text or "50.0%" in text
+    assert "no step time is stated, only which step is slower: there are no measured times of this" in text
+
+
+@pytest.mark.parametrize("view", TIMED_VIEWS)
+def test_nor_does_its_document(view, shown):
+    def seconds_of(plain):
+        """Whatever stands under a name of seconds, at any depth."""
+        if isinstance(plain, list):
+            return [each for part in plain for each in seconds_of(part)]
+        if not isinstance(plain, dict):
+            return []
+        own = [value for key, value in plain.items() if "seconds" in key]
+        return own + [each for part in plain.values() for each in seconds_of(part)]
+
+    command = "--view", view, "--order-by", "seconds", "--json"
+    assert None not in seconds_of(shown(TIMED, *command).document)
+    assert set(seconds_of(shown(UNSTATED, *command).document)) == {None}
+
+
+def test_times_stand_beside_bytes_unless_columns_are_selected(shown):
+    assert "relu forward 4.10 KiB 100.00% 51.22% 3 5.00 KiB 4 ms 40.0%" in words(shown(TIMED))
+    assert "operator phase time of the step relu forward 4 ms" in words(shown(TIMED, "--select", "seconds"))
+    assert "time" not in words(shown(TIMED, "--select", "count")).split("step 1:")[0]
+
+
+def test_without_times_it_says_why_and_ordering_by_them_is_refused(shown):
+    assert words(shown(PROFILE)).endswith("the profile was saved without times: save it again to have them")
+    finished = shown(PROFILE, "--order-by", "seconds")
+    assert finished.code == 2
+    assert "--order-by seconds: the profile was saved without times" in finished.err

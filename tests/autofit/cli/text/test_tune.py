@@ -11,10 +11,10 @@ import pytest
 
 from autofit.cli.text.advice import what_may_help
 from autofit.cli.text.tune import print_result
+from autofit.explain.timing import StepSeconds
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.estimate import Interval, Unknown
-from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice, Combination, TriedLever
 from autofit.report.answer import needed_at_least
 from autofit.search.choice import Knee, RecommendedBy

@@ -11,6 +11,7 @@ import pytest
 from autofit.explain.exports.chrome_trace import chrome_trace, encode_chrome_trace
 from autofit.explain.views.timeline import course_of
 from tests.autofit.explain.profiles import allocation, profile_of
+from tests.autofit.explain.toy import TIMED, UNSTATED
 from tests.autofit.explain.trace_events import of_kind, validate
 from workers.trace import Call, Category
 
@@ -126,3 +127,95 @@ def test_a_file_is_packed_by_its_name(name):
     data = encode_chrome_trace(document, Path(name))
 
     assert json.loads(gzip.decompress(data) if name.endswith("gz") else data) == document
+
+
+# ── on the axis of time ─────────────────────────────────────────────────────────────────────────
+
+
+def _lanes(events):
+    return {
+        event["tid"]: event["args"]["name"]
+        for event in of_kind("M", events)
+        if event["name"] == "thread_name"
+    }
+
+
+def _slices(events, thread, kind=None):
+    chosen = (e for e in of_kind("X", events) if e["tid"] == thread and kind in (None, e["cat"]))
+    return [(event["name"], event["ts"], event["dur"]) for event in chosen]
+
+
+def test_a_step_with_a_time_has_lanes_of_host_and_device_in_microseconds():
+    document = chrome_trace(TIMED)
+    events = document["traceEvents"]
+    validate(events)
+    assert list(_lanes(events).values()) == [
+        "host: phases",
+        "host: launches of modules and operators",
+        "device: kernels",
+    ]
+    assert _slices(events, 2, "operator") == [
+        ("aten.randn", 0, 1000),
+        ("aten.relu", 1000, 1000),
+        ("aten.add_", 2000, 500),
+        ("aten.relu", 2500, 500),
+        ("aten.relu", 3000, 1000),
+    ]
+    assert _slices(events, 3) == [
+        ("aten.randn", 1000, 500),
+        ("aten.relu", 2000, 3000),
+        ("aten.add_", 5000, 1000),
+        ("aten.relu", 6000, 1000),
+        ("aten.relu", 7000, 3000),
+    ]
+    assert _slices(events, 1) == [
+        ("step 2 input", 0, 1000),
+        ("step 2 forward", 1000, 2000),
+        ("step 2 backward", 3000, 1000),
+    ]
+    assert "microseconds of the likely step" in document["otherData"]["time_unit"]
+    assert document["otherData"]["step_seconds"]["likely"] == 0.01
+
+
+def test_kernels_are_named_by_operator_and_coloured_by_class():
+    device = [
+        event for event in chrome_trace(TIMED)["traceEvents"] if event["tid"] == 3 and event["ph"] == "X"
+    ]
+    assert [event["cat"] for event in device] == [
+        "elementwise",
+        "elementwise",
+        "elementwise",
+        "matmul",
+        "elementwise",
+    ]
+    assert len({event["cname"] for event in device}) == 2
+    assert device[3]["args"] == {"path": "head", "dtype": "float16", "flops": 40_000, "moved_bytes": 1000}
+
+
+def test_memory_is_on_the_axis_of_the_host():
+    events = chrome_trace(TIMED)["traceEvents"]
+    counted = [event for event in of_kind("C", events) if event["name"] == "allocated"]
+    assert 0 < counted[0]["ts"] < 1000
+    assert counted[-1]["ts"] < 4000
+    (peak,) = of_kind("i", events)
+    highest = max(counted, key=lambda event: event["args"]["bytes"])
+    assert (peak["ts"], peak["args"]["allocated"]) == (highest["ts"], TIMED.peak_allocated_bytes)
+
+
+def test_a_prediction_without_rows_behind_it_is_drawn_in_proportion_and_says_so():
+    document = chrome_trace(UNSTATED)
+    validate(document["traceEvents"])
+    other = document["otherData"]
+    assert other["time_unit"].startswith("relative")
+    assert other["step_seconds"] is None
+    assert other["time_note"] == UNSTATED.time_note
+    (process,) = (e for e in document["traceEvents"] if e["name"] == "process_name")
+    assert process["args"]["name"].endswith("time is relative")
+    assert _slices(document["traceEvents"], 3)[1] == ("aten.relu", 200_000, 300_000)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_a_step_without_a_time_is_drawn_in_the_order_of_its_events(step):
+    document = chrome_trace(TIMED, step=step)
+    assert "one memory event" in document["otherData"]["time_unit"]
+    assert 3 not in _lanes(document["traceEvents"])

@@ -1,0 +1,273 @@
+"""The predicted time of a profile's step: operators on the clocks of host and device, as shares of the step.
+
+Shares throughout, so that a time that is not sure enough to be said is nowhere: `Timing.seconds` alone turns
+them into seconds, and is None there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from workers.plain import from_plain
+from workers.predict.time.kernels import KernelClass
+
+# Bounds of what is read, beyond which nothing real lies, so that no sum of a view leaves floating point.
+_MOST_CHARACTERS = 4096  # of a name, as in a trace
+_MOST_WHOLE = 1 << 62
+_MOST_A_SECOND = 1e24
+_LONGEST = 1e9  # seconds, or steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepSeconds:
+    """The predicted time of a step, in seconds.
+
+    Attributes:
+        low, high: between them the time lies with 95 % confidence, …
+        likely: the likely time.
+        low_80, high_80: … and between these with 80 %.
+    """
+
+    low: float
+    likely: float
+    high: float
+    low_80: float
+    high_80: float
+
+
+@dataclass(frozen=True, slots=True)
+class TimedKernel:
+    """What an operator runs on the device.
+
+    Attributes:
+        kind: its class.
+        share: of the step's time, from 0 to 1.
+        flops: of its products; 0 where it makes none.
+        moved_bytes: that it reads and writes.
+        dtype: what it computes in; `tf32` where tensor cores make float32's products.
+    """
+
+    kind: KernelClass
+    share: float
+    flops: int
+    moved_bytes: int
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCall:
+    """An operator of the step.
+
+    Attributes:
+        operator: PyTorch's name, `aten.addmm`.
+        module: path of the module that ran it, as of an allocation.
+        position: so many of the trace's events came before it.
+        launched: when the host has launched it, as a share of the step.
+        start, end: of its kernels on the device, likewise.
+        times: how often it counts: more than once where later passes of a generation do the same.
+        kernels: that it runs, one after the other.
+    """
+
+    operator: str
+    module: str
+    position: int
+    launched: float
+    start: float
+    end: float
+    times: float
+    kernels: tuple[TimedKernel, ...]
+
+    @property
+    def share(self) -> float:
+        """Of the step's time, that it takes on the device."""
+        return self.times * (self.end - self.start)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roofs:
+    """What the card can do at most, at the clocks that it keeps up.
+
+    Attributes:
+        flops: operations a second, by what products are made in: a data type, or `tf32`.
+        vector_flops: outside tensor cores.
+        bandwidth: bytes a second between the device and its memory.
+    """
+
+    flops: Mapping[str, float]
+    vector_flops: float
+    bandwidth: float
+
+    def of(self, dtype: str) -> float:
+        """Operations a second of products in a type."""
+        return self.flops.get(dtype, self.vector_flops)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """The time of the last whole step of a profile.
+
+    Attributes:
+        calls: the operators that have something to do, in their order.
+        seconds: of the step; None where they are not sure enough to be said.
+        roofs: of the card.
+    """
+
+    calls: tuple[TimedCall, ...]
+    seconds: StepSeconds | None
+    roofs: Roofs
+
+    @cached_property
+    def device_share(self) -> float:
+        """Of the step, that the device works."""
+        return sum(call.share for call in self.calls)
+
+    @property
+    def waiting_share(self) -> float:
+        """Of the step, that the device waits for the host."""
+        return max(0.0, 1.0 - self.device_share)
+
+    def seconds_of(self, share: float) -> float | None:
+        """The likely seconds of a share of the step; None where seconds are not said."""
+        return None if self.seconds is None else share * self.seconds.likely
+
+    def to_plain(self) -> dict[str, Any]:
+        """Tables and rows of numbers: steps repeat the same names and kernels many times."""
+        names: dict[str, int] = {}
+        kernels: dict[TimedKernel, int] = {}
+        calls = [
+            [
+                *(names.setdefault(name, len(names)) for name in (call.operator, call.module)),
+                call.position,
+                *(call.launched, call.start, call.end, call.times),
+                [kernels.setdefault(kernel, len(kernels)) for kernel in call.kernels],
+            ]
+            for call in self.calls
+        ]
+        return {
+            "seconds": None if self.seconds is None else dataclasses.asdict(self.seconds),
+            "roofs": {**dataclasses.asdict(self.roofs), "flops": dict(self.roofs.flops)},
+            "names": list(names),
+            "kernels": [
+                [each.kind.value, each.share, each.flops, each.moved_bytes, each.dtype] for each in kernels
+            ],
+            "calls": calls,
+        }
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any], *, num_events: int) -> Self:
+        """The inverse of `to_plain`.
+
+        Args:
+            num_events: of the trace that it is of.
+
+        Raises:
+            KeyError, IndexError, TypeError, ValueError: it is malformed.
+        """
+        names = from_plain(tuple[str, ...], data["names"])
+        kernels = [
+            TimedKernel(KernelClass(kind), _number(share), _whole(flops), _whole(moved), str(dtype))
+            for kind, share, flops, moved, dtype in data["kernels"]
+        ]
+        calls = tuple(
+            TimedCall(
+                names[_whole(operator)],
+                names[_whole(module)],
+                _whole(position),
+                _number(launched),
+                _number(start),
+                _number(end),
+                _number(times),
+                tuple(kernels[_whole(number)] for number in run),
+            )
+            for operator, module, position, launched, start, end, times, run in data["calls"]
+        )
+        positions = [call.position for call in calls]
+        launches = [call.launched for call in calls]
+        if not calls or any(len(name) > _MOST_CHARACTERS for name in names):
+            raise ValueError("its timed operators are missing or have no names")
+        if positions != sorted(positions) or launches != sorted(launches) or positions[-1] > num_events:
+            raise ValueError("its timed operators are out of order")
+        if any(call.start > call.end for call in calls):
+            raise ValueError("a timed operator ends before it starts")
+        seconds = None if data["seconds"] is None else from_plain(StepSeconds, data["seconds"])
+        roofs = from_plain(Roofs, data["roofs"])
+        speeds = (*roofs.flops.values(), roofs.vector_flops, roofs.bandwidth)
+        times = () if seconds is None else dataclasses.astuple(seconds)
+        if not all(1 <= each <= _MOST_A_SECOND for each in speeds):
+            raise ValueError("a speed is none that a card can have")
+        if not all(1 / _LONGEST <= each <= _LONGEST for each in times):
+            raise ValueError("a time is none that a step can take")
+        return cls(calls=calls, seconds=seconds, roofs=roofs)
+
+
+class EventClock:
+    """When what the events of a timed step stand for happens, as shares of the step.
+
+    An operator's events are while it is done: after the one before, before its own end.
+
+    Args:
+        positions: of the operators among the trace's events.
+        ends: when each is done.
+        start, stop: positions of the step's bounds.
+    """
+
+    def __init__(self, positions: Sequence[int], ends: Sequence[float], start: int, stop: int) -> None:
+        self._positions = positions
+        self._ends = ends
+        self._bounds = start, stop
+
+    @classmethod
+    def of_host(cls, timing: Timing, start: int, stop: int) -> Self:
+        """By the host, which allocates and launches ahead of the device."""
+        calls = timing.calls
+        return cls([call.position for call in calls], [call.launched for call in calls], start, stop)
+
+    @classmethod
+    def of_device(cls, timing: Timing, start: int, stop: int) -> Self:
+        """By the device, which comes to what was allocated in the same order."""
+        calls = timing.calls
+        return cls([call.position for call in calls], [call.end for call in calls], start, stop)
+
+    @property
+    def end(self) -> float:
+        """When all is done."""
+        return self._ends[-1] if self._ends else 0.0
+
+    def begin(self, number: int) -> float:
+        """When an operator's turn comes, by its number."""
+        return self._ends[number - 1] if number else 0.0
+
+    def at(self, position: int) -> float:
+        """When the turn comes of what follows so many events."""
+        return self.begin(bisect_left(self._positions, position))
+
+    def of_event(self, index: int) -> float:
+        """When an event happens, by its number in the trace."""
+        first, last = self._bounds
+        # Of operators at one position the last has the events that follow.
+        number = max(bisect_right(self._positions, index) - 1, 0)
+        if not self._positions:
+            return 0.0
+        following = bisect_right(self._positions, self._positions[number])
+        start = self._positions[number] if number else first
+        stop = self._positions[following] if following < len(self._positions) else last
+        number = following - 1
+        begin, end = self.begin(number), self._ends[number]
+        return begin + (end - begin) * (index - start + 1) / (stop - start + 1)
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LONGEST:
+        raise TypeError("a number is missing where one has to be")
+    return float(value)
+
+
+def _whole(value: object) -> int:
+    if type(value) is not int or not 0 <= value <= _MOST_WHOLE:
+        raise TypeError("a whole number is missing where one has to be")
+    return value

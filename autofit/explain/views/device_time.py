@@ -1,0 +1,135 @@
+"""What a step's time goes to on the device: classes of kernels under the card's roofs, and modules."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from autofit.explain.profile import Profile
+from autofit.explain.timing import Roofs, TimedCall, TimedKernel, Timing
+from workers.predict.time.kernels import KernelClass
+from workers.work import ELEMENT_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClassTime:
+    """All kernels of a class, and of a data type where they make products.
+
+    Attributes:
+        kind: the class.
+        dtype: what products are made in, `tf32` among them; empty of kernels without products.
+        share: of the step's time, from 0 to 1.
+        flops: of products; of kernels without them one operation for each element that they move.
+        moved_bytes: between the device and its memory.
+        roof_flops: operations a second that the card can do at most in such kernels.
+        bandwidth: bytes a second that its memory can move at most.
+    """
+
+    kind: KernelClass
+    dtype: str
+    share: float
+    flops: float
+    moved_bytes: float
+    roof_flops: float
+    bandwidth: float
+
+    @property
+    def name(self) -> str:
+        return " ".join(part for part in (self.kind.value.replace("_", " "), self.dtype) if part)
+
+    @property
+    def intensity(self) -> float:
+        """Operations for each byte that is moved."""
+        return self.flops / self.moved_bytes
+
+    @property
+    def most_flops(self) -> float:
+        """Operations a second that the card allows at most, of so many for each byte."""
+        return min(self.roof_flops, self.intensity * self.bandwidth)
+
+    @property
+    def is_bound_by_memory(self) -> bool:
+        return self.intensity * self.bandwidth < self.roof_flops
+
+    def attained_flops(self, timing: Timing) -> float | None:
+        """Operations a second; None where seconds are not said."""
+        seconds = timing.seconds_of(self.share)
+        return None if not seconds else self.flops / seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModuleTime:
+    """A module in the tree of modules.
+
+    Attributes:
+        path: from the model on; empty for the model itself, and what belongs to no module.
+        module_type: name of its class; empty where the trace does not list it.
+        own_share: of the step's time, of the operators that are no child's.
+        kind: the class of kernels that takes most of that; empty where there is none.
+    """
+
+    path: str
+    module_type: str = ""
+    own_share: float = 0.0
+    kind: str = ""
+
+
+def class_times(timing: Timing) -> tuple[ClassTime, ...]:
+    """The classes of kernels, what takes most of the time first."""
+    groups: dict[tuple[KernelClass, str], list[tuple[TimedCall, TimedKernel]]] = {}
+    for call in timing.calls:
+        for kernel in call.kernels:
+            if kernel.moved_bytes:
+                key = kernel.kind, kernel.dtype if kernel.flops else ""
+                groups.setdefault(key, []).append((call, kernel))
+    found = [_class_time(key, group, timing.roofs) for key, group in groups.items()]
+    return tuple(sorted(found, key=lambda each: (-each.share, each.name)))
+
+
+def _class_time(
+    key: tuple[KernelClass, str], group: Sequence[tuple[TimedCall, TimedKernel]], roofs: Roofs
+) -> ClassTime:
+    kind, dtype = key
+    return ClassTime(
+        kind=kind,
+        dtype=dtype,
+        share=sum(call.times * kernel.share for call, kernel in group),
+        flops=sum(call.times * _operations(kernel) for call, kernel in group),
+        moved_bytes=sum(call.times * kernel.moved_bytes for call, kernel in group),
+        roof_flops=roofs.of(dtype) if dtype else roofs.vector_flops,
+        bandwidth=roofs.bandwidth,
+    )
+
+
+def _operations(kernel: TimedKernel) -> float:
+    return kernel.flops or kernel.moved_bytes / ELEMENT_BYTES.get(kernel.dtype, 4)
+
+
+def module_times(profile: Profile) -> tuple[ModuleTime, ...]:
+    """The modules that take time and those around them, each after its parent; empty without times."""
+    if profile.timing is None:
+        return ()
+    own: collections.Counter[str] = collections.Counter()
+    kinds: dict[str, collections.Counter[str]] = {}
+    for call in profile.timing.calls:
+        own[call.module] += call.share  # type: ignore[assignment]
+        for kernel in call.kernels:
+            of_module = kinds.setdefault(call.module, collections.Counter())
+            of_module[kernel.kind.value] += call.times * kernel.share  # type: ignore[assignment]
+    types = {layer.name: layer.module_type for layer in profile.trace.layers}
+    return tuple(
+        ModuleTime(
+            path=path,
+            module_type=types.get(path, ""),
+            own_share=own[path],
+            kind=max(kinds[path], key=kinds[path].__getitem__).replace("_", " ") if path in kinds else "",
+        )
+        for path in dict.fromkeys(each for module in ("", *own) for each in _around(module))
+    )
+
+
+def _around(module: str) -> Iterator[str]:
+    """The modules around a module, outermost first, and itself."""
+    parts = module.split(".")
+    return (".".join(parts[:end]) for end in range(1, len(parts) + 1))

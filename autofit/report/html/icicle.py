@@ -1,0 +1,100 @@
+"""The trees of modules by memory and by time, as icicles: each as wide as it is with all below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from autofit.report.html.content import Node, Times
+from autofit.report.html.figures import BRANCH_COLORS, Figure
+from autofit.report.words import seconds_in_words
+from autofit.units import format_bytes
+
+_ROOT = "/"
+_BILLION = 10**9
+
+
+def memory_by_module(nodes: Sequence[Node]) -> Figure:
+    """The tree of modules, each as wide as what is alive of it at the peak."""
+    return _icicle(
+        [(node.path, node.own_bytes) for node in nodes],
+        in_words=format_bytes,
+        whole="the peak",
+    )
+
+
+def time_by_module(times: Times) -> Figure:
+    """The tree of modules, each as wide as the time that it takes on the device."""
+    timing = times.timing
+
+    def in_words(billionths: int) -> str:
+        share = billionths / _BILLION
+        seconds = timing.seconds_of(share)
+        return f"{share:.1%}" if seconds is None else seconds_in_words(seconds)
+
+    return _icicle(
+        # Whole numbers: what sums of parts exceed by a rounding, plotly.js does not draw.
+        [(each.path, round(_BILLION * each.own_share)) for each in times.modules],
+        in_words=in_words,
+        whole="the device's time",
+    )
+
+
+def _icicle(modules: Sequence[tuple[str, int]], *, in_words: Callable[[int], str], whole: str) -> Figure:
+    """The figure.
+
+    Args:
+        modules: the path of each, after its parent's, with what it has of its own; the model's path is empty.
+        in_words: a size as text.
+        whole: what all of it is, in words.
+    """
+    totals = _totals(modules)
+    listed: list[tuple[str, str, str, int]] = []
+    with_children = {_parent(path) for path, _ in modules if path}
+    for path, own in modules:
+        if not totals[path]:
+            continue
+        name = path.rpartition(".")[2] or "the model and its step"
+        listed.append((path or _ROOT, name, "" if not path else _parent(path) or _ROOT, totals[path]))
+        if own and path in with_children:
+            listed.append((f"{path}/own", "in no submodule", path or _ROOT, own))
+    return {
+        "data": [
+            {
+                "type": "icicle",
+                "ids": [each[0] for each in listed],
+                "labels": [each[1] for each in listed],
+                "parents": [each[2] for each in listed],
+                "values": [each[3] for each in listed],
+                "branchvalues": "total",
+                "text": [in_words(each[3]) for each in listed],
+                "texttemplate": "%{label}<br>%{text}",
+                "hovertemplate": f"%{{id}}<br>%{{text}}, %{{percentRoot:.1%}} of {whole}<extra></extra>",
+                "tiling": {"orientation": "v"},
+                "pathbar": {"visible": True},
+                "marker": {"line": {"width": 2, "color": "var:panel"}},
+                "root": {"color": "var:line"},
+                "textfont": {"size": 13},
+            }
+        ],
+        "layout": {
+            "height": 440,
+            "margin": {"l": 8, "r": 8, "t": 28, "b": 8},
+            "iciclecolorway": list(BRANCH_COLORS),
+        },
+    }
+
+
+def _totals(modules: Iterable[tuple[str, int]]) -> dict[str, int]:
+    """What each module comes to with all that is within it."""
+    totals: dict[str, int] = {}
+    for path, own in modules:
+        above: str | None = path
+        totals.setdefault(path, 0)
+        while above is not None:
+            totals[above] = totals.get(above, 0) + own
+            above = _parent(above) if above else None
+    return totals
+
+
+def _parent(path: str) -> str:
+    return path.rpartition(".")[0]
