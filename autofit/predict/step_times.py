@@ -7,6 +7,7 @@ the catalogue and what was measured of the same workload.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +21,14 @@ from workers.architecture import Architecture, Vendor
 from workers.knobs import Knobs
 from workers.knobs.conv_algo import CUDA_POLICIES, split_conv_algo
 from workers.predict.curve.peak_curve import PeakCurve, StepCurve
+from workers.predict.time.collectives import network_of
 from workers.predict.time.constants import constants
 from workers.predict.time.costs import Costs
 from workers.predict.time.interval import Confidence, TimeResiduals, time_residuals
 from workers.predict.time.lines import BatchDependentWorkError, StepWork, WorkLines, work_of
 from workers.predict.time.speeds import speeds_of
 from workers.predict.time.step import clocked, step_seconds
+from workers.setup import ALONE, Parallel
 from workers.trace import Trace
 
 _CUDNN_CHOOSES = CUDA_POLICIES[:2]  # what times were measured with
@@ -111,20 +114,33 @@ def _unmeasured(confidence: Confidence) -> str:
     return what and f"there are no measured times of {what}"
 
 
-def why_untimed(card: Card, num_ranks: int = 1) -> str | None:
-    """Why no times are predicted on a card; None where they are."""
+def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
+    """Why no times are predicted on a card; None where they are.
+
+    Args:
+        parallel: how ranks share the work, on as many such cards.
+    """
     if card.may_be:
         return "no card is named, so that no times are predicted: name one with --gpu"
     if Architecture.of(card.architecture).vendor is not Vendor.NVIDIA:
         return "times are predicted on NVIDIA's cards alone"
-    if num_ranks > 1:
-        return "times of several ranks are not predicted: what they exchange is not timed"
+    if parallel.pipeline is not None:
+        return "times of a pipeline are not predicted: how long its stages wait for each other is not known"
+    if parallel.offloads:
+        return "times of what is offloaded are not predicted: the host's part of the step is not timed"
+    if parallel.is_of_script:
+        return (
+            "times of a script's ranks are not predicted: which of them share a batch is not known; give "
+            "--parallel to time them"
+        )
     try:
         gpu = find_gpu(card.name)
     except UnknownGpuError:
         gpu = None
     if gpu is None or gpu.architecture != card.architecture:
         return f"the catalogue does not have {card.name}, so that its speed is not known"
+    if parallel and network_of(gpu.name, gpu.architecture) is None:
+        return f"what joins several of {card.name} is not known, so that times of ranks are not predicted"
     return None
 
 
@@ -164,20 +180,21 @@ class Timer:
         """
         piece = curve.piece(batch_size)
         step = self._work(piece, batch_size)
-        if step is None:
-            return None
+        if step is None or (piece.trace.num_ranks > 1 and not step.exchanges):
+            return None  # of ranks the traces of earlier versions have not what they exchange
         by_cudnn = knobs.conv_algo in _CUDNN_CHOOSES
         cost = 1.0 if by_cudnn else conv_cost()
         if cost is None:
             return None
         key = piece, batch_size, card.name, *_flags(knobs), cost, knobs.conv_algo
         if key not in self._times:
-            self._times[key] = self._timed(step, batch_size, knobs, card, cost)
-        return self._scaled(self._times[key], knobs, card, piece.trace.mode)
+            parallel = Parallel.named(piece.trace.among_ranks)
+            self._times[key] = self._timed(step, batch_size, knobs, card, cost, parallel)
+        return self._scaled(self._times[key], knobs, card, piece.trace)
 
-    def _scaled(self, time: StepTime, knobs: Knobs, card: Card, mode: str) -> StepTime:
+    def _scaled(self, time: StepTime, knobs: Knobs, card: Card, trace: Trace) -> StepTime:
         """The time as measured steps of the workload on the card scale it."""
-        scale = self._measured.scale(knobs, card, mode, time.model)
+        scale = self._measured.scale(knobs, card, trace.mode, time.model, trace.among_ranks)
         if scale is None:
             return time
         return dataclasses.replace(
@@ -187,20 +204,38 @@ class Timer:
             scale=scale,
         )
 
-    def _timed(self, step: StepWork, batch_size: int, knobs: Knobs, card: Card, conv_cost: float) -> StepTime:
+    def _timed(  # noqa: PLR0917 - of a step and where it runs
+        self,
+        step: StepWork,
+        batch_size: int,
+        knobs: Knobs,
+        card: Card,
+        conv_cost: float,
+        parallel: Parallel,
+    ) -> StepTime:
         costs = self._costs_on(card, knobs)
-        clock = clocked(
-            step.calls, step.in_backward, costs, host_waits=step.host_waits, convolution_cost=conv_cost
+        clock_at = functools.partial(
+            clocked,
+            step.calls,
+            step.in_backward,
+            costs,
+            host_waits=step.host_waits,
+            event_waits=step.event_waits,
+            convolution_cost=conv_cost,
         )
+        clock = clock_at()
+        late = 0.0
+        if clock.exchange_seconds:
+            late = clock_at(exchange_cost=self._residuals.exchange_factor(clock)).seconds / clock.seconds - 1
         family, _ = split_conv_algo(knobs.conv_algo)
         seconds = step_seconds(step, clock)
         return StepTime(
             likely_seconds=seconds,
             unscaled_seconds=seconds,
             model=costs.constants.digest,
-            samples=batch_size * knobs.num_passes(batch_size),
+            samples=batch_size * knobs.num_passes(batch_size) * parallel.num_replicas,
             confidence=self._residuals.of(
-                clock, costs.speeds, conv_algo="" if family in _CUDNN_CHOOSES else family
+                clock, costs.speeds, conv_algo="" if family in _CUDNN_CHOOSES else family, late=late
             ),
         )
 
@@ -228,7 +263,13 @@ class Timer:
         key = card.name, allow_tf32, conv_tf32
         if key not in self._costs:
             speeds = speeds_of(device_properties(find_gpu(card.name)))
-            self._costs[key] = Costs(speeds, constants(), allow_tf32=allow_tf32, conv_tf32=conv_tf32)
+            self._costs[key] = Costs(
+                speeds,
+                constants(),
+                allow_tf32=allow_tf32,
+                conv_tf32=conv_tf32,
+                network=network_of(speeds.name, speeds.architecture),
+            )
         return self._costs[key]
 
 

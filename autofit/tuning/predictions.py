@@ -141,13 +141,7 @@ def _require_times(settings: TuneSettings, target: Target) -> None:
     """Throughput is measured or predicted, or nothing is known of it."""
     if settings.objective is not Objective.THROUGHPUT or target.probe is not None:
         return
-    num_ranks = settings.setup.num_ranks
-    if num_ranks > 1 and settings.probe == "auto":
-        raise UsageError(
-            "--objective throughput needs measured steps, and ranks are measured on request alone: add "
-            "--probe measure, or leave it out"
-        )
-    if (why := why_untimed(target.card, num_ranks)) is not None:
+    if (why := why_untimed(target.card, settings.setup.parallel)) is not None:
         raise UsageError(
             f"--objective throughput needs the times of steps, and there is no GPU to measure on: {why}; "
             "or leave it out, or measure the CPU with --device cpu"
