@@ -121,8 +121,8 @@ class Work:
         convolutions: the products that it computes, where it is a convolution or the backward of one.
         flags: what else decides which kernel runs, `pointwise`, `causal`, `training`, or
             `transfer` of a copy between the device and the host.
-        group: of a collective, the ranks that take part: its inputs are what this rank gives, its outputs what
-            it gets.
+        group: of a collective, the ranks that take part: its inputs are what this rank gives, its
+            outputs what it gets.
     """
 
     operator: str
@@ -142,8 +142,8 @@ class WorkCall:
         module: path of the module that ran it, as of an allocation.
         position: so many of the trace's events came before it.
         num_views: operators before it, since the last one that has work, which cost the host alone.
-        stream: that it was given to; 0 is the default one. A collective that is not waited for at once has one
-            of its group's own.
+        stream: that it was given to; 0 is the default one. A collective that is not waited for at once
+            has one of its group's own.
         after: of other streams, the calls that have to be done before it begins: how many calls before it
             each is. One before the first call of the step is over.
     """
@@ -247,10 +247,10 @@ def from_document(
     ]
     for number, num_ranks, stride in data.get("groups", ()):
         works[number] = dataclasses.replace(works[number], group=Group(*_whole((num_ranks, stride))))
-    calls = [
-        WorkCall(works[work], strings[module], *_whole((position, num_views)))
-        for work, module, position, num_views in data["calls"]
-    ]
+    calls = []
+    for work, module, *counts in data["calls"]:
+        position, num_views = _whole(counts)
+        calls.append(WorkCall(works[work], strings[module], position, num_views))
     for number, stream, after in data.get("streams", ()):
         (own,) = _whole((stream,))
         calls[number] = dataclasses.replace(calls[number], stream=own, after=_whole(after))

@@ -65,6 +65,7 @@ class StepTime:
         unscaled_seconds: the likely time before measured steps scaled it.
         scale: measured steps of the same workload on the same card that scaled it.
         model: names the constants that predicted it.
+        links: what was assumed to join ranks, in words; empty of a process by itself.
     """
 
     likely_seconds: float
@@ -73,6 +74,7 @@ class StepTime:
     unscaled_seconds: float
     scale: Scale | None = None
     model: str = ""
+    links: str = ""
 
     @property
     def stated(self) -> StepSeconds | None:
@@ -95,6 +97,10 @@ class StepTime:
     @property
     def note(self) -> str:
         """What the seconds rest on, or why none are said, in a sentence."""
+        return f"{self._rests_on}; {self.links}" if self.links else self._rests_on
+
+    @property
+    def _rests_on(self) -> str:
         if self.scale is not None and self.confidence.is_stated:
             return f"step time: {self.scale.in_words}; {EAGER}"
         if self.confidence.is_stated:
@@ -124,6 +130,20 @@ def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
         return "no card is named, so that no times are predicted: name one with --gpu"
     if Architecture.of(card.architecture).vendor is not Vendor.NVIDIA:
         return "times are predicted on NVIDIA's cards alone"
+    if parallel and (why := _why_ranks_are_untimed(parallel)) is not None:
+        return why
+    try:
+        gpu = find_gpu(card.name)
+    except UnknownGpuError:
+        gpu = None
+    if gpu is None or gpu.architecture != card.architecture:
+        return f"the catalogue does not have {card.name}, so that its speed is not known"
+    if parallel and network_of(gpu.name, gpu.architecture) is None:
+        return f"what joins several of {card.name} is not known, so that times of ranks are not predicted"
+    return None
+
+
+def _why_ranks_are_untimed(parallel: Parallel) -> str | None:
     if parallel.pipeline is not None:
         return "times of a pipeline are not predicted: how long its stages wait for each other is not known"
     if parallel.offloads:
@@ -133,14 +153,6 @@ def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
             "times of a script's ranks are not predicted: which of them share a batch is not known; give "
             "--parallel to time them"
         )
-    try:
-        gpu = find_gpu(card.name)
-    except UnknownGpuError:
-        gpu = None
-    if gpu is None or gpu.architecture != card.architecture:
-        return f"the catalogue does not have {card.name}, so that its speed is not known"
-    if parallel and network_of(gpu.name, gpu.architecture) is None:
-        return f"what joins several of {card.name} is not known, so that times of ranks are not predicted"
     return None
 
 
@@ -180,7 +192,7 @@ class Timer:
         """
         piece = curve.piece(batch_size)
         step = self._work(piece, batch_size)
-        if step is None or (piece.trace.num_ranks > 1 and not step.exchanges):
+        if step is None or (piece.trace.num_ranks > 1 and not step.groups):
             return None  # of ranks the traces of earlier versions have not what they exchange
         by_cudnn = knobs.conv_algo in _CUDNN_CHOOSES
         cost = 1.0 if by_cudnn else conv_cost()
@@ -233,6 +245,7 @@ class Timer:
             likely_seconds=seconds,
             unscaled_seconds=seconds,
             model=costs.constants.digest,
+            links="" if costs.network is None or not parallel else costs.network.in_words(step.groups),
             samples=batch_size * knobs.num_passes(batch_size) * parallel.num_replicas,
             confidence=self._residuals.of(
                 clock, costs.speeds, conv_algo="" if family in _CUDNN_CHOOSES else family, late=late

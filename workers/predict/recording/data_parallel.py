@@ -8,12 +8,13 @@
                   rest of backward; at its end all of them are waited for and copied back
 
 Read in PyTorch 2.13: torch/nn/parallel/distributed.py (`_ddp_init_helper`, `_pre_forward`) and
-torch/csrc/distributed/c10d/reducer.cpp (`initialize_buckets`, `rebuild_buckets`, `mark_variable_ready_dense`, `finalize_backward`) and comm.cpp
-(`broadcast_coalesced`). Buckets are memory beside the gradients, as long as
-`gradient_as_bucket_view` is False.
+torch/csrc/distributed/c10d/reducer.cpp (`initialize_buckets`, `rebuild_buckets`,
+`mark_variable_ready_dense`, `finalize_backward`) and comm.cpp (`broadcast_coalesced`). Buckets are memory
+beside the gradients, as long as `gradient_as_bucket_view` is False.
 
 Left out because they are small: the shapes and indices that ranks exchange, of a few numbers a
-parameter; of gradients that are sparse, what ranks exchange. NCCL's own memory is outside the allocator: `autofit.hardware.nccl`.
+parameter; and what they exchange of sparse gradients. NCCL's own memory is outside the allocator:
+`autofit.hardware.nccl`.
 """
 
 from __future__ import annotations
@@ -41,16 +42,17 @@ _MAX_BROADCASTS = 2  # in flight at a time
 Dtype = torch.dtype
 
 
-def buckets_of(
-    parameters: Sequence[tuple[Dtype, int]], limits_bytes: tuple[int, ...]
-) -> list[list[int]]:
-    """The numbers of the parameters in each bucket, as `compute_bucket_assignment_by_size` of reducer.cpp has it.
+def buckets_of(parameters: Sequence[tuple[Dtype, int]], limits_bytes: tuple[int, ...]) -> list[list[int]]:
+    """The parameters of each bucket, as `compute_bucket_assignment_by_size` of reducer.cpp fills them.
 
     A bucket takes parameters of one type until it has reached its limit; the last limit goes on.
 
     Args:
         parameters: type and elements of each, in their order.
         limits_bytes: of the first bucket of a type, the second, …
+
+    Returns:
+        By bucket, the places of its parameters.
     """
     full: list[list[int]] = []
     filling: dict[Dtype, list[int]] = {}
@@ -155,10 +157,11 @@ class DataParallel:
     def _reduce(self, parameter: nn.Parameter) -> None:
         """Copies a gradient into its bucket, and reduces those that are full, in their order."""
         bucket = next((each for each in self._buckets if id(parameter) in each.places), None)
-        if bucket is None or self._recorder.work.is_paused:
+        gradient = parameter.grad
+        if bucket is None or gradient is None or self._recorder.work.is_paused:
             return
         with torch.no_grad(), self._recorder.within(NAME):
-            torch.mul(parameter.grad, 1 / self._ranks.num_ranks, out=bucket.places[id(parameter)])
+            torch.mul(gradient, 1 / self._ranks.num_ranks, out=bucket.places[id(parameter)])
         bucket.missing.discard(id(parameter))
         while self._num_reduced < len(self._buckets) and not self._buckets[self._num_reduced].missing:
             self._exchange("c10d.allreduce_", self._buckets[self._num_reduced].flat, self)

@@ -189,7 +189,7 @@ class WorkLog:
         self._wait_for(stream, [each for each in self._under_way if each.handle is handle])
 
     def wait_for_collectives(self) -> None:
-        """The current stream waits for all of them: what C++ waits for, such as DDP's reducer, is not seen."""
+        """The current stream waits for all of them: that DDP's reducer does, in C++, is not seen."""
         self._wait_for(streams.current_number(), self._under_way)
 
     def _wait_for_result(self, tensor: Any) -> None:

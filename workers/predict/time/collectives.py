@@ -8,8 +8,8 @@
     all-to-all, gather, scatter   (n−1)/n, in one: each rank to each other
     send, receive                 all of them, in one
 
-NCCL reckons alike and takes what it expects to be quickest (src/graph/tuning.cc; bytes as in PERFORMANCE.md of
-nccl-tests). Bandwidths and latencies are those of links.toml.
+NCCL reckons alike and takes what it expects to be quickest (src/graph/tuning.cc; bytes as in PERFORMANCE.md
+of nccl-tests). Bandwidths and latencies are those of links.toml.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import functools
 import importlib.resources
 import math
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -40,7 +40,7 @@ class Exchange(StrEnum):
     SEND = "send"
 
 
-# By how operators' names begin, without underscores: those of `torch.distributed` and of functional collectives.
+# By how operators' names begin, without underscores: of `torch.distributed`, and of functional collectives.
 _BY_NAME = {
     "allreduce": Exchange.ALL_REDUCE,
     "allgather": Exchange.ALL_GATHER,
@@ -57,11 +57,12 @@ _BY_NAME = {
     "batchp2p": Exchange.SEND,
     "barrier": Exchange.ALL_REDUCE,
 }
+_NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
 _FROM_EACH_TO_EACH = frozenset({Exchange.ALL_TO_ALL, Exchange.SEND})
 
 
 def exchange_of(operator: str) -> Exchange:
-    """What a collective does, by PyTorch's name of its operator; of one that is not known, all that it can be."""
+    """What a collective does, by PyTorch's name of its operator; one that is not known, the most there is."""
     name = operator.partition(".")[2].replace("_", "")
     found = (begin for begin in _BY_NAME if name.startswith(begin))
     longest = max(found, key=len, default="")
@@ -112,6 +113,7 @@ class Network:
     """What joins the cards of a node, and the nodes.
 
     Attributes:
+        name: of the links within a node.
         within, between: cards of a node, and nodes.
         bus: bytes a second of large all-reduces in a node.
         peer: bytes a second from one card to another.
@@ -120,6 +122,7 @@ class Network:
         num_rows: real all-reduces in a node behind it.
     """
 
+    name: str
     within: Link
     between: Link
     bus: float
@@ -131,6 +134,13 @@ class Network:
     def spans_nodes(self, group: Group) -> bool:
         """Whether ranks of a group are on several nodes."""
         return (group.num_ranks - 1) * group.stride >= self.num_cards
+
+    def in_words(self, groups: Iterable[Group]) -> str:
+        """What is assumed to join ranks that are in such groups."""
+        said = f"ranks are joined by {_NAMES[self.name]} in nodes of {self.num_cards} cards"
+        if any(map(self.spans_nodes, groups)):
+            said += f", and nodes by {self.nic / 1e9:.3g} GB/s for each card"
+        return f"{said}, as is assumed"
 
     def link(self, group: Group) -> Link:
         """The slowest that a group goes over."""
@@ -168,7 +178,7 @@ class Network:
 
 
 def _algorithms(exchange: Exchange, n: int, tree: float) -> tuple[tuple[float, float, float], ...]:
-    """The steps of each algorithm, the share of the bytes that goes over a link, and that of the bandwidth."""
+    """Of each algorithm the steps, the share of the bytes that a link carries, and that of its bandwidth."""
     if exchange is Exchange.ALL_REDUCE:
         on_link = 2 * (n - 1) / n
         return (2 * (n - 1), on_link, 1.0), (2 * math.log2(n), on_link, tree)
@@ -193,6 +203,7 @@ def network_of(name: str, architecture: str) -> Network | None:
     if found is None:
         return None
     return Network(
+        name=found["link"],
         within=_link(table["links"][found["link"]]),
         between=_link(table["links"]["network"]),
         num_cards=table["num_cards"],

@@ -31,6 +31,7 @@ class Costs:
         network: what joins the device with others; None where it is by itself.
 
     Attributes:
+        network: as given.
         slowdown: what kernels take while a collective runs beside them, over what they take alone.
     """
 
@@ -48,7 +49,7 @@ class Costs:
         self.constants = constants
         self._allow_tf32 = allow_tf32
         self._conv_tf32 = conv_tf32
-        self._network = network
+        self.network = network
         self.slowdown = 1.0
         if network is not None and speeds.num_units > network.within.units:
             self.slowdown = speeds.num_units / (speeds.num_units - network.within.units)
@@ -65,7 +66,7 @@ class Costs:
 
     def _with_rows(self, kernel: Kernel) -> Kernel:
         """A collective in the class of those that were timed, if such were over its links."""
-        network, group = self._network, kernel.group
+        network, group = self.network, kernel.group
         if network is None or group is None or kernel.variant != Exchange.ALL_REDUCE:
             return kernel
         if not network.num_rows or network.spans_nodes(group):
@@ -82,8 +83,8 @@ class Costs:
         speeds = self.speeds
         if kernel.group is not None:
             across = 0.0
-            if self._network is not None:
-                across = self._network.seconds(Exchange(kernel.variant), kernel.moved_bytes, kernel.group)
+            if self.network is not None:
+                across = self.network.seconds(Exchange(kernel.variant), kernel.moved_bytes, kernel.group)
             return across + speeds.launch_seconds
         known = self._class(kernel)
         started = kernel.num_launches * speeds.launch_seconds

@@ -6,8 +6,8 @@ counts by its share of the step's time. What a card is off by comes on top of al
     sigma² = sum over classes of (share · sigma of the class)² + (share that waits for the host · its sigma)²
              + sigma of the card²
 
-Collectives are hidden behind other kernels as long as they are quick enough, so what they may be off by is what
-the step takes longer where each of them does.
+Collectives are hidden behind other kernels as long as they are quick enough, so what they may be off by is
+what the step takes longer where each of them does.
 
 Errors are factors, so an interval is likely · exp(± z · sigma).
 """
@@ -121,11 +121,10 @@ class TimeResiduals:
     def exchange_factor(self, clock: StepClock) -> float:
         """How much longer than predicted the collectives of a step may well take, by their sigma."""
         nowhere = Residual(sigma=0.0)
-        return math.exp(max(self._of_class(kind, nowhere).sigma for kind in EXCHANGES & clock.class_seconds.keys()))
+        kinds = EXCHANGES & clock.class_seconds.keys()
+        return math.exp(max(self._of_class(kind, nowhere).sigma for kind in kinds))
 
-    def of(
-        self, clock: StepClock, speeds: Speeds, *, conv_algo: str = "", late: float = 0.0
-    ) -> Confidence:
+    def of(self, clock: StepClock, speeds: Speeds, *, conv_algo: str = "", late: float = 0.0) -> Confidence:
         """How sure the time of a step on a device is.
 
         Args:

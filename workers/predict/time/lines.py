@@ -23,7 +23,7 @@ from workers.predict.curve.polynomials import (
     values_at,
 )
 from workers.trace import HostWait, Trace, last_step
-from workers.work import Operand, Work, WorkCall
+from workers.work import Group, Operand, Work, WorkCall
 
 
 class BatchDependentWorkError(ValueError):
@@ -78,9 +78,10 @@ class StepWork:
     event_waits: tuple[EventWait, ...] = ()
 
     @property
-    def exchanges(self) -> bool:
-        """Whether it exchanges anything with other ranks."""
-        return any(call.work.group is not None for call in self.calls)
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of ranks that exchange anything, each once."""
+        found = (call.work.group for call in self.calls if call.work.group is not None)
+        return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,8 @@
     stream 0       └kernel┘└kernel┘    └kernel┘  ▲               └kernel┘
     stream 1                      └────collective┴──┘
 
-A kernel begins once it is launched, the one before it on its stream is done, and what its stream waits for is.
-Kernels take turns on the device, whatever their streams; collectives run beside them. A kernel meanwhile has
+A kernel begins once it is launched, the one before it on its stream is done, and so is what its stream waits
+for. Kernels take turns on the device, whatever their streams; collectives run beside them. A kernel meanwhile has
 fewer multiprocessors (`Link.units`).
 """
 
@@ -215,10 +215,8 @@ class _Lanes:
         if len(self._waiting) == 1:
             (stream,) = self._waiting
         else:
-            stream = min(
-                self._waiting,
-                key=lambda each: (self._earliest(each, self._waiting[each][0]), self._waiting[each][0].number),
-            )
+            first = {stream: queue[0] for stream, queue in self._waiting.items()}
+            stream = min(first, key=lambda each: (self._earliest(each, first[each]), first[each].number))
         queue = self._waiting[stream]
         call = queue.popleft()
         start = self._earliest(stream, call)
