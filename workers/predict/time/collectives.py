@@ -1,6 +1,6 @@
 """How long collectives take: by bytes, by what joins the ranks, and by the algorithm that NCCL would choose.
 
-    seconds = start + steps · hop + bytes on the busiest link / (bandwidth · share)
+    seconds = start + steps · hop + bytes on a link / (bandwidth · share)
 
     all-reduce                    2(n−1)/n of the bytes, in 2(n−1) steps of a ring or 2 log2(n) of a tree
     all-gather, reduce-scatter    (n−1)/n, in n−1 steps of a ring
@@ -101,11 +101,13 @@ class Link:
         protocols: of which the quickest is taken.
         tree: the share of the bandwidth that trees reach.
         units: multiprocessors that a collective takes from kernels that run beside it.
+        peer_start: seconds that an exchange from rank to rank takes however little there is.
     """
 
     protocols: tuple[Protocol, ...]
     tree: float
     units: int
+    peer_start: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +158,9 @@ class Network:
         if n < 2:
             return 0.0
         bandwidth, link = self._bandwidth(exchange, group), self.link(group)
+        if exchange in _FROM_EACH_TO_EACH:
+            share_of_bytes = 1.0 if exchange is Exchange.SEND else (n - 1) / n
+            return link.peer_start + share_of_bytes * num_bytes / bandwidth
         return min(
             protocol.start
             + steps * protocol.hop
@@ -184,10 +189,6 @@ def _algorithms(exchange: Exchange, n: int, tree: float) -> tuple[tuple[float, f
         return (2 * (n - 1), on_link, 1.0), (2 * math.log2(n), on_link, tree)
     if exchange in (Exchange.ALL_GATHER, Exchange.REDUCE_SCATTER):
         return ((n - 1, (n - 1) / n, 1.0),)
-    if exchange is Exchange.ALL_TO_ALL:
-        return ((1, (n - 1) / n, 1.0),)
-    if exchange is Exchange.SEND:
-        return ((1, 1.0, 1.0),)
     return ((n - 1, 1.0, 1.0),)
 
 
@@ -216,6 +217,7 @@ def _link(data: Mapping[str, Any]) -> Link:
         protocols=tuple(Protocol(**each) for each in data["protocols"]),
         tree=data["tree"],
         units=data["units"],
+        peer_start=data["peer_start"],
     )
 
 
