@@ -1,10 +1,11 @@
 """Holds predicted collectives against vidur's: `python tests/bench/time/collectives.py --tables DIR`.
 
-DIR is `data/profiling/network` of a checkout of microsoft/vidur (MIT), made by `vidur/profiling/collectives`: the
-median of the durations of NCCL's kernel on rank 0, as PyTorch's profiler records them, in three rounds of 11
-calls. `size` is in bytes of float16. Rows of a link are those whose ranks it joins: of a `pairwise_nvlink` node
-two ranks have bridges, and four go over PCIe. Its H100's `send_recv` is a copy of its A100's and is left out; so
-are rows between nodes unless `--between` asks for them: what joins those nodes is not told.
+DIR is `data/profiling/network` of a checkout of microsoft/vidur (MIT), made by
+`vidur/profiling/collectives`: the median of the durations of NCCL's kernel on rank 0, as PyTorch's profiler
+records them, in three rounds of 11 calls. `size` is in bytes of float16. Rows of a link are those whose ranks
+it joins: of a `pairwise_nvlink` node two ranks have bridges, and four go over PCIe. Its H100's `send_recv` is
+a copy of its A100's and is left out; so are rows between nodes unless `--between` asks for them: what joins
+those nodes is not told.
 
 `--fit` prints the constants of links.toml that meet the all-reduces best: the mean of |log(predicted /
 measured)|, with a third of the weight for messages below a megabyte.
@@ -49,7 +50,7 @@ _LINKS = {
 }
 _COPIED = ("h100_pairwise_nvlink", "send_recv")
 _CLASSES = ((0, 250_000), (250_000, 4_000_000), (4_000_000, 2**63))  # of bytes
-# Eight H100 reach 480 GB/s in nccl-tests with gigabytes; vidur's messages are too small to show where that ends.
+# What eight H100 reach with gigabytes (NVIDIA/nccl-tests#212); vidur's messages do not show where that ends.
 _MOST_BUS = 4.8e11
 _SMALL_BYTES, _SMALL_WEIGHT = 1_000_000, 1 / 3
 
@@ -128,9 +129,7 @@ def _errors(rows: Sequence[ExchangeRow]) -> str:
     p90 = errors[int(0.9 * (len(errors) - 1))]
     bias = math.expm1(statistics.median(logs))
     sigma = math.sqrt(statistics.fmean(each**2 for each in logs))
-    return (
-        f"{len(rows)} | {statistics.median(errors):.1%} | {p90:.1%} | {bias:+.1%} | {sigma:.2f}"
-    )
+    return f"{len(rows)} | {statistics.median(errors):.1%} | {p90:.1%} | {bias:+.1%} | {sigma:.2f}"
 
 
 def print_between(rows: Sequence[ExchangeRow]) -> None:
@@ -143,7 +142,9 @@ def print_between(rows: Sequence[ExchangeRow]) -> None:
             bandwidth = share * row.num_bytes / row.seconds / row.num_on_node
             groups[row.table, row.exchange, n, row.num_on_node].append(bandwidth)
     for (table, exchange, n, on_node), found in groups.items():
-        print(f"{table}: {exchange} of {n} ranks, {on_node} a node: {max(found) / 1e9:.1f} GB/s a card at most")
+        print(
+            f"{table}: {exchange} of {n} ranks, {on_node} a node: {max(found) / 1e9:.1f} GB/s a card at most"
+        )
 
 
 def fit(rows: Sequence[ExchangeRow]) -> None:
@@ -190,7 +191,10 @@ def _fit_kind(kind: str, rows: Sequence[ExchangeRow]) -> None:
     first = Protocol(start=start, hop=hop, share=share)
     second = Protocol(start=later, hop=later_hop, share=1.0)
     for each in (first, second):
-        print(f"{kind}: " + ", ".join(f"{name} = {value:.2g}" for name, value in dataclasses.asdict(each).items()))
+        print(
+            f"{kind}: "
+            + ", ".join(f"{name} = {value:.2g}" for name, value in dataclasses.asdict(each).items())
+        )
     print(f"{kind}: tree = {tree:.2g}; off by {found.fun:.3f}")
 
 

@@ -13,7 +13,8 @@ from workers.work import Group
 _C10D = "c10d"  # the operators behind `torch.distributed`'s functions, which give their caller a `Work`
 _WAITS = "wait_tensor"
 _PEERS = ("dst", "src")  # by which `send` and `recv_` name the one other rank
-_GOT = ("output", "out")  # arguments' names begin so that are written
+# Arguments that are written.
+_GOT = frozenset({"output", "outputs", "output_tensor", "output_tensors", "output_lists", "out"})
 
 
 def is_collective(func: torch._ops.OpOverload) -> bool:
@@ -63,8 +64,8 @@ def ranks_of(given: dict[str, Any], process_group: Any) -> Group:
 
 def given_and_got(given: dict[str, Any], result: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
     """The tensors that a rank gives, and those that it gets, in lists as they are."""
-    got = tuple(value for name, value in given.items() if name.startswith(_GOT))
-    gives = tuple(value for name, value in given.items() if not name.startswith(_GOT))
+    got = tuple(value for name, value in given.items() if name in _GOT)
+    gives = tuple(value for name, value in given.items() if name not in _GOT)
     return gives, got or (result,)
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 import workers
 from tests.workers.predict.conftest import predict_spec
 from workers.predict.recording.call_order import CallOrder
+from workers.protocol import WorkloadRef
 from workers.setup import Parallel, Setup
 from workers.trace import Trace
 from workers.work import Group
 
+SHARDED = Path(__file__).parents[1] / "sharded_workloads.py"
 
-def trace_of(parallel: str, workload: str = "small:attention") -> Trace:
+
+def trace_of(parallel: str, workload: WorkloadRef | None = None) -> Trace:
     setup = Setup(parallel=Parallel.parse(parallel))
-    outcome = workers.run(dataclasses.replace(predict_spec(workload, 4), setup=setup))
+    spec = predict_spec("small:attention", 4)
+    outcome = workers.run(dataclasses.replace(spec, setup=setup, workload=workload or spec.workload))
     assert outcome.trace_json is not None, outcome.error
     return Trace.from_json(outcome.trace_json)
 
@@ -52,19 +57,17 @@ def test_ddp_waits_for_what_it_reduced_before_it_copies_it_back(of_ddp):
 
 
 def test_a_gathered_parameter_is_waited_for_by_the_stream_that_computes(of_fsdp):
-    gathers = [
-        number for number, call in exchanges(of_fsdp) if call.work.operator == "c10d._allgather_base_"
-    ]
+    gathers = [number for number, call in exchanges(of_fsdp) if call.work.operator == "c10d._allgather_base_"]
     assert gathers
     assert {of_fsdp.work[number].work.group for number in gathers} == {Group(4)}
-    waited = {number - back for number, call in enumerate(of_fsdp.work) if call.stream == 0 for back in call.after}
+    waited = {
+        number - back for number, call in enumerate(of_fsdp.work) if call.stream == 0 for back in call.after
+    }
     assert waited.issuperset(gathers)
 
 
 def test_replicas_of_shards_reduce_among_ranks_that_lie_apart(of_fsdp):
-    reduced = [
-        call.work for _, call in exchanges(of_fsdp) if call.work.operator == "c10d.allreduce_"
-    ]
+    reduced = [call.work for _, call in exchanges(of_fsdp) if call.work.operator == "c10d.allreduce_"]
     scattered = [
         call.work for _, call in exchanges(of_fsdp) if call.work.operator == "c10d._reduce_scatter_base_"
     ]
@@ -98,3 +101,12 @@ def test_of_several_waits_for_a_stream_the_last_counts():
     order.wait(0, order.record(1))
     order.wait(0, first)
     assert order.add(0, 2) == (1,)
+
+
+def test_what_tensor_parallelism_reduces_is_waited_for_where_it_is_used():
+    trace = trace_of("tp:2", WorkloadRef(kind="file", target=f"{SHARDED}:perceptrons"))
+    found = exchanges(trace)
+    assert {call.work.operator for _, call in found} >= {"_c10d_functional.all_reduce"}
+    assert 0 not in {call.stream for _, call in found}, "they run on the group's own stream"
+    waited = {number - back for number, call in enumerate(trace.work) for back in call.after}
+    assert waited.issuperset(number for number, _ in found)

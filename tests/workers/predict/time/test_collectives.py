@@ -52,9 +52,9 @@ def test_small_all_reduces_of_many_ranks_go_through_trees():
     large, n = 2**36, 256
     on_link = 2 * (n - 1) / n * large
     share = A100.between.protocols[0].share
-    assert seconds(Exchange.ALL_REDUCE, large, n) == pytest.approx(
-        on_link / (A100.bus * share), rel=0.01
-    ), "and large ones through rings, with all of the bandwidth"
+    assert seconds(Exchange.ALL_REDUCE, large, n) == pytest.approx(on_link / (A100.bus * share), rel=0.01), (
+        "and large ones through rings, with all of the bandwidth"
+    )
 
 
 def test_small_messages_take_the_protocol_that_starts_sooner():
@@ -77,9 +77,7 @@ def test_ranks_on_several_nodes_share_the_network():
 
 def test_cards_without_links_of_their_own_have_pcie():
     pcie = network_of("NVIDIA A40", "sm_86")
-    assert seconds(Exchange.ALL_REDUCE, 2**30, 2, network=pcie) > 5 * seconds(
-        Exchange.ALL_REDUCE, 2**30, 2
-    )
+    assert seconds(Exchange.ALL_REDUCE, 2**30, 2, network=pcie) > 5 * seconds(Exchange.ALL_REDUCE, 2**30, 2)
     assert "PCIe" in pcie.in_words([])
     assert network_of("a card", "gfx942") is None
 

@@ -119,9 +119,7 @@ def test_the_host_may_wait_for_one_stream_alone():
     calls = [(LONG, 1, ()), (LARGE, 0, ()), (LARGE, 0, ())]
     for_kernel = clock(*calls, waits=(HostWait(position=2, stream=0, up_to=2),))
     for_all = clock(*calls, waits=(HostWait(position=2, stream=None, up_to=2),))
-    assert for_kernel.calls[2].launched_seconds == pytest.approx(
-        for_kernel.calls[1].end_seconds + HOST.call
-    )
+    assert for_kernel.calls[2].launched_seconds == pytest.approx(for_kernel.calls[1].end_seconds + HOST.call)
     assert for_all.calls[2].launched_seconds == pytest.approx(for_all.calls[0].end_seconds + HOST.call)
 
 
@@ -130,7 +128,9 @@ def test_waits_for_one_stream_name_the_last_call_that_it_had_been_given():
         HostWait(position=3, stream=1, up_to=2),
         HostWait(position=3, stream=7, up_to=3),
     )
-    step = work_of(trace_on_streams((LARGE, 1, ()), (LARGE, 0, ()), (LARGE, 1, ()), (LARGE, 0, ()), waits=waits))
+    step = work_of(
+        trace_on_streams((LARGE, 1, ()), (LARGE, 0, ()), (LARGE, 1, ()), (LARGE, 0, ()), waits=waits)
+    )
     assert step.host_waits == ()
     assert step.event_waits == (EventWait(number=3, call=0),)
 
@@ -169,8 +169,6 @@ def test_the_bytes_of_collectives_are_lines_of_the_batch():
 
 
 def test_steps_that_exchange_among_other_ranks_are_not_alike():
-    traces = [
-        dataclasses.replace(trace_on_streams((all_reduce(8, n), 0, ())), batch_size=n) for n in (2, 4)
-    ]
+    traces = [dataclasses.replace(trace_on_streams((all_reduce(8, n), 0, ())), batch_size=n) for n in (2, 4)]
     with pytest.raises(BatchDependentWorkError):
         WorkLines.through(traces)
