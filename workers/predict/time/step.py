@@ -5,8 +5,8 @@
     stream 1                      └────collective┴──┘
 
 A kernel begins once it is launched, the one before it on its stream is done, and so is what its stream waits
-for. Kernels take turns on the device, whatever their streams; collectives run beside them. A kernel meanwhile has
-fewer multiprocessors (`Link.units`).
+for. Kernels take turns on the device, whatever their streams; collectives run beside them. A kernel meanwhile
+has fewer multiprocessors (`Link.units`).
 """
 
 from __future__ import annotations
