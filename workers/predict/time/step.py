@@ -180,10 +180,16 @@ class _Lanes:
         after = tuple(number - distance for distance in call.after if distance <= number)
         is_exchange = call.work.group is not None
         self._spans.append(None)
-        queue = self._waiting.setdefault(call.stream, deque())
-        queue.append(_Launched(number, at, seconds, after, is_exchange))
         if is_exchange:
             self._exchanges.append(number)
+        launched = _Launched(number, at, seconds, after, is_exchange)
+        if not self._waiting:
+            start = self._earliest(call.stream, launched)
+            # Nothing that is launched later can begin before it, so that it need not wait to be compared.
+            if start <= max(at, self._kernels_until):
+                self._run(call.stream, launched, start)
+                return
+        self._waiting.setdefault(call.stream, deque()).append(launched)
 
     def done_at(self, number: int | None = None) -> float:
         """When a call is done that was launched; None for all."""
@@ -219,7 +225,11 @@ class _Lanes:
             stream = min(first, key=lambda each: (self._earliest(each, first[each]), first[each].number))
         queue = self._waiting[stream]
         call = queue.popleft()
-        start = self._earliest(stream, call)
+        if not queue:
+            del self._waiting[stream]
+        self._run(stream, call, self._earliest(stream, call))
+
+    def _run(self, stream: int, call: _Launched, start: float) -> None:
         end = start + call.seconds
         if call.is_exchange:
             self._exchanges_until = max(self._exchanges_until, end)
@@ -229,8 +239,6 @@ class _Lanes:
             self._kernels_until = end
         self._spans[call.number] = start, end
         self._free_at[stream] = end
-        if not queue:
-            del self._waiting[stream]
 
     def _earliest(self, stream: int, call: _Launched) -> float:
         start = max(call.at, self._free_at.get(stream, self._start))
