@@ -375,7 +375,8 @@ def test_what_is_said_of_ranks_is_a_launchers_command():
 def test_ddps_own_reducer_does_the_work_that_is_recorded_without_it(written):
     outcome = written(
         _TORCHRUN,
-        "train(nn.parallel.DistributedDataParallel(workload.build_model().to(device), device_ids=[local_rank]))",
+        "model = workload.build_model().to(device)",
+        "train(nn.parallel.DistributedDataParallel(model, device_ids=[local_rank]))",
         num_processes=4,
     )
     found, expected = (
