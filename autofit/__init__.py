@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from autofit.training.find_batch_size import find_executable_batch_size
     from autofit.training.kernels import register_kernel
     from autofit.training.probe_step import StepPeak, probe_step
-    from autofit.tuning.result import Best, FrontierEntry, TuneResult
+    from autofit.tuning.found import Best, FrontierEntry
+    from autofit.tuning.result import TuneResult
     from workers.knobs import Knobs
     from workers.scripts.reference import Script
     from workers.workload.workload import Workload
@@ -79,11 +80,11 @@ __all__ = [
 # of its predictions, starts before all that.
 _PLACES = {
     "BatchLengths": "autofit.settings.lengths",
-    "Best": "autofit.tuning.result",
+    "Best": "autofit.tuning.found",
     "Breakdown": "autofit.predict.estimate",
     "CheckResult": "autofit.questions.check",
     "Estimate": "autofit.predict.estimate",
-    "FrontierEntry": "autofit.tuning.result",
+    "FrontierEntry": "autofit.tuning.found",
     "Interval": "autofit.predict.estimate",
     "Knobs": "workers.knobs",
     "KvCache": "autofit.questions.kv",

@@ -6,6 +6,7 @@
     │   ├── UnknownModelError      2   no such model
     │   ├── InapplicableError      2   a knob does not apply to the workload
     │   ├── BudgetError            2   nothing of the device's memory is left for PyTorch
+    │   ├── UntimedCardError       2   no times of steps are predicted on that card
     │   └── StudyMismatchError     2   the study was begun with other settings
     ├── WorkloadFailedError        4   the user's own code fails at every batch size
     │   └── UnpredictableCardError 4   nothing is predicted of it on that card
@@ -141,6 +142,10 @@ class UnpredictableCardError(WorkloadFailedError):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, kind="unsupported")
+
+
+class UntimedCardError(UsageError):
+    """What needs the times of steps cannot be answered for that card; for others it may be."""
 
 
 class InfrastructureError(AutofitError):

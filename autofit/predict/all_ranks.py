@@ -196,7 +196,7 @@ class WorstOfRanks(PredictedCurve):
     def conv_plan(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
         return self._worst(batch_size).conv_plan(batch_size, budget_bytes)
 
-    def conv_cost(self, batch_size: int, budget_bytes: int) -> float | None:
+    def conv_cost(self, batch_size: int, budget_bytes: int | None = None) -> float | None:
         return self._worst(batch_size).conv_cost(batch_size, budget_bytes)
 
     def convolution_options(

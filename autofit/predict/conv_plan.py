@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from autofit.errors import StorageError, UsageError
-from autofit.predict.conv_costs import FALLBACK_SLOWDOWN, Rates, seconds
+from autofit.predict.conv_costs import FALLBACK_SLOWDOWN, ConvCosts
 from workers.documents import parse_json, read_file
 from workers.plain import from_plain
 from workers.predict.curve.conditions import Level
@@ -116,7 +116,7 @@ class ConvPlanner:
 
     Args:
         on_card: the step on the card; its convolution algorithm does not matter.
-        rates: what the card can do.
+        costs: of convolutions on the card.
         level: of what is not certain.
         on_top: what is added to a peak for the largest workspace that is cuDNN's choice.
     """
@@ -124,13 +124,13 @@ class ConvPlanner:
     def __init__(
         self,
         on_card: StepOnCard,
-        rates: Rates,
+        costs: ConvCosts,
         *,
         level: Level = Level.HIGH,
         on_top: Callable[[int], int] = lambda _workspace_bytes: 0,
     ) -> None:
         self._on_card = on_card
-        self._rates = rates
+        self._costs = costs
         self._level = level
         self._on_top = on_top
 
@@ -168,9 +168,13 @@ class ConvPlanner:
         return best
 
     @cached_property
-    def _options(self) -> dict[Convolution, list[Candidate]]:
-        """The algorithms for each different layer."""
-        return self._on_card.convolution_options()
+    def _picks(self) -> dict[Convolution, list[_Pick]]:
+        """What each different layer may be given, the backend's own choice first."""
+        options = self._on_card.convolution_options()
+        return {
+            layer: [pick for option in found for pick in self._picks_of(option)]
+            for layer, found in options.items()
+        }
 
     @cached_property
     def _modules(self) -> dict[Convolution, tuple[str, ...]]:
@@ -181,15 +185,15 @@ class ConvPlanner:
         modules = self._modules
         picked: dict[Convolution, _Pick] = {}
         default_cost = 0.0
-        for layer, options in self._options.items():
-            picks = [pick for option in _restricted(options, only) for pick in self._picks(option)]
+        for layer, all_picks in self._picks.items():
+            picks = _restricted(all_picks, only)
             fitting = [p for p in picks if all(size <= limit_of(call) for call, size in p.sizes.items())]
             picked[layer] = (
                 min(fitting, key=lambda pick: pick.cost)
                 if fitting
                 else min(picks, key=lambda pick: pick.workspace_bytes)
             )
-            default_cost += _first(options, self._rates) * len(modules[layer])
+            default_cost += all_picks[0].cost * len(modules[layer])
         total = sum(pick.cost * len(modules[layer]) for layer, pick in picked.items())
         sizes = {call: size for pick in picked.values() for call, size in pick.sizes.items()}
         return ConvPlan(
@@ -208,9 +212,9 @@ class ConvPlanner:
             relative_cost=total / default_cost,
         )
 
-    def _picks(self, option: Candidate) -> Iterator[_Pick]:
+    def _picks_of(self, option: Candidate) -> Iterator[_Pick]:
         """An algorithm as it runs at first and, of the backend, as it runs with less memory."""
-        cost = sum(seconds(call, option.algorithm, self._rates) for call in option.spans)
+        cost = sum(self._costs.seconds(call, option.algorithm) for call in option.spans)
         first = {call: getattr(span, f"{self._level}_bytes") for call, span in option.spans.items()}
         plans = frozenset(call for call, span in option.spans.items() if span.choices_bytes)
         yield _Pick(option.algorithm, first, cost, plans)
@@ -219,19 +223,17 @@ class ConvPlanner:
             yield _Pick(option.algorithm, smallest, cost * FALLBACK_SLOWDOWN, plans)
 
 
-def _restricted(options: Sequence[Candidate], only: str | None) -> Sequence[Candidate]:
+def _restricted(picks: Sequence[_Pick], only: str | None) -> Sequence[_Pick]:
+    """Those of one algorithm, or else of the backend's own choice, which is the first."""
     if only is None:
-        return options
-    return [option for option in options if option.algorithm == only] or options[:1]
+        return picks
+    return [pick for pick in picks if pick.algorithm == only] or [
+        pick for pick in picks if pick.algorithm == picks[0].algorithm
+    ]
 
 
 def _smallest(span: Workspace) -> int:
     return min((span.low_bytes, *span.choices_bytes))
-
-
-def _first(options: Sequence[Candidate], rates: Rates) -> float:
-    """What a layer's passes cost by the backend's own choice."""
-    return sum(seconds(call, options[0].algorithm, rates) for call in options[0].spans)
 
 
 def _in_order(modules: Mapping[Convolution, Sequence[str]]) -> list[tuple[str, Convolution]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, phase_peaks
-from autofit.hardware.chips import properties_for
 from autofit.identity import versions
-from autofit.predict.conv_costs import Rates, relative_cost
+from autofit.predict.conv_costs import ConvCosts
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
 from autofit.predict.estimate import (
     AssumedSize,
@@ -24,18 +23,20 @@ from autofit.predict.peaks_on_card import PeaksOnCard
 from autofit.predict.step_times import StepTime, why_untimed
 from autofit.predict.widening import spanning
 from autofit.settings.goals import Risk
+from workers import conv
 from workers.allocator import given_blocks
 from workers.architecture import Architecture, Vendor
+from workers.conv import ConvPolicy
 from workers.knobs import Knobs
 from workers.predict.curve.conditions import MIXED, Level
-from workers.predict.curve.mixed_convolutions import Candidate
+from workers.predict.curve.mixed_convolutions import Candidate, smallest
 from workers.predict.curve.step_on_card import StepOnCard
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome
 from workers.setup import Parallel
 from workers.trace import Trace
 from workers.work import Convolution
 
-_NO_WORK = "no trace has the work of this step, or the time of such convolutions is not known"
+_NO_WORK = "no step time is given, as the step at this batch size was not traced"
 
 
 class PredictedCurve(PeaksOnCard):
@@ -126,18 +127,16 @@ class PredictedCurve(PeaksOnCard):
         """The time of a step; None where it is not predicted, see `why_untimed`.
 
         Args:
-            budget_bytes: what a plan of algorithms has to fit; without it `mixed` has no time.
+            budget_bytes: what a plan of algorithms has to fit; without it `mixed` has those that take least.
         """
         if self.why_untimed is not None:
-            return None
-        if self._knobs.conv_algo == MIXED and budget_bytes is None:
             return None
         return self._timer.time(
             self._curve,
             batch_size,
             self._knobs,
             self._card,
-            conv_cost=lambda: self.conv_cost(batch_size, budget_bytes or 0),
+            conv_cost=lambda: self.conv_cost(batch_size, budget_bytes),
         )
 
     @property
@@ -220,37 +219,40 @@ class PredictedCurve(PeaksOnCard):
         """For each layer the cheapest algorithm with which a size fits the budget; None where none does."""
         on_card = self._at(batch_size, self._level)
         if self.risk is Risk.LIKELY:
-            return ConvPlanner(on_card, self._rates(on_card), level=Level.LIKELY).within_budget(budget_bytes)
+            return ConvPlanner(on_card, self._conv_costs, level=Level.LIKELY).within_budget(budget_bytes)
         planner = ConvPlanner(
             on_card,
-            self._rates(on_card),
+            self._conv_costs,
             level=self._replayed_level(on_card),
             on_top=self._widening.of_other_runs(on_card).on_top,
         )
         return planner.within_budget(self._widening.calibration(on_card).within_high_end(budget_bytes))
 
-    def conv_cost(self, batch_size: int, budget_bytes: int) -> float | None:
+    def conv_cost(self, batch_size: int, budget_bytes: int | None = None) -> float | None:
         """The predicted time of all convolutions, over that of the backend's own choice.
 
         None on AMD's cards, of whose convolutions no times are known.
+
+        Args:
+            budget_bytes: see `step_time`; infinite where no plan fits it.
         """
         if self._is_amds:
             return None
-        if self._knobs.conv_algo == MIXED:
-            plan = self.conv_plan(batch_size, budget_bytes)
-            return math.inf if plan is None else plan.relative_cost
+        algorithm = conv.find(self._knobs.conv_algo)
+        if isinstance(algorithm, ConvPolicy) and algorithm.enabled:
+            return 1.0
         on_card = self._at(batch_size, self._level)
-        calls = on_card.step.convolutions.values()
-        return relative_cost(calls, self._knobs.conv_algo, self._rates(on_card))
+        if self._knobs.conv_algo != MIXED:
+            calls = on_card.step.convolutions.values()
+            return self._conv_costs.relative((call, self._knobs.conv_algo) for call in calls)
+        if budget_bytes is None:
+            return self._conv_costs.relative(_by_least_memory(on_card))
+        plan = self.conv_plan(batch_size, budget_bytes)
+        return math.inf if plan is None else plan.relative_cost
 
-    def _rates(self, on_card: StepOnCard) -> Rates:
-        """What the card can do for tensors of the type that the step convolves."""
-        dtypes = [call.dtype for call in on_card.step.convolutions.values()]
-        return Rates.of(
-            properties_for(self._card.architecture, self._card.name),
-            dtype=dtypes[0] if dtypes else "float32",
-            allow_tf32=self._knobs.tf32_in_convolutions,
-        )
+    @property
+    def _conv_costs(self) -> ConvCosts:
+        return ConvCosts(self._timer.costs(self._card, self._knobs))
 
     def convolution_options(
         self, batch_size: int, names: Sequence[str]
@@ -278,6 +280,15 @@ class PredictedCurve(PeaksOnCard):
     @property
     def _is_amds(self) -> bool:
         return Architecture.of(self._card.architecture).vendor is Vendor.AMD
+
+
+def _by_least_memory(on_card: StepOnCard) -> Iterator[tuple[Convolution, str]]:
+    """The calls of all layers, each with the algorithm that takes least memory of those that apply to it."""
+    modules = on_card.step.convolution_modules()
+    for layer, choices in on_card.convolution_options().items():
+        least = smallest(choices)
+        for _ in modules[layer]:
+            yield from ((call, least.algorithm) for call in least.spans)
 
 
 def likely_bytes(curves: Mapping[Knobs, PredictedCurve], knobs: Knobs, batch_size: int) -> int | None:

@@ -86,7 +86,7 @@ class Scale:
     def in_words(self) -> str:
         steps = "a measured step" if self.num_steps == 1 else f"{self.num_steps} measured steps"
         of_what = "this setting" if self.is_of_setting else "other settings of this workload"
-        return f"scaled by {self.factor:.2f}, after {steps} of {of_what} on this card"
+        return f"corrected by a factor of {self.factor:.2f}, from {steps} of {of_what} on this card"
 
 
 class MeasuredSteps:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from autofit.errors import UnknownGpuError
 from autofit.hardware.card import Card
-from autofit.hardware.chips import device_properties
+from autofit.hardware.chips import properties_for
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.measured_steps import MeasuredSteps, Scale
 from workers.architecture import Architecture, Vendor
@@ -24,7 +25,8 @@ from workers.predict.curve.peak_curve import PeakCurve, StepCurve
 from workers.predict.time.collectives import network_of
 from workers.predict.time.constants import constants
 from workers.predict.time.costs import Costs
-from workers.predict.time.interval import Confidence, TimeResiduals, time_residuals
+from workers.predict.time.interval import HOST, Confidence, TimeResiduals, time_residuals
+from workers.predict.time.kernels import KernelClass
 from workers.predict.time.lines import BatchDependentWorkError, StepWork, WorkLines, work_of
 from workers.predict.time.speeds import speeds_of
 from workers.predict.time.step import clocked, step_seconds
@@ -32,9 +34,9 @@ from workers.setup import ALONE, Parallel
 from workers.trace import Trace
 
 _CUDNN_CHOOSES = CUDA_POLICIES[:2]  # what times were measured with
-_MOST_NAMED = 3  # kinds of kernels
+_MOST_NAMED = 3  # classes of kernels
 _MOST_STEPS = 128  # remembered with their work
-EAGER = "times are of the eager step; torch.compile changes them"
+EAGER = "it is of the eager step, torch.compile changes it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,20 +106,53 @@ class StepTime:
         if self.scale is not None and self.confidence.is_stated:
             return f"step time: {self.scale.in_words}; {EAGER}"
         if self.confidence.is_stated:
-            return f"step time: likely off by a factor of {1 + self.confidence.sigma:.2f}; {EAGER}"
-        why = _unmeasured(self.confidence) or "those of such steps vary too much"
-        return f"no step time is stated, only which step is slower: {why}"
+            return f"step time: usually within {100 * self.confidence.sigma:.0f}% of a measured one; {EAGER}"
+        why = _unmeasured(self.confidence) or "measured times of such steps vary too much"
+        return f"no step time is given, as {why}"
 
 
 def _unmeasured(confidence: Confidence) -> str:
     """What no measured times are behind, in words; empty where they are behind all of it."""
-    names = [name.replace("_", " ") for name in confidence.unmeasured]
+    if not confidence.is_card_measured:
+        return "there are no measured times of this card to check it against"
+    names = [_in_words(name) for name in confidence.unmeasured]
     if len(names) > _MOST_NAMED:
-        names = [*names[: _MOST_NAMED - 1], f"{len(names) - _MOST_NAMED + 1} more"]
-    of_kernels = f"the kinds of kernels {', '.join(names)}" if names else ""
-    of_card = "" if confidence.is_card_measured else "this card"
-    what = " or of ".join(part for part in (of_card, of_kernels) if part)
-    return what and f"there are no measured times of {what}"
+        names = [*names[: _MOST_NAMED - 1], f"{len(names) - _MOST_NAMED + 1} more kinds of kernels"]
+    *first, last = names or [""]
+    named = f"{', '.join(first)} and {last}" if first else last
+    return named and f"there are no measured times of {named} to check it against"
+
+
+# What a reader of PyTorch code calls each class of kernels.
+_WORDS: Mapping[str, str] = {
+    KernelClass.MATMUL: "matrix products",
+    KernelClass.CONVOLUTION: "convolutions",
+    KernelClass.GROUPED_CONVOLUTION: "grouped convolutions",
+    KernelClass.DEPTHWISE_CONVOLUTION: "depthwise convolutions",
+    KernelClass.ATTENTION: "attention",
+    KernelClass.BATCH_NORM: "batch norm",
+    KernelClass.LAYER_NORM: "layer norm",
+    KernelClass.SOFTMAX: "softmax",
+    KernelClass.POOL: "pooling",
+    KernelClass.ELEMENTWISE: "element-wise operators",
+    KernelClass.REDUCTION: "reductions",
+    KernelClass.COPY: "copies",
+    KernelClass.REORDER: "changes of memory format",
+    KernelClass.INDEX: "indexing",
+    KernelClass.OPTIMIZER: "optimizer steps",
+    KernelClass.RECURRENT: "recurrent layers",
+    KernelClass.TRANSFER: "copies between CPU and GPU",
+    KernelClass.ALL_REDUCE: "all-reduces",
+    KernelClass.COLLECTIVE: "such collectives",
+    KernelClass.OTHER: "operators that autofit does not know",
+    HOST: "kernel launches",
+}
+
+
+def _in_words(name: str) -> str:
+    """A class of kernels as `Confidence.unmeasured` names it; of convolutions, with their algorithm."""
+    of_class, _, conv_algo = name.partition(" ")
+    return f"{_WORDS[of_class]} by {conv_algo}" if conv_algo else _WORDS[of_class]
 
 
 def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
@@ -127,9 +162,9 @@ def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
         parallel: how ranks share the work, on as many such cards.
     """
     if card.may_be:
-        return "no card is named, so that no times are predicted: name one with --gpu"
+        return "no card is named, and step times differ from card to card: name one with --gpu"
     if Architecture.of(card.architecture).vendor is not Vendor.NVIDIA:
-        return "times are predicted on NVIDIA's cards alone"
+        return "step times are predicted for NVIDIA cards only: name one with --gpu"
     if parallel and (why := _why_ranks_are_untimed(parallel)) is not None:
         return why
     try:
@@ -137,7 +172,7 @@ def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
     except UnknownGpuError:
         gpu = None
     if gpu is None or gpu.architecture != card.architecture:
-        return f"the catalogue does not have {card.name}, so that its speed is not known"
+        return f"the catalogue does not have {card.name}, so its step times are not predicted"
     if parallel and network_of(gpu.name, gpu.architecture) is None:
         return f"what joins several of {card.name} is not known, so that times of ranks are not predicted"
     return None
@@ -170,7 +205,7 @@ class Timer:
         self._lines: dict[PeakCurve, WorkLines | None] = {}
         self._works: dict[tuple[PeakCurve, int], StepWork | None] = {}
         self._times: dict[tuple[Any, ...], StepTime] = {}
-        self._costs: dict[tuple[str, bool, bool], Costs] = {}
+        self._costs: dict[tuple[str, str, bool, bool], Costs] = {}
 
     def time(
         self,
@@ -187,8 +222,8 @@ class Timer:
             curve: of the step.
             knobs: of its setting, with what settings have in common that share traces.
             card: one that times are predicted on, see `why_untimed`.
-            conv_cost: finds the time of all convolutions over that of cuDNN's choice; None where it is not
-                known.
+            conv_cost: finds the time of all convolutions over that of cuDNN's choice; None or infinite where
+                none is known.
         """
         piece = curve.piece(batch_size)
         step = self._work(piece, batch_size)
@@ -196,7 +231,7 @@ class Timer:
             return None  # of ranks the traces of earlier versions have not what they exchange
         by_cudnn = knobs.conv_algo in _CUDNN_CHOOSES
         cost = 1.0 if by_cudnn else conv_cost()
-        if cost is None:
+        if cost is None or math.isinf(cost):
             return None
         key = piece, batch_size, card.name, *_flags(knobs), cost, knobs.conv_algo
         if key not in self._times:
@@ -225,7 +260,7 @@ class Timer:
         conv_cost: float,
         parallel: Parallel,
     ) -> StepTime:
-        costs = self._costs_on(card, knobs)
+        costs = self.costs(card, knobs)
         clock_at = functools.partial(
             clocked,
             step.calls,
@@ -271,11 +306,16 @@ class Timer:
         traced = next((trace for trace in piece.traces if trace.batch_size == batch_size), None)
         return None if traced is None or not traced.work else work_of(traced)
 
-    def _costs_on(self, card: Card, knobs: Knobs) -> Costs:
+    def costs(self, card: Card, knobs: Knobs) -> Costs:
+        """What kernels take on a card; on one whose speed is not known, as on its architecture's typical one.
+
+        Raises:
+            UnknownGpuError: for an architecture of which the catalogue has no card.
+        """
         allow_tf32, conv_tf32 = _flags(knobs)
-        key = card.name, allow_tf32, conv_tf32
+        key = card.architecture, card.name, allow_tf32, conv_tf32
         if key not in self._costs:
-            speeds = speeds_of(device_properties(find_gpu(card.name)))
+            speeds = speeds_of(properties_for(card.architecture, card.name))
             self._costs[key] = Costs(
                 speeds,
                 constants(),

@@ -45,13 +45,20 @@ def on_how_many(
             answers.append(which_cards(predictor_of(on_ranks.setup), on_ranks, question, emit=emit))
         except (UsageError, WorkloadFailedError) as error:
             first_error = first_error or error
-            refused.append(tuple(Unpredictable(error.message).on(gpu, on_ranks) for gpu in question.gpus))
+            refused.append(
+                tuple(
+                    dataclasses.replace(
+                        Unpredictable(error.message).on(gpu, on_ranks), price=question.prices.get(gpu.key)
+                    )
+                    for gpu in question.gpus
+                )
+            )
     if not answers:
         assert first_error is not None, "there is a number of GPUs"
         raise first_error
-    rows = [row for answer in answers for row in answer.cards] + [row for rows in refused for row in rows]
-    rows.sort(key=lambda row: (row.total_bytes, row.gpu, row.num_gpus))
-    return dataclasses.replace(answers[0], cards=tuple(rows), fewest_gpus=_fewest(rows))
+    found = [row for answer in answers for row in answer.cards] + [row for rows in refused for row in rows]
+    found.sort(key=lambda row: (row.total_bytes, row.gpu, row.num_gpus))
+    return dataclasses.replace(answers[0], cards=tuple(found), fewest_gpus=_fewest(found))
 
 
 def _fewest(rows: list[CardFit]) -> dict[str, int | None]:

@@ -79,9 +79,10 @@ class CardFit:
         parallel: how, `fsdp:8`; empty for one by itself.
         samples_per_step: samples of an optimizer step, of all of them.
         step_seconds, samples_per_second: the predicted time of a step, see `Estimate`.
+        epoch_seconds: of an epoch whose samples were said, where the time of a step is stated.
         relative_step_time: how many times as long a step is predicted to take as on the fastest of the cards
-            on which it fits; None where no times are predicted, or it does not fit.
-        price: of an hour of the card, as it was given.
+            on which it fits with as many GPUs; None where no times are predicted, or it does not fit.
+        price: of an hour of one such card, as it was given.
         samples_per_price: samples for a price of 1, where their time is stated.
         relative_price: how many times as much a sample costs as on the cheapest of those cards.
     """
@@ -103,6 +104,7 @@ class CardFit:
     samples_per_step: int | None = None
     step_seconds: StepSeconds | None = None
     samples_per_second: float | None = None
+    epoch_seconds: float | None = None
     relative_step_time: float | None = None
     price: float | None = None
     samples_per_price: float | None = None
@@ -251,7 +253,8 @@ def _timed(
         and (time := curve.on(card_named(gpu.key, settings.mesh)).step_time(batch_size)) is not None
     }
     fitting = [gpu for gpu in times if fits[gpu].verdict is Answer.FITS]
-    costs = {gpu: time.likely_seconds * prices[gpu.key] for gpu, time in times.items() if gpu.key in prices}
+    hourly = {gpu: prices[gpu.key] * fit.num_gpus for gpu, fit in fits.items() if gpu.key in prices}
+    costs = {gpu: time.likely_seconds * hourly[gpu] for gpu, time in times.items() if gpu in hourly}
     fastest = min((times[gpu].likely_seconds for gpu in fitting), default=None)
     cheapest = min((costs[gpu] for gpu in fitting if gpu in costs), default=None)
 
@@ -264,8 +267,9 @@ def _timed(
             fit,
             step_seconds=time.stated,
             samples_per_second=rate,
+            epoch_seconds=settings.epoch_samples / rate if settings.epoch_samples and rate else None,
             relative_step_time=time.likely_seconds / fastest if fastest and gpu in fitting else None,
-            samples_per_price=rate * 3600 / fit.price if rate is not None and fit.price else None,
+            samples_per_price=rate * 3600 / hourly[gpu] if rate is not None and gpu in hourly else None,
             relative_price=costs[gpu] / cheapest if cheapest and gpu in fitting and gpu in costs else None,
         )
 

@@ -82,6 +82,7 @@ class CheckResult:
         num_kinds_of_ranks: how many kinds there are; 0 where one rank alone was asked for.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         step_seconds, samples_per_second, step_time_note: see `Estimate`.
+        epoch_samples: samples of an epoch, where they were said.
         advice: what may make it fit; None where it fits, or the settings are a script's own.
         versions: the versions of autofit and PyTorch.
     """
@@ -110,6 +111,7 @@ class CheckResult:
     step_seconds: StepSeconds | None = None
     samples_per_second: float | None = None
     step_time_note: str = ""
+    epoch_samples: int | None = None
     advice: Advice | None = None
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -118,10 +120,18 @@ class CheckResult:
         """True if it likely runs, but only with the allocator emptying its cache and trying again."""
         return self.likely_verdict is Verdict.THRASH
 
+    @property
+    def epoch_seconds(self) -> float | None:
+        """How long an epoch likely takes; None where its samples were not said, or the time is not stated."""
+        if self.epoch_samples is None or self.samples_per_second is None:
+            return None
+        return self.epoch_samples / self.samples_per_second
+
     def to_dict(self) -> dict[str, Any]:
         """The document's content, ready for `json`."""
         document = {"schema": CHECK_SCHEMA, **dataclasses.asdict(self)}
         document["would_thrash"] = self.would_thrash
+        document["epoch_seconds"] = self.epoch_seconds
         document["budget"]["usable_bytes"] = self.budget.usable_bytes
         return document
 
@@ -190,6 +200,7 @@ def run_check(
     curve = predictor.curve_at(knobs, target.card, batch_size)
     target = among_ranks_of_script(target, predictor.traces.first)
     result = check_curve(curve, batch_size, target.budget, target.device)
+    result = dataclasses.replace(result, epoch_samples=settings.epoch_samples)
     if result.verdict is Answer.FITS or settings.script is not None:
         return result
     adviser = Adviser(predictor, knobs, batch_size, risk=Risk.SAFE, fixed=settings.fixed_knobs, emit=emit)

@@ -13,7 +13,8 @@ from autofit.report.words import (
 from autofit.search.choice import RecommendedBy
 from autofit.settings.goals import Risk
 from autofit.settings.words import with_setting
-from autofit.tuning.result import Best, TuneResult
+from autofit.tuning.found import Best
+from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes, size_or_dash
 from workers.protocol import Evidence
 from workers.setup import Parallel
@@ -67,7 +68,7 @@ def _of_size(result: TuneResult, chosen: Best) -> str:
 
 def _default(result: TuneResult, chosen: Best) -> str:
     if result.recommended is not None and result.recommended.by is RecommendedBy.PREDICTED_RATE:
-        return ", predicted to be the fastest"
+        return ", predicted to be as fast as any"
     return "" if _larger(result, chosen) is None else ", PyTorch's default backend"
 
 
@@ -157,7 +158,7 @@ def _epoch(result: TuneResult, chosen: Best) -> str:
         return ""
     epoch = f" An epoch of {result.epoch_samples:,} samples"
     if result.epoch_seconds is None:
-        return f"{epoch} takes a time that is not known: the time of a step is not."
+        return " How long an epoch takes is not known, as no step time is given."
     if chosen.predicted_step_seconds is None or chosen.samples_per_second is not None:
         return f"{epoch} takes {duration(result.epoch_seconds)}."
     num_samples = chosen.batch_size * chosen.knobs.num_passes(chosen.batch_size)

@@ -171,6 +171,11 @@ def slower_in_words(relative_time: float) -> str:
     return "the fastest" if relative_time < _ABOUT_EQUAL else f"about {relative_time:.1f} × slower"
 
 
+def dearer_in_words(relative_price: float) -> str:
+    """How much more a sample costs than on the cheapest card."""
+    return "the least" if relative_price < _ABOUT_EQUAL else f"about {relative_price:.1f} × as much"
+
+
 def change_in_words(relative_time: float) -> str:
     """How much longer or shorter a step takes than another, about: `1.4 × slower`."""
     if 1 / _ABOUT_EQUAL < relative_time < _ABOUT_EQUAL:

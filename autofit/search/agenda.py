@@ -20,7 +20,7 @@ from autofit.settings.goals import Objective
 from workers.knobs import Knobs
 from workers.protocol import Evidence, TrialOutcome, Verdict
 
-_NUM_HALVES = 3
+_NUM_TIMED_HALVES = 3
 
 
 class Purpose(StrEnum):
@@ -124,7 +124,7 @@ class Agenda:
             largest = self.known.get((knobs, size))
             if largest is not None and largest.evidence is Evidence.PREDICTED:
                 continue  # nothing is timed
-            for _ in range(_NUM_HALVES):
+            for _ in range(_NUM_TIMED_HALVES):
                 size = boundary.at_most(size // 2)
                 if size < self.min_batch:
                     break

@@ -14,7 +14,10 @@ from workers import conv
 from workers.knobs import Knobs
 from workers.protocol import TrialOutcome, Verdict
 
-NEAR_THE_BEST_RATE = 0.95
+NEAR_THE_BEST_RATE = 0.95  # where the knee is
+# Predicted rates that are nearer to each other count as equal, and of equals the larger batch is taken: how a
+# setting's rate changes with the batch is predicted no better than that.
+EQUALLY_FAST_RATE = 0.98
 
 Configuration = tuple[Knobs, int]
 
@@ -43,7 +46,8 @@ class RecommendedBy(StrEnum):
         CONV_ALGO: the largest with the algorithms that were asked for.
         LARGEST: all settings have one algorithm, and it has the largest batch.
         ONLY_FIT: PyTorch's default backend fits at no size.
-        PREDICTED_RATE: it is predicted to take in most samples a second.
+        PREDICTED_RATE: no other is predicted to take in more samples a second, by more than predictions tell
+            apart (`EQUALLY_FAST_RATE`), or else it is the larger.
         MEASURED_RATE: the largest, measured to be no slower than PyTorch's default backend.
         DEFAULT_BACKEND: the largest with PyTorch's default backend.
     """

@@ -16,9 +16,10 @@ from autofit.predict.curve import PredictedCurve
 from autofit.search.boundary import Boundary, largest_fitting_batch
 from autofit.search.curves import Curve
 from autofit.settings.goals import Risk
+from autofit.tuning.compared import BatchKinds, CardAnswer, KindAnswer
 from autofit.tuning.curves import CurveSet
+from autofit.tuning.found import FrontierEntry
 from autofit.tuning.frontier import Frontier
-from autofit.tuning.result import BatchKinds, CardAnswer, FrontierEntry, KindAnswer
 from workers.knobs import Knobs
 from workers.protocol import Evidence
 from workers.setup import TYPICAL, WORST

@@ -17,9 +17,11 @@ from autofit.questions.late_failure import LengthsAnswer, of_lengths
 from autofit.settings.target import Target
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.alternatives import card_answers, compare_kinds, with_risks
+from autofit.tuning.compared import BatchKinds, CardAnswer
 from autofit.tuning.curves import CurveSet, curves_of
+from autofit.tuning.found import Best, Recommended
 from autofit.tuning.predictions import Predicted, predictor_for
-from autofit.tuning.result import BatchKinds, Best, CardAnswer, Recommended, TuneResult
+from autofit.tuning.result import TuneResult
 from autofit.tuning.trials import Measuring
 from workers.knobs import Knobs
 from workers.protocol import TrialOutcome

@@ -25,12 +25,13 @@ from typing import Any
 
 import workers
 from autofit.dispatch.base import Devices
-from autofit.errors import DriverError, StorageError
+from autofit.errors import DispatchError, DriverError, StorageError, UsageError
 from autofit.hardware.gpus import LocalGpu
 from autofit.identity import fingerprint, versions
 from autofit.predict.measured_steps import MeasuredSteps
 from autofit.predict.observations import Observations
 from autofit.settings.options import OPTIONS
+from autofit.settings.target import resolve_target
 from autofit.settings.tune_settings import TuneSettings
 from autofit.study.damage import (
     DAMAGED,
@@ -53,8 +54,6 @@ _RESULT = "result"
 _SOURCES = "sources"
 _QUESTION = "question"
 
-# What says that there is nothing to measure on, so that times are predicted.
-_NONE_TO_MEASURE_ON: tuple[dict[str, Any], ...] = ({}, {"cards": []})
 # Settings that say where and for how long to look, not for what: what a limit cut short is not kept.
 _NOT_DECIDING = frozenset(option.field for option in OPTIONS.values() if not option.decides)
 # Variables that allocators, CUDA's libraries and the CPU's read.
@@ -117,6 +116,7 @@ def question(
         return None  # it may read any variable of the environment, and any file
     try:
         devices = _devices(settings, local_gpus, reachable)
+        is_measured = _is_measured(settings, local_gpus, reachable)
     except DriverError:
         return None
     given = dataclasses.asdict(settings)
@@ -137,7 +137,7 @@ def question(
         },
         "observations_sha256": Observations.load(workload).digest,
         # A measured answer is what such steps are kept of, and so does not depend on them.
-        "step_times_sha256": MeasuredSteps.load(workload).digest if devices in _NONE_TO_MEASURE_ON else "",
+        "step_times_sha256": "" if is_measured else MeasuredSteps.load(workload).digest,
         "versions": versions(),
         "protocol": PROTOCOL_VERSION,
         "packages_sha256": _installed_packages(),
@@ -296,6 +296,18 @@ def _placed(path: str, digest: str, roots: tuple[str, ...]) -> dict[str, Any]:
 
 
 # ── what decides ────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_measured(
+    settings: TuneSettings,
+    local_gpus: Callable[[], tuple[LocalGpu, ...]],
+    reachable: Callable[[], Devices],
+) -> bool:
+    """Whether the answer is measured; one that cannot be, as its search will say, is not kept anyway."""
+    try:
+        return resolve_target(settings, local_gpus=local_gpus, reachable=reachable).probe is not None
+    except (UsageError, DispatchError):
+        return True
 
 
 def _devices(

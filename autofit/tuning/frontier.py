@@ -23,8 +23,8 @@ from autofit.search.pace import Pace
 from autofit.search.pareto import Point, dominating
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import setting_names
+from autofit.tuning.found import Best, FrontierEntry, Recommended
 from autofit.tuning.predicted_speeds import PredictedSpeeds
-from autofit.tuning.result import Best, FrontierEntry, Recommended
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import NOT_TRIED, Evidence, Peaks, TrialOutcome, Verdict
@@ -132,18 +132,31 @@ class Frontier:
         return tuple(knobs for knobs in self._boundaries if knobs in tried)
 
     def notes(self) -> tuple[str, ...]:
-        """What a search that was stopped leaves open, one sentence each."""
+        """What is left open: by an objective of which nothing is known, or a search that was stopped."""
         if self.stopped_by is None:
-            return ()
+            return self._on_objective()
         names = setting_names(self._boundaries)
         untried = [name for knobs, name in names.items() if knobs not in self._tried]
-        notes = [f"{self.stopped_by} ended the search early: the same command with a larger one continues it"]
+        notes = [*self._on_objective()]
+        notes += [
+            f"{self.stopped_by} ended the search early: the same command with a larger one continues it"
+        ]
         if untried:
             notes.append(f"not tried: {', '.join(untried)}")
         best = self.best()
         if best is not None and best.evidence is not Evidence.PREDICTED and best.soak_steps is None:
             notes.append(f"batch {best.batch_size} fits, but was not verified by a soak")
         return tuple(notes)
+
+    def _on_objective(self) -> tuple[str, ...]:
+        """That the largest batch is the best in place of the fastest, where no time is known of any."""
+        is_known = self._objective is not Objective.THROUGHPUT or self._is_timed or self._speeds.any_known
+        if is_known or not any(boundary.largest_fitting for boundary in self._boundaries.values()):
+            return ()
+        return (
+            "--objective throughput: no step was timed, and no step time is predicted, so the best is the "
+            "largest batch",
+        )
 
     def knee(self) -> Knee | None:
         """The throughput knee of what was measured, or else of what is predicted."""
@@ -208,9 +221,14 @@ class Frontier:
     def best(self) -> Best | None:
         """The best configuration that fits, see `best_of`; where nothing was timed, by predicted times."""
         outcome = best_of(self._outcomes, self._boundaries, self._objective, self._architecture)
-        if self._objective is Objective.THROUGHPUT:
-            outcome = self._fastest(only_stated=False) or outcome
+        if self._is_by_predicted_rate:
+            outcome = self._fastest(only_stated=False)
         return None if outcome is None else Best(**self._found(outcome))
+
+    @property
+    def _is_by_predicted_rate(self) -> bool:
+        """Whether the fastest is asked for, and predictions alone know which that is."""
+        return self._objective is Objective.THROUGHPUT and not self._is_timed and self._speeds.any_known
 
     def _fastest(self, *, only_stated: bool) -> TrialOutcome | None:
         """What is predicted to be the fastest; None where times were measured, or none is predicted."""

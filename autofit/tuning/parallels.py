@@ -18,7 +18,8 @@ from autofit.errors import AutofitError, StudyMismatchError, UsageError, Workloa
 from autofit.events import EventSink, Noted, ignore
 from autofit.settings.goals import Objective
 from autofit.settings.tune_settings import TuneSettings
-from autofit.tuning.result import ParallelAnswer, TuneResult
+from autofit.tuning.compared import ParallelAnswer
+from autofit.tuning.result import TuneResult
 from workers.setup import Parallel
 
 # What one way of training together may meet where another does not.

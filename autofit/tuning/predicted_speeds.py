@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.step_times import StepTime
 from autofit.search.boundary import Boundary
-from autofit.search.choice import NEAR_THE_BEST_RATE, Configuration, Knee
+from autofit.search.choice import EQUALLY_FAST_RATE, NEAR_THE_BEST_RATE, Configuration, Knee
 from workers.knobs import Knobs
 from workers.protocol import Verdict
 
-_NUM_HALVES = 7  # more than are measured: each costs milliseconds
+_NUM_PREDICTED_HALVES = 7  # more than are measured: each costs milliseconds
 _WORTH_A_LOOK = 0.7  # of the best rate at largest batches, that a setting's smaller ones are looked at
 
 
@@ -50,6 +50,7 @@ class PredictedSpeeds:
         self._curves = curves
         self._boundaries = boundaries
         self._budget_bytes = budget_bytes
+        self._smaller: dict[Knobs, tuple[TimedSize, ...]] = {}
 
     def at(self, configuration: Configuration) -> StepTime | None:
         """The time of a configuration; None where it is not predicted."""
@@ -57,27 +58,37 @@ class PredictedSpeeds:
         curve = self._curves.get(knobs)
         return None if curve is None else curve.step_time(batch_size, self._budget_bytes)
 
+    @property
+    def any_known(self) -> bool:
+        """Whether the time of any setting is predicted."""
+        return bool(self._largest)
+
     def relative(self, knobs: Knobs) -> float | None:
         """How much longer a sample takes at the largest batch of a setting than at that of the fastest."""
         mine = next((each for each in self._largest if each.knobs == knobs), None)
         return None if mine is None else max(each.rate for each in self._largest) / mine.rate
 
     def fastest(self, *, only_stated: bool) -> TimedSize | None:
-        """What takes in most samples a second; of equals the larger.
+        """What takes in most samples a second; of those that are equally fast the largest.
 
         Args:
             only_stated: among those alone whose seconds are sure enough to be said.
         """
-        sizes = self._stated_sizes if only_stated else self._sizes
-        by_rate = sorted(sizes, key=lambda each: (-each.rate, -each.batch_size))
-        return next(filter(self._fits, by_rate), None)
+        sizes = self._sizes(only_stated=only_stated)
+        best = self._of_best_rate(sizes)
+        if best is None:
+            return None
+        equal = (each for each in sizes if each.rate >= EQUALLY_FAST_RATE * best.rate)
+        by_size = sorted(equal, key=lambda each: (-each.batch_size, -each.rate))
+        return next(filter(self._fits, by_size))
 
     def knee(self) -> Knee | None:
         """The smallest size whose rate is near the best; None where nothing is sure enough to be said."""
-        best = self.fastest(only_stated=True)
+        sizes = self._sizes(only_stated=True)
+        best = self._of_best_rate(sizes)
         if best is None:
             return None
-        near = (each for each in self._stated_sizes if each.rate >= NEAR_THE_BEST_RATE * best.rate)
+        near = (each for each in sizes if each.rate >= NEAR_THE_BEST_RATE * best.rate)
         by_size = sorted(near, key=lambda each: (each.batch_size, -each.rate))
         knee = next(filter(self._fits, by_size), best)
         return Knee(
@@ -88,18 +99,14 @@ class PredictedSpeeds:
             is_predicted=True,
         )
 
+    def _of_best_rate(self, sizes: Iterable[TimedSize]) -> TimedSize | None:
+        return next(filter(self._fits, sorted(sizes, key=lambda each: -each.rate)), None)
+
     def _fits(self, size: TimedSize) -> bool:
         """Whether it fits, as sizes below the largest do unless the allocator places blocks otherwise."""
         if size in self._largest:
             return True
         return self._curves[size.knobs].verdict(size.batch_size, self._budget_bytes) is Verdict.FITS
-
-    @property
-    def _stated_sizes(self) -> tuple[TimedSize, ...]:
-        """Those whose seconds are sure enough; small sizes hardly are where no large one is."""
-        if not any(each.time.confidence.is_stated for each in self._largest):
-            return ()
-        return tuple(each for each in self._sizes if each.time.confidence.is_stated)
 
     @functools.cached_property
     def _largest(self) -> tuple[TimedSize, ...]:
@@ -110,24 +117,38 @@ class PredictedSpeeds:
             if (size := boundary.largest_fitting) is not None and (time := self.at((knobs, size))) is not None
         )
 
-    @functools.cached_property
-    def _sizes(self) -> tuple[TimedSize, ...]:
-        """The largest batches and their halves, of settings that may be the fastest."""
-        best = max((each.rate for each in self._largest), default=0.0)
+    def _sizes(self, *, only_stated: bool) -> tuple[TimedSize, ...]:
+        """The largest batches and their halves, of settings that may be the fastest.
+
+        Args:
+            only_stated: those alone whose seconds are sure enough; small sizes hardly are where the largest
+                is not.
+        """
+        best_rate = max((each.rate for each in self._largest), default=0.0)
         found = []
         for largest in self._largest:
+            if only_stated and not largest.time.confidence.is_stated:
+                continue
             found.append(largest)
-            if largest.rate >= _WORTH_A_LOOK * best and not self._curves[largest.knobs].needs_traces:
+            if largest.rate >= _WORTH_A_LOOK * best_rate and not self._curves[largest.knobs].needs_traces:
                 found += self._halves(largest)
-        return tuple(found)
+        return tuple(each for each in found if each.time.confidence.is_stated or not only_stated)
 
-    def _halves(self, largest: TimedSize) -> Iterator[TimedSize]:
+    def _halves(self, largest: TimedSize) -> tuple[TimedSize, ...]:
+        """The halves of a largest batch, as long as halving costs little, and one more."""
         knobs, boundary = largest.knobs, self._boundaries[largest.knobs]
-        size = largest.batch_size
-        for _ in range(_NUM_HALVES):
+        if knobs in self._smaller:
+            return self._smaller[knobs]
+        size, best_rate = largest.batch_size, largest.rate
+        found: list[TimedSize] = []
+        for _ in range(_NUM_PREDICTED_HALVES):
             size = boundary.at_most(size // 2)
-            if size < 1:
-                return
-            time = self.at((knobs, size))
-            if time is not None:
-                yield TimedSize(knobs=knobs, batch_size=size, time=time)
+            time = None if size < 1 else self.at((knobs, size))
+            if time is None:
+                break
+            found.append(TimedSize(knobs=knobs, batch_size=size, time=time))
+            if found[-1].rate < NEAR_THE_BEST_RATE * best_rate:
+                break
+            best_rate = max(best_rate, found[-1].rate)
+        self._smaller[knobs] = tuple(found)
+        return self._smaller[knobs]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import workers
-from autofit.errors import UsageError
+from autofit.errors import UntimedCardError
 from autofit.events import EventSink
 from autofit.hardware import gpus
 from autofit.predict import plan_sources
@@ -138,13 +138,13 @@ def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor
 
 
 def _require_times(settings: TuneSettings, target: Target) -> None:
-    """Throughput is measured or predicted, or nothing is known of it."""
+    """Throughput is measured or predicted; raises `UsageError` where neither is possible."""
     if settings.objective is not Objective.THROUGHPUT or target.probe is not None:
         return
     if (why := why_untimed(target.card, settings.setup.parallel)) is not None:
-        raise UsageError(
-            f"--objective throughput needs the times of steps, and there is no GPU to measure on: {why}; "
-            "or leave it out, or measure the CPU with --device cpu"
+        raise UntimedCardError(
+            f"--objective throughput needs step times, but {why}; otherwise drop --objective, or measure the "
+            "CPU with --device cpu"
         )
 
 

@@ -10,172 +10,24 @@ from typing import Any, Self
 
 from autofit.hardware.budget import Budget
 from autofit.predict.conv_plan import ConvPlan
-from autofit.predict.estimate import AssumedSize, Estimate, Interval, Unknown, WorkspaceSpan
+from autofit.predict.estimate import AssumedSize, Estimate, Unknown
 from autofit.predict.step_times import StepSeconds
 from autofit.questions.advice import Advice
 from autofit.questions.late_failure import LengthsAnswer
-from autofit.search.choice import Knee, RecommendedBy
+from autofit.search.choice import Knee
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import in_words, setting_names, varied_knobs
-from autofit.units import format_bytes
+from autofit.tuning.compared import BatchKinds, CardAnswer, ParallelAnswer
+from autofit.tuning.found import Best, FrontierEntry, Recommended
 from workers.knobs import Knobs
 from workers.parallel_kinds import DDP
 from workers.plain import from_plain
-from workers.protocol import Device, Evidence, TrialOutcome
-from workers.setup import TYPICAL, WORST, Parallel
+from workers.protocol import Device, TrialOutcome
+from workers.setup import Parallel
 
 TUNE_SCHEMA = "autofit.tune/1"
 TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Best:
-    """The best configuration that fits: the largest batch, or with `objective="throughput"` the fastest.
-
-    Attributes:
-        batch_size: samples a batch; with several ranks, of one rank.
-        knobs: the setting, such as `knobs.conv_algo`.
-        peak_allocated_bytes, peak_reserved_bytes: live blocks and segments of PyTorch's allocator at
-            their peaks, in bytes; None when measured on the CPU, which has no caching allocator.
-        device_peak_bytes: on CUDA reserved memory and context; on the CPU the peak resident set.
-        evidence: `predicted`, `measured`, `emulated` (on a larger card under a limit) or `measured-cpu`.
-        interval: the predicted interval; None when measured on the CPU.
-        workspace_bytes: the predicted range of the convolution workspaces; None where they have one size.
-        step_seconds, samples_per_second: of measured steps; None when predicted. A step that accumulates
-            more than two batches is measured with two.
-        soak_steps: how many steps it ran for in a fresh process as its verification; None if it was not
-            verified, as for a prediction.
-        grad_accumulation: batches that make an optimizer step.
-        parallel: how several processes train together, `fsdp:8`; empty for one by itself.
-        samples_per_step: the global batch: samples of an optimizer step, of all ranks and all its batches.
-        predicted_step_seconds, predicted_samples_per_second: what was predicted for it, in the same terms;
-            None where that is not sure enough to be said.
-        step_time_error: (predicted − measured) / measured step.
-    """
-
-    batch_size: int
-    knobs: Knobs
-    peak_allocated_bytes: int | None
-    peak_reserved_bytes: int | None
-    device_peak_bytes: int | None
-    evidence: Evidence
-    interval: Interval | None = None
-    workspace_bytes: WorkspaceSpan | None = None
-    step_seconds: float | None = None
-    samples_per_second: float | None = None
-    soak_steps: int | None = None
-    grad_accumulation: int = 1
-    parallel: str = ""
-    samples_per_step: int | None = None
-    predicted_step_seconds: StepSeconds | None = None
-    predicted_samples_per_second: float | None = None
-    step_time_error: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recommended(Best):
-    """The configuration that a practitioner would take, with its place on the frontier.
-
-    Attributes:
-        by: what decided that it is this one.
-        largest_batch, first_failing_batch, reason: of its setting, see `FrontierEntry`.
-        estimate: the prediction for it, where it is not the best one's.
-    """
-
-    by: RecommendedBy
-    largest_batch: int | None
-    first_failing_batch: int | None
-    reason: str
-    estimate: Estimate | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrontierEntry:
-    """One knob setting with its largest batch.
-
-    Attributes:
-        knobs: the setting.
-        largest_batch: the largest batch that is known to fit; None if none that was tried fits.
-        peak_reserved_bytes: the reserved peak at the largest batch; None on the CPU.
-        device_peak_bytes: on CUDA reserved memory and context at the largest batch; on the CPU the peak
-            resident set.
-        first_failing_batch: the next larger batch, known to fail; None where the cap was reached. Where
-            the search was stopped, the smallest larger batch that failed, if any did.
-        reason: why the next batch fails, and how that is known; or why it is not known.
-        evidence: how the largest batch is known, see `Best.evidence`.
-        largest_thrashing_batch: the largest batch beyond `largest_batch` that would still run, with the
-            allocator emptying its cache and trying again; None if there is none or it is not known.
-        largest_by_risk: for predictions, the largest batch at each `Risk`; None if it was measured or
-            each size costs a trace.
-        likely_still_runs: True if the largest batch at the likely risk would run with the smallest
-            workspaces even if everything else takes as much as at the high end; None if not predicted.
-        dominated_by: a setting that fits as much and takes no longer for a sample, by measured rates or,
-            without them, by predicted ones or the usual cost of its knobs; None on the Pareto front.
-        is_settled: True if every batch between `largest_batch` and `first_failing_batch` is known.
-        step_seconds, samples_per_second: of measured steps at the largest batch; None when predicted.
-        predicted_bytes: where the largest batch was measured, the likely peak that was predicted for it.
-        prediction_error: (predicted − measured) / measured peak.
-        parallel, samples_per_step, predicted_step_seconds, predicted_samples_per_second, step_time_error: of
-            the largest batch, see `Best`.
-        relative_sample_time: how many times as long a sample is predicted to take there as with the fastest
-            of the settings at their largest batches; None where no time is predicted.
-    """
-
-    knobs: Knobs
-    largest_batch: int | None
-    peak_reserved_bytes: int | None
-    device_peak_bytes: int | None
-    first_failing_batch: int | None
-    reason: str
-    evidence: Evidence
-    largest_thrashing_batch: int | None = None
-    largest_by_risk: dict[Risk, int | None] | None = None
-    likely_still_runs: bool | None = None
-    dominated_by: Knobs | None = None
-    is_settled: bool = True
-    step_seconds: float | None = None
-    samples_per_second: float | None = None
-    predicted_bytes: int | None = None
-    prediction_error: float | None = None
-    parallel: str = ""
-    samples_per_step: int | None = None
-    predicted_step_seconds: StepSeconds | None = None
-    predicted_samples_per_second: float | None = None
-    step_time_error: float | None = None
-    relative_sample_time: float | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ParallelAnswer:
-    """What one way of training together allows, where several were compared.
-
-    Attributes:
-        parallel: how the ranks share the work, `fsdp:8`; `ddp:1` for a process by itself.
-        num_ranks: the processes that train together.
-        budget: of one rank; what NCCL holds depends on the ranks. None where it was refused.
-        best: the best configuration; None when nothing fits.
-        frontier: one entry for each knob setting, see `TuneResult.frontier`.
-        study: the name of its study; empty where it was refused.
-        refused: why the workload cannot be trained so, or why it was not tried; else empty.
-    """
-
-    parallel: str
-    num_ranks: int
-    budget: Budget | None = None
-    best: Best | None = None
-    frontier: tuple[FrontierEntry, ...] = ()
-    study: str = ""
-    refused: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CardAnswer:
-    """The answer for one card of the catalogue that is sold with the memory of `--gpu-mem`."""
-
-    gpu: str
-    total_bytes: int
-    largest_batch: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,57 +235,6 @@ class TuneResult:
 def _recommended(recommended: Recommended) -> dict[str, Any]:
     estimate = None if recommended.estimate is None else recommended.estimate.to_dict()
     return {**dataclasses.asdict(recommended), "estimate": estimate}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KindAnswer:
-    """The answer for one kind of batch.
-
-    Attributes:
-        largest_batch: the largest size that fits; None where none does.
-        evidence: of that size.
-        peak_bytes: predicted peak at `BatchKinds.batch_size`, of what is held against the budget.
-    """
-
-    largest_batch: int | None
-    evidence: Evidence
-    peak_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchKinds:
-    """Both kinds under one budget and one knob setting.
-
-    Attributes:
-        tuned: `typical` or `worst`, the kind that the search was asked for.
-        batch_size: the size that both peaks are of: the answer, or the smallest where nothing fits.
-    """
-
-    tuned: str
-    batch_size: int
-    typical: KindAnswer
-    worst: KindAnswer
-
-    def in_words(self) -> str:
-        """The difference in one sentence."""
-        peaks = f"{format_bytes(self.worst.peak_bytes)} instead of {format_bytes(self.typical.peak_bytes)}"
-        typical, worst = _reach(self.typical), _reach(self.worst)
-        advice = "" if self.tuned == WORST or self.has_same_answer else "; --worst-case tunes on them"
-        return (
-            f"{TYPICAL.capitalize()} batches {typical}; the worst batches {worst}, as they are predicted to "
-            f"need {peaks} at batch {self.batch_size}{advice}."
-        )
-
-    @property
-    def has_same_answer(self) -> bool:
-        return self.typical.largest_batch == self.worst.largest_batch
-
-
-def _reach(answer: KindAnswer) -> str:
-    how = "" if answer.evidence is Evidence.PREDICTED else ", measured"
-    if answer.largest_batch is None:
-        return f"do not fit at all{how}"
-    return f"fit up to batch {answer.largest_batch}{how}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from autofit.dispatch.base import Dispatcher
 from autofit.dispatch.connect import connect as connected
 from autofit.dispatch.requests import Wishes
-from autofit.errors import StorageError, UnpredictableCardError, UsageError
+from autofit.errors import AutofitError, StorageError, UnpredictableCardError, UntimedCardError, UsageError
 from autofit.events import EventSink, RecommendationMade, TuneFinished, TuneStarted
 from autofit.hardware import gpus
 from autofit.predict.predictor import Predictor, local_predictor
@@ -21,10 +21,11 @@ from autofit.settings.target import Target, gpu_label
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import earlier_answers
 from autofit.tuning.answer import Tried, answer
+from autofit.tuning.found import Recommended
 from autofit.tuning.opened_study import open_study
 from autofit.tuning.parallels import compare_parallels
 from autofit.tuning.predictions import Predicted, predict
-from autofit.tuning.result import CardResults, Recommended, TuneResult
+from autofit.tuning.result import CardResults, TuneResult
 from autofit.tuning.scope import (
     default_algo,
 )
@@ -134,18 +135,18 @@ def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: E
         on_cards: settings that differ in the card alone.
 
     Raises:
-        UsageError: they ask for a measurement.
+        UsageError: they ask for a measurement, or for times that no card has.
         WorkloadFailedError: the workload fails, or is predicted on none of the cards.
     """
     _require_predicted(on_cards[0])
     predictor_of = functools.cache(lambda setup: local_predictor(workload, setup=setup, emit=emit))
     answers: list[TuneResult] = []
-    refused: dict[str, UnpredictableCardError] = {}
+    refused: dict[str, AutofitError] = {}
     for settings in on_cards:
         predicted = dataclasses.replace(settings, probe="predict")
         try:
             answers.append(run(predicted, workload, emit=emit, predictor_of=predictor_of))
-        except UnpredictableCardError as error:
+        except (UnpredictableCardError, UntimedCardError) as error:
             assert settings.gpu is not None
             refused[settings.gpu.key] = error
     if not answers:

@@ -2,7 +2,8 @@
 
 For each model, on a card, the predicted time of all convolutions of a training step under a limit on
 any workspace, over that of cuDNN's own choice; beside it the best single algorithm within the same limit.
-The times are a roofline's (`autofit.predict.conv_costs`): they order algorithms, nothing was run.
+Times are of `autofit.predict.conv_costs`: of cuDNN's own choice as in a predicted step, of others a
+roofline's, which orders them; nothing was run.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from autofit.settings.workloads import refer
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
 import workers
-from autofit.hardware.chips import properties_for
 from autofit.predict import plan_sources
-from autofit.predict.conv_costs import Rates
+from autofit.predict.conv_costs import ConvCosts
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
 from autofit.predict.predictor import Predictor
+from autofit.predict.step_times import Timer
 from workers.conv.mixed import CANDIDATES
 from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions
@@ -40,8 +41,8 @@ def planner(model: str, gpu: str, batch_size: int) -> ConvPlanner:
     conditions = Conditions(
         architecture=card.architecture, plans=(plan_sources.plan_source(card.architecture),)
     )
-    rates = Rates.of(properties_for(card.architecture, gpu), dtype="float32", allow_tf32=True)
-    return ConvPlanner(PeakCurve.through([trace]).on_card(batch_size, conditions), rates)
+    costs = ConvCosts(Timer().costs(card, Knobs()))
+    return ConvPlanner(PeakCurve.through([trace]).on_card(batch_size, conditions), costs)
 
 
 def is_within(plan: ConvPlan, limit_bytes: int) -> bool:

@@ -18,6 +18,7 @@ NUM_WEIGHTS = WIDTH * WIDTH
 STAGES = ("allocated after the model", "allocated after backward")
 
 pytest.importorskip("accelerate")
+pytestmark = pytest.mark.process  # tracing gives its process a GPU that is not there
 
 
 def run(mode: str = "train") -> Run:
@@ -45,7 +46,7 @@ def last_said(*modes: str) -> dict[str, dict[str, int]]:
 
 
 def asked(*modes: str) -> dict[str, dict[str, int]]:
-    """The same from a process of its own, for tracing gives its process a GPU that is not there."""
+    """The same from a process of its own."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(last_said, *modes).result()
 

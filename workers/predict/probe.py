@@ -30,6 +30,7 @@ from workers.predict.fake import (
     dynamo,
     fake_device,
     fake_gpu,
+    flex_attention,
     of_deepspeed,
     of_quanto,
     of_transformers,
@@ -127,6 +128,7 @@ def _begin_program() -> None:
     of_quanto.install()
     asking.install()
     asking.begin_program()
+    flex_attention.begin_program()
     triton.install()
     triton.begin_program()
 

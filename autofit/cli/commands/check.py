@@ -85,7 +85,7 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     if as_json:
         print_document(result.to_json())
     else:
-        click.echo(_line(result, options, settings.epoch_samples))
+        click.echo(_line(result, options))
     if result.advice is not None and not as_json:
         from autofit.cli.text.advice import print_advice
 
@@ -93,7 +93,7 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     return result.verdict.exit_code
 
 
-def _line(result: CheckResult, options: Mapping[str, Any], epoch_samples: int | None) -> str:
+def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
     """The answer on one line: verdict, configuration, peak, budget, what next."""
     low, high = format_bytes(result.interval.low_bytes), format_bytes(result.interval.high_bytes)
     peak = low if low == high else f"{low} to {high}"
@@ -108,28 +108,21 @@ def _line(result: CheckResult, options: Mapping[str, Any], epoch_samples: int | 
     next_step = _next_step(result, _tune(options, convolves=result.convolves))
     return (
         f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
-        f"to reserve {peak}{known} of {usable} usable; {_time(result, epoch_samples)}{next_step}"
+        f"to reserve {peak}{known} of {usable} usable; {_time(result)}{next_step}"
     )
 
 
-def _time(result: CheckResult, epoch_samples: int | None) -> str:
+def _time(result: CheckResult) -> str:
     """How long a step and an epoch take, where that is stated."""
-    seconds, per_second = result.step_seconds, result.samples_per_second
+    seconds, per_second, epoch_samples = result.step_seconds, result.samples_per_second, result.epoch_samples
     if seconds is None or per_second is None:
-        return (
-            ""
-            if epoch_samples is None
-            else f"an epoch takes a time that is not known, as {_untimed(result)}; "
-        )
+        why = f" ({result.step_time_note})" if result.step_time_note else ""
+        return "" if epoch_samples is None else f"how long an epoch takes is not known{why}; "
     said = f"a step likely takes {span_of_seconds(seconds)}, {rate(per_second)} samples a second"
     if epoch_samples is not None:
         samples = per_second * seconds.likely
         said += f", an epoch {span_of_epoch(epoch_samples, samples, seconds)}"
     return f"{said}; "
-
-
-def _untimed(result: CheckResult) -> str:
-    return result.step_time_note or "the time of a step is not"
 
 
 def _kind(result: CheckResult) -> str:

@@ -10,9 +10,10 @@ from autofit.cli.text.output import code, headed, print_whole, stdout, styled
 from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
-from autofit.report.words import duration, rate, seconds_in_words, slower_in_words
+from autofit.report.words import dearer_in_words, duration, rate, seconds_in_words, slower_in_words
 from autofit.settings.words import with_setting
-from autofit.tuning.result import Best, CardResults, TuneResult
+from autofit.tuning.found import Best
+from autofit.tuning.result import CardResults, TuneResult
 from autofit.units import format_bytes
 from workers.protocol import Verdict
 
@@ -84,7 +85,7 @@ def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str
         cells["step"] = "–" if seconds is None else seconds_in_words(seconds.likely)
         cells["samples/s"] = "–" if per_second is None else rate(per_second)
         if answer.epoch_samples is not None:
-            epoch = None if per_second is None else answer.epoch_samples / per_second
+            epoch = None if card is None else card.epoch_seconds
             cells["epoch"] = "–" if epoch is None else duration(epoch)
         if any(each.samples_per_price is not None for each in answer.cards):
             per_price = None if card is None else card.samples_per_price
@@ -94,7 +95,7 @@ def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str
         cells["a step is"] = "–" if relative is None else slower_in_words(relative)
     if any(each.relative_price is not None for each in answer.cards):
         relative = None if card is None else card.relative_price
-        cells["a sample costs"] = "–" if relative is None else f"{relative:.1f} ×"
+        cells["a sample costs"] = "–" if relative is None else dearer_in_words(relative)
     return cells
 
 
@@ -114,6 +115,7 @@ def _print_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> N
         ("up to", "right"),
         ("largest batch", "right"),
         ("samples a step", "right"),
+        *((name, "right") for name in _speed_columns(answer)),
     )
     last = ""
     for card in answer.cards:
@@ -128,6 +130,7 @@ def _print_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> N
             "–" if card.interval is None else _gib(card.interval.high_bytes),
             "–" if card.largest_batch is None else str(card.largest_batch),
             "–" if card.samples_per_step is None else str(card.samples_per_step),
+            *_speed_columns(answer, card).values(),
         )
         last = card.gpu
     print_whole(table)
@@ -140,6 +143,8 @@ def _print_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> N
         console.print(
             f"{batch.capitalize()} fits on none of these numbers of {', '.join(none)}.", soft_wrap=True
         )
+    if on_times := _on_times(answer):
+        console.print(on_times, soft_wrap=True)
     for card in {card.reason: card for card in answer.cards if card.reason}.values():
         console.print(f"{card.parallel or 'One GPU'}: {card.reason}.", soft_wrap=True)
 
@@ -234,13 +239,21 @@ def _in_words(answer: CardsAnswer) -> str:
         answer.num_levers_untried
     ):
         said += f" --what-if tries {answer.num_levers_untried} more changes, at about a second each."
-    is_stated = any(card.samples_per_second is not None for card in answer.cards)
-    if not is_stated and any(card.relative_step_time is not None for card in answer.cards):
-        said += (
-            " Of step times only their order is predicted: there are too few measured times of such steps on "
-            "these cards."
-        )
-    elif not is_stated and answer.epoch_samples is not None:
-        said += " The time of an epoch is not known: the time of a step is not."
     reasons = dict.fromkeys(card.reason for card in answer.cards if card.likely_verdict is None)
-    return " ".join((said, *(f"Not predicted: {reason}." for reason in reasons)))
+    parts = (said, _on_times(answer), *(f"Not predicted: {reason}." for reason in reasons))
+    return " ".join(filter(None, parts))
+
+
+def _on_times(answer: CardsAnswer) -> str:
+    """Why no seconds are shown, where they are asked for or an order is; else empty."""
+    if any(card.samples_per_second is not None for card in answer.cards):
+        return ""
+    asked = ["--samples"] if answer.epoch_samples is not None else []
+    asked += ["--price"] if any(card.price is not None for card in answer.cards) else []
+    if any(card.relative_step_time is not None for card in answer.cards):
+        said = "Only which card is faster is predicted, no seconds: too few such steps were ever measured."
+        return f"{said} So --samples has no answer." if "--samples" in asked else said
+    if not asked:
+        return ""
+    have = "has" if len(asked) == 1 else "have"
+    return f"No step times are predicted here, so {' and '.join(asked)} {have} no answer."

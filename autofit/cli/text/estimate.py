@@ -96,7 +96,7 @@ def _print_time(console: Console, estimate: Estimate, epoch_samples: int | None)
     if seconds is None or per_second is None:
         if epoch_samples is not None:
             console.print()
-            console.print(f"The time of an epoch is not known: {estimate.step_time_note}.")
+            console.print(f"How long an epoch takes is not known: {estimate.step_time_note}.")
         return
     heading(console, "Time, predicted")
     table = grid("left", "right", "left")

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 
 from autofit.settings.tune_settings import TuneSettings
-from autofit.tuning.result import Best
+from autofit.tuning.found import Best
 from workers import conv
 from workers.knobs import KNOBS, Knobs
 from workers.knobs.base import QUANTIZATIONS

@@ -28,7 +28,8 @@ from autofit.report.answer import answer_in_words
 from autofit.report.words import assumptions
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration, joined, with_setting
-from autofit.tuning.result import Best, FrontierEntry, TuneResult
+from autofit.tuning.found import Best, FrontierEntry
+from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 from workers.knobs import Knobs
 from workers.protocol import Evidence, Verdict

@@ -7,7 +7,9 @@ from rich.console import Console
 from autofit.cli.text.output import bullets, headed, indented, styled
 from autofit.report.words import rate
 from autofit.settings.words import setting_names
-from autofit.tuning.result import FrontierEntry, ParallelAnswer, TuneResult
+from autofit.tuning.compared import ParallelAnswer
+from autofit.tuning.found import FrontierEntry
+from autofit.tuning.result import TuneResult
 from workers.knobs import Knobs
 
 _GIB = 1024**3

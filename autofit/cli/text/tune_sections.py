@@ -11,7 +11,8 @@ from autofit.predict.conv_plan import LayerChoice
 from autofit.report.words import rate, seconds_in_words, slower_in_words, span_of_seconds
 from autofit.settings.goals import Risk
 from autofit.settings.words import joined, with_setting
-from autofit.tuning.result import FrontierEntry, TuneResult
+from autofit.tuning.found import FrontierEntry
+from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 
 # What happens where a size needs more than is likely: if it still runs with the smallest plans, and if
@@ -115,9 +116,9 @@ def print_predicted(console: Console, result: TuneResult) -> None:
     if not stated and len(timed) < 2:
         return
     names = result.setting_names
-    heading(console, "Speed at the largest batch, predicted" if stated else "Order of speed, predicted")
+    heading(console, "Speed at the largest batch, predicted" if stated else "Which is faster, predicted")
     columns = (("\nstep (95 %)", "right"), ("samples\na second", "right")) if stated else ()
-    table = by_setting(result, ("\nbatch", "right"), *columns, ("\na sample", "left"), is_folded=True)
+    table = by_setting(result, ("\nbatch", "right"), *columns, ("\nspeed", "left"), is_folded=True)
     rows: dict[tuple[str, ...], list[str]] = {}
     for entry in sorted(timed, key=lambda entry: entry.relative_sample_time or 0.0):
         cells = [str(entry.largest_batch)]
@@ -141,7 +142,7 @@ def _print_knee(console: Console, result: TuneResult) -> None:
     console.print(
         f"  Throughput knee: batch {knee.batch_size}{with_setting(result.setting_names[knee.knobs])}, the "
         f"smallest {how} within 5% of the best rate: {rate(knee.samples_per_second)} samples a second, "
-        f"{100 * knee.samples_per_second / knee.best_samples_per_second:.0f}%."
+        f"{100 * knee.samples_per_second / knee.best_samples_per_second:.0f}% of it."
     )
 
 
@@ -198,7 +199,7 @@ def print_pruned(console: Console, result: TuneResult) -> None:
         elif any(entry.predicted_samples_per_second is not None for entry in result.frontier):
             by = "predicted samples a second"
         else:
-            by = "the usual cost of its knobs, as nothing was timed"
+            by = "what its settings usually cost, as no step times are given"
         console.print()
         console.print(f"◆ on the Pareto front: no setting fits as much and is faster, judged by {by}.")
     if not result.pruned:
@@ -237,7 +238,7 @@ def print_plan(console: Console, result: TuneResult) -> None:
         )
     console.print(indented(table))
     console.print(
-        "  Predicted with a roofline model: all convolutions together take "
+        "  Predicted: all convolutions together take "
         f"{plan.relative_cost:.2f} of the time they take with the backend's own choice."
     )
 

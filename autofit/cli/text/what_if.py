@@ -32,7 +32,8 @@ def print_what_if(answer: WhatIf, asked: Mapping[str, Any]) -> None:
         ("reserved", "right"),
         ("allocated", "right"),
         *((("step", "right"),) if is_stated else ()),
-        *((("step, about", "left"),) if is_timed else ()),
+        *((("speed, about", "right"),) if is_timed else ()),
+        has_long_names=is_timed,
     )
     for result in answer.effective:
         estimate = result.estimate
@@ -73,7 +74,7 @@ def _remarks(answer: WhatIf) -> Iterator[str]:
     else:
         yield "none of them saves memory here: use a smaller batch or a smaller model"
     if idle := [result for result in answer.applicable if not result.changes_something]:
-        yield f"no change: {_grouped(idle)}"
+        yield f"no change of memory: {_grouped(idle)}"
 
 
 def _step(estimate: Estimate) -> str:

@@ -8,7 +8,9 @@ from autofit.hardware.budget import outside_allocator, shown_by
 from autofit.report.html.content import CATEGORY_NAMES, Table
 from autofit.report.words import rate
 from autofit.settings.words import in_short
-from autofit.tuning.result import FrontierEntry, ParallelAnswer, TuneResult
+from autofit.tuning.compared import ParallelAnswer
+from autofit.tuning.found import FrontierEntry
+from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes, size_or_dash
 from workers.trace import Category
 

@@ -16,7 +16,9 @@ from autofit.hardware.budget import make_budget
 from autofit.predict.confidence import Calibration, ModelClass
 from autofit.predict.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
 from autofit.search.choice import RecommendedBy
-from autofit.tuning.result import Best, CardAnswer, FrontierEntry, Recommended, TuneResult
+from autofit.tuning.compared import CardAnswer
+from autofit.tuning.found import Best, FrontierEntry, Recommended
+from autofit.tuning.result import TuneResult
 from tests.commands import Finished
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict

@@ -8,19 +8,21 @@ import pytest
 
 import workers
 from autofit.errors import StorageError, UsageError
-from autofit.hardware.chips import properties_for
-from autofit.predict.conv_costs import Rates, relative_cost
+from autofit.hardware.card import card_named
+from autofit.predict.conv_costs import ConvCosts
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
 from autofit.predict.predictor import Predictor
+from autofit.predict.step_times import Timer
 from autofit.settings.workloads import refer
 from workers.conv.mixed import CANDIDATES
 from workers.knobs import Knobs
 from workers.predict.curve.conditions import Conditions
 from workers.predict.curve.peak_curve import PeakCurve
+from workers.predict.plans.formula_plans import FormulaPlans
 
 MIB = 2**20
 BATCH_SIZE = 16
-RATES = Rates.of(properties_for("sm_80"), dtype="float32", allow_tf32=True)
+COSTS = ConvCosts(Timer().costs(card_named("a100-40g"), Knobs()))
 NET = """
 import torch
 from workers.workload import Workload
@@ -37,17 +39,20 @@ net = Workload(build_model=build, optimizer="sgd", loss=lambda model, batch: mod
 
 
 @pytest.fixture(scope="module")
-def curve(tmp_path_factory: pytest.TempPathFactory) -> PeakCurve:
+def net(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
     folder = tmp_path_factory.mktemp("net")
     (folder / "net.py").write_text(NET)
-    return PeakCurve.through(
-        [Predictor(refer(f"{folder / 'net.py'}:net"), workers.run).trace(Knobs(), BATCH_SIZE)]
-    )
+    return Predictor(refer(f"{folder / 'net.py'}:net"), workers.run, plans=FormulaPlans)
+
+
+@pytest.fixture(scope="module")
+def curve(net: Predictor) -> PeakCurve:
+    return PeakCurve.through([net.trace(Knobs(), BATCH_SIZE)])
 
 
 @pytest.fixture
 def planner(curve: PeakCurve) -> ConvPlanner:
-    return ConvPlanner(curve.on_card(BATCH_SIZE, Conditions()), RATES)
+    return ConvPlanner(curve.on_card(BATCH_SIZE, Conditions()), COSTS)
 
 
 def largest(plan: ConvPlan) -> int:
@@ -109,9 +114,14 @@ def test_what_is_no_plan_is_refused(tmp_path: Path, text: str) -> None:
         ConvPlan.load(tmp_path / "missing.json")
 
 
-def test_native_kernels_cost_more_and_the_default_costs_one(curve: PeakCurve) -> None:
-    calls = curve.at(BATCH_SIZE).convolutions.values()
-    assert relative_cost(calls, "cudnn", RATES) == 1.0
-    assert relative_cost(calls, "native", RATES) > 1.0
-    assert relative_cost([], "native", RATES) == 1.0
-    assert relative_cost(calls, "matmul-1x1", RATES) >= 1.0
+def test_a_setting_that_is_mixed_has_a_time_by_the_algorithms_that_its_layers_have(net: Predictor) -> None:
+    mixed, cudnn = (net.curve(Knobs(conv_algo=name), card_named("rtx-3090")) for name in ("mixed", "cudnn"))
+    least, default = mixed.step_time(BATCH_SIZE), cudnn.step_time(BATCH_SIZE)
+    assert least is not None
+    assert default is not None
+    assert least.likely_seconds > default.likely_seconds
+    with_all_memory = mixed.step_time(BATCH_SIZE, 2**40)
+    assert with_all_memory is not None
+    assert with_all_memory.likely_seconds == pytest.approx(default.likely_seconds)
+    assert mixed.step_time(BATCH_SIZE, MIB) is None
+    assert mixed(BATCH_SIZE).step_seconds is None  # nothing was timed of rewrites

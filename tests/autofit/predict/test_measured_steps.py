@@ -72,7 +72,7 @@ def test_a_measured_step_scales_other_batches_of_its_setting_which_are_then_stat
     time = curve_of().step_time(64)
     assert time.likely_seconds == pytest.approx(1.5 * before.step_time(64).likely_seconds)
     assert time.stated is not None
-    assert "scaled by 1.50, after a measured step of this setting on this card" in time.note
+    assert "corrected by a factor of 1.50, from a measured step of this setting on this card" in time.note
 
 
 def test_learning_again_is_from_the_unscaled_prediction(workload: Any, curve_of: Any) -> None:

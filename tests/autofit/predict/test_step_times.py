@@ -11,11 +11,13 @@ import pytest
 from autofit.hardware.card import Card, card_named
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
+from autofit.predict.step_times import StepTime
 from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES, timed_trace
 from workers.knobs import Knobs
 from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
 from workers.predict.plans.formula_plans import FormulaPlans
-from workers.predict.time.interval import Residual
+from workers.predict.time.interval import HOST, Confidence, Residual
+from workers.predict.time.kernels import KernelClass
 
 RTX_3090 = card_named("rtx-3090")
 KNOBS = Knobs()
@@ -66,7 +68,36 @@ def test_a_class_of_kernels_without_rows_is_named(workload: Any, worker: Any) ->
     timed = Predictor(workload, worker, time_residuals=residuals, plans=FormulaPlans)
     estimate = timed.estimate(KNOBS, RTX_3090, 8)
     assert estimate.step_seconds is None
-    assert "matmul" in estimate.step_time_note
+    said = "no step time is given, as there are no measured times of matrix products to check it against"
+    assert estimate.step_time_note == said
+
+
+@pytest.mark.parametrize("name", [HOST, *KernelClass])
+def test_every_class_of_kernels_is_named_in_words(name: str) -> None:
+    words = unstated(name).note.partition(" measured times of ")[2].removesuffix(" to check it against")
+    assert words
+    assert "_" not in words
+
+
+@pytest.mark.parametrize(
+    ("unmeasured", "said"),
+    [
+        (("optimizer", HOST), "of optimizer steps and kernel launches to"),
+        (("convolution native",), "of convolutions by native to"),
+        (("pool", "copy", "index"), "of pooling, copies and indexing to"),
+        (("pool", "copy", "softmax", HOST), "of pooling, copies and 2 more kinds of kernels to"),
+    ],
+)
+def test_what_was_not_measured_is_said_in_a_sentence(unmeasured: tuple[str, ...], said: str) -> None:
+    assert said in unstated(*unmeasured).note
+
+
+def unstated(*unmeasured: str) -> StepTime:
+    """A time that is not sure enough, as no real runs are behind some classes of kernels."""
+    confidence = Confidence(
+        sigma=0.3, known_share=0.1, unmeasured=unmeasured, is_card_measured=True, is_stated=False
+    )
+    return StepTime(likely_seconds=1.0, samples=8, confidence=confidence, unscaled_seconds=1.0)
 
 
 def test_further_batches_cost_no_trace(timed: Predictor, worker: Any) -> None:

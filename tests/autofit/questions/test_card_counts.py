@@ -36,7 +36,9 @@ def ask(workload: WorkloadRef, exact: Any) -> Any:
 
     def ask(*numbers: int, kind: str = "fsdp") -> CardsAnswer:
         gpus = tuple(catalogue()[key] for key in ("t4", "gtx-1650"))
-        question = CardsQuestion(gpus=gpus, batch_size=8, parallels=parallels_by_number(kind, numbers))
+        question = CardsQuestion(
+            gpus=gpus, batch_size=8, parallels=parallels_by_number(kind, numbers), prices={"t4": 0.5}
+        )
         return on_how_many(predictor_of, STEP, question)
 
     ask.predictor_of = predictor_of  # type: ignore[attr-defined]
@@ -61,7 +63,7 @@ def test_the_fewest_of_each_card_are_told_and_a_row_stands_for_each_number(ask: 
 
 def test_each_row_is_what_so_many_gpus_are_told_alone(ask: Any) -> None:
     of_four = STEP.with_parallel(parallels_by_number("fsdp", (4,))[0])
-    question = CardsQuestion(gpus=(catalogue()["t4"],), batch_size=8)
+    question = CardsQuestion(gpus=(catalogue()["t4"],), batch_size=8, prices={"t4": 0.5})
     (alone,) = which_cards(ask.predictor_of(of_four.setup), of_four, question).cards
     among = next(row for row in ask(1, 4).cards if (row.gpu, row.num_gpus) == ("t4", 4))
     assert among == alone
@@ -78,6 +80,10 @@ def test_a_number_that_the_model_cannot_be_spread_over_is_a_row_with_the_reason(
     assert answer.fewest_gpus == {"gtx-1650": None, "t4": 2}
     with pytest.raises(WorkloadFailedError, match="cannot be spread over 8 GPUs"):
         ask(8)
+
+
+def test_a_card_has_its_price_whatever_is_predicted_of_it(ask: Any) -> None:
+    assert {row.price for row in ask(4, 8).cards if row.gpu == "t4"} == {0.5}
 
 
 def test_replicas_of_shards_have_a_row_for_every_split(ask: Any) -> None:

@@ -272,6 +272,7 @@ def test_cards_are_told_how_fast_a_step_is_without_further_traces(workload: Any,
     assert large.relative_step_time == 1.0
     assert small.relative_step_time == pytest.approx(small.step_seconds.likely / large.step_seconds.likely)
     assert large.samples_per_second == pytest.approx(64 / large.step_seconds.likely)
+    assert large.epoch_seconds == pytest.approx(100 * large.step_seconds.likely)
 
 
 def test_a_price_tells_how_many_samples_it_pays_for(workload: Any, worker: Any) -> None:

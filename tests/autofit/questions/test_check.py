@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import Predictor
 from autofit.questions.check import Answer, CheckResult, check_curve, run_check
 from autofit.settings.tune_settings import TuneSettings
+from tests.autofit.timed import MEASURED_TIMES, timed_trace
 from workers.knobs import Knobs
 from workers.predict.plans.formula_plans import FormulaPlans
 from workers.protocol import Device, Evidence, Verdict
@@ -100,6 +102,23 @@ def test_what_does_not_fit_is_told_what_may_help(
     assert fixed is not None
     assert fixed.combination is None
     assert not [lever for lever in fixed.levers if lever.name == "allocator"]
+
+
+def test_a_check_knows_the_samples_of_an_epoch_and_how_long_it_takes(
+    workload: Any, worker: Any, exact: Residuals
+) -> None:
+    worker.trace_at = timed_trace
+    predictor = Predictor(
+        workload, worker, residuals=exact, time_residuals=MEASURED_TIMES, plans=FormulaPlans
+    )
+    given: dict[str, Any] = {"model": "step", "gpu": find_gpu("rtx-3090"), "probe": "predict"}
+    for batch_size in (8, 5_000):  # of which the second does not fit
+        result = run_check(TuneSettings(**given, epoch_samples=6400), predictor, batch_size)
+        assert result.samples_per_second is not None
+        document = json.loads(result.to_json())
+        assert document["epoch_samples"] == 6400
+        assert document["epoch_seconds"] == pytest.approx(6400 / result.samples_per_second)
+    assert run_check(TuneSettings(**given), predictor, 8).epoch_seconds is None
 
 
 def test_the_public_check_takes_the_options_of_the_command() -> None:

@@ -22,7 +22,7 @@ from autofit.report.html import figures
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
 from autofit.report.html.page import render, sections
 from autofit.settings.workloads import refer
-from autofit.tuning.result import ParallelAnswer
+from autofit.tuning.compared import ParallelAnswer
 from tests.secret_urls import SECRET, SECRET_TEXTS, SECRET_URLS
 from workers.knobs import Knobs
 

@@ -20,11 +20,13 @@ from autofit.events import Event, TuneFinished, TuneStarted
 from autofit.hardware.budget import Budget
 from autofit.hardware.gpus import LocalGpu
 from autofit.predict import observations
+from autofit.predict.measured_steps import MeasuredStep, keep
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.study.storage import open_storage
 from autofit.tuning import earlier_answers
-from autofit.tuning.result import TUNE_SCHEMA, Best, FrontierEntry, TuneResult
+from autofit.tuning.found import Best, FrontierEntry
+from autofit.tuning.result import TUNE_SCHEMA, TuneResult
 from tests.autofit.predict.test_observations import SEEN
 from workers.knobs import Knobs
 from workers.plain import from_plain
@@ -187,6 +189,29 @@ def test_another_workload_setting_card_or_version_is_another_question(
     asking.workload.write_text("import layers  # changed\n")
     questions.append(asking.question())
     assert len({asked.study for asked in questions}) == len(questions)
+
+
+@pytest.mark.parametrize(
+    ("options", "is_measured"),
+    [
+        ({}, True),
+        ({"probe": "predict"}, False),
+        ({"gpu": "a100-40g"}, False),  # the card that is here is too small to stand for it
+        ({"gpu": "a100-40g", "local": lambda: ()}, False),
+        ({"gpu": "a100-40g", "address": "head:6379"}, True),
+        ({"gpu": "a100-40g", "address": "head:6379", "devices": Devices(num_gpus=0)}, False),
+    ],
+)
+def test_a_predicted_answer_depends_on_the_measured_steps_that_scale_it(
+    asking: Asking, options: dict[str, Any], is_measured: bool
+) -> None:
+    before = asking.question(**options)
+    step = MeasuredStep(
+        workload="net", knobs=Knobs(), mode="train", batch_size=8, card="any", measured_seconds=2.0,
+        predicted_seconds=1.0, model="any",
+    )  # fmt: skip
+    keep(parse_reference(f"{asking.workload}:net"), step)
+    assert (asking.question(**options).study == before.study) == is_measured
 
 
 def test_another_version_of_torch_or_of_any_package_is_another_question(

@@ -63,6 +63,7 @@ def frontier_of(
     stopped_by: str | None = None,
     caps: dict[Knobs, Cap] | None = None,
     parallel: Parallel = ALONE.parallel,
+    objective: Objective = Objective.BATCH,
 ) -> Frontier:
     """The frontier of a study that holds these outcomes."""
     boundaries = {
@@ -80,6 +81,7 @@ def frontier_of(
         stopped_by=stopped_by,
         caps=caps,
         parallel=parallel,
+        objective=objective,
     )
 
 
@@ -527,6 +529,21 @@ def test_for_throughput_the_order_of_predicted_times_decides_where_nothing_was_t
     sizes = (16, 8, 4, 2, 1)
     times = {size: curve.step_time(size) for size in sizes}
     assert best.batch_size == max(sizes, key=lambda size: (times[size].samples_per_second, size))
+
+
+def test_for_throughput_the_largest_batch_is_the_best_where_no_time_is_known_and_the_notes_say_so(
+    make_curve: Any, predicted: Any
+) -> None:
+    curve = make_curve()
+    assert curve.why_untimed is not None
+    outcomes = predicted(curve, 20), predicted(curve, 21)
+    frontier = frontier_of(*outcomes, curves={CUDNN: curve}, objective=Objective.THROUGHPUT)
+    best = frontier.best()
+    assert best is not None
+    assert best.batch_size == 20
+    (note,) = frontier.notes()
+    assert "no step time is predicted, so the best is the largest batch" in note
+    assert frontier_of(*outcomes, curves={CUDNN: curve}).notes() == ()
 
 
 def test_measured_times_count_more_than_predicted_ones_and_say_how_far_those_were_off(

@@ -15,8 +15,9 @@ from autofit.hardware.budget import make_budget
 from autofit.settings.goals import Objective
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.tune_settings import TuneSettings
+from autofit.tuning.found import Best
 from autofit.tuning.parallels import compare_parallels
-from autofit.tuning.result import Best, TuneResult
+from autofit.tuning.result import TuneResult
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence, TrialOutcome, Verdict
 

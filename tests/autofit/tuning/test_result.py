@@ -15,7 +15,9 @@ from autofit.hardware.gpus import gpus_sold_as
 from autofit.predict.estimate import Estimate, WorkspaceSpan
 from autofit.settings.goals import Risk
 from autofit.tuning.alternatives import card_answers
-from autofit.tuning.result import Best, CardAnswer, FrontierEntry, TuneResult
+from autofit.tuning.compared import CardAnswer
+from autofit.tuning.found import Best, FrontierEntry
+from autofit.tuning.result import TuneResult
 from workers.architecture import Architecture
 from workers.knobs import Knobs
 from workers.protocol import Device, Evidence

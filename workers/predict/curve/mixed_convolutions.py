@@ -72,12 +72,17 @@ def options(
     return found
 
 
+def smallest(choices: Sequence[Candidate]) -> Candidate:
+    """The algorithm of a layer that likely takes least, which it has where no budget is known."""
+    return min(choices, key=lambda option: option.likely_bytes)
+
+
 def least(calls: Sequence[object], demands: Demands, device_kind: str) -> tuple[Workspace, ...]:
     """What each call takes where every layer has the algorithm that likely takes least."""
     by_default = demands(conv.defaults(device_kind)[0])
     chosen: dict[Convolution, Workspace] = {}
     for choices in options(calls, demands, candidates(device_kind)).values():
-        chosen |= min(choices, key=lambda option: option.likely_bytes).spans
+        chosen |= smallest(choices).spans
     return tuple(
         chosen[call] if isinstance(call, Convolution) else span
         for call, span in zip(calls, by_default, strict=True)

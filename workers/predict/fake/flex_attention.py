@@ -8,8 +8,9 @@
 
 Read in 2.13, torch/_inductor/kernel/flex/flex_attention.py (`flex_attention`, `flex_attention_backward`); the
 outputs are those of PyTorch's own fake functions. It is taken as compiled where a program compiles anything,
-a model for example. Left out: what a split of few queries over many keys takes (flex_decoding.py), and the
-scratch memory of the backend FLASH.
+a model for example, or calls what was compiled before it began, as a module does that stays imported. Left
+out: what a split of few queries over many keys takes (flex_decoding.py), and the scratch memory of the
+backend FLASH.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from workers.predict.fake.fake_device import FakeDeviceMode
 
 _MODULE = "torch.nn.attention.flex_attention"
-_compiled: list[None] = []  # one for each thing that this process compiled
+_compiled: set[str] = set()  # the names of what the program that runs compiled
 
 
 @functools.cache
@@ -46,6 +47,11 @@ def install() -> None:
     module.create_fw_bw_graph = graphs
 
 
+def begin_program() -> None:
+    """Another program runs from here on, which has compiled nothing yet."""
+    _compiled.clear()
+
+
 def is_followed_as_compiled(function: Any) -> bool:
     """Whether what a compiled function takes is known here, a function of those that this file names."""
     return _named(function) in {(_MODULE, "flex_attention"), (_MODULE, "create_block_mask")}
@@ -56,12 +62,21 @@ def compiled(function: Any) -> Any:
     module, name = _named(function)
     if module.startswith("torch.") and "<locals>" in name:
         return function  # PyTorch compiles an operator for itself, with its eager kernels
-    _compiled.append(None)
+    _compiled.add(name)
+    if (module, name) == (_MODULE, "flex_attention"):
+
+        @functools.wraps(function)
+        def attend(*args: Any, **kwargs: Any) -> Any:
+            _compiled.add(name)
+            return function(*args, **kwargs)
+
+        return attend
     if (module, name) != (_MODULE, "create_block_mask"):
         return function
 
     @functools.wraps(function)
     def create(*args: Any, **kwargs: Any) -> Any:
+        _compiled.add(name)
         if not MODES:
             return function(*args, **kwargs)
         mode = MODES[-1]

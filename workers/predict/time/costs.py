@@ -6,11 +6,11 @@ import dataclasses
 
 from workers.predict.time.collectives import Exchange, Network
 from workers.predict.time.constants import ClassConstants, Constants
-from workers.predict.time.kernels import Kernel, KernelClass, kernels_of
+from workers.predict.time.kernels import Kernel, KernelClass, kernel_of, kernels_of
 from workers.predict.time.products import TILES, product_seconds
-from workers.predict.time.speeds import Speeds
+from workers.predict.time.speeds import TF32, Speeds
 from workers.predict.time.tiles import tiles_of
-from workers.work import ELEMENT_BYTES, Work
+from workers.work import ELEMENT_BYTES, Convolution, Work
 
 # Of the last cache, what a kernel finds there of what was written before it: A40, A100 and H100 save the
 # traffic of 0.45, 0.18 and 0.23 of their 6, 40 and 50 MB in additions (vidur's operators).
@@ -56,6 +56,7 @@ class Costs:
         self._factors = {} if of_pytorch_1 else constants.since_pytorch_2
         self._kernels: dict[Work, tuple[Kernel, ...]] = {}
         self._seconds: dict[Kernel, float] = {}
+        self._convolutions: dict[Convolution, float] = {}
 
     def kernels(self, work: Work) -> tuple[Kernel, ...]:
         """What an operator runs."""
@@ -78,6 +79,16 @@ class Costs:
         if kernel not in self._seconds:
             self._seconds[kernel] = self._worked_out(kernel)
         return self._seconds[kernel]
+
+    def convolution_seconds(self, call: Convolution) -> float:
+        """What one product of a convolution takes by cuDNN's own choice, on the device alone."""
+        if call not in self._convolutions:
+            self._convolutions[call] = self.seconds(kernel_of(call, allow_tf32=self._conv_tf32))
+        return self._convolutions[call]
+
+    def matmul_flops(self, dtype: str) -> float:
+        """What the device can do at most in products of matrices of a type, per second."""
+        return self.speeds.product_flops(TF32 if dtype == "float32" and self._allow_tf32 else dtype)
 
     def _worked_out(self, kernel: Kernel) -> float:
         speeds = self.speeds

@@ -249,6 +249,30 @@ def test_a_search_for_several_cards_answers_for_those_that_it_can_predict(autofi
     assert refused.document["message"] == unanswered["reason"]
 
 
+def test_a_card_without_step_times_is_named_where_the_fastest_is_asked_for(autofit):
+    options = (
+        "--model",
+        TINY,
+        "--conv-algo",
+        "native",
+        "--json",
+        "--max-batch",
+        "8",
+        "--objective",
+        "throughput",
+    )
+    document = autofit("tune", *options, "--gpu", "mi210,gtx-1650").document
+    assert [answer["device"]["name"] for answer in document["answers"]] == ["gtx-1650"]
+    (unanswered,) = document["unanswered"]
+    assert unanswered == {
+        "gpu": "mi210",
+        "reason": "--objective throughput needs step times, but step times are predicted for NVIDIA cards "
+        "only: name one with --gpu; otherwise drop --objective, or measure the CPU with --device cpu",
+    }
+    alone = autofit("tune", *options, "--gpu", "mi210")
+    assert (alone.code, alone.document["message"]) == (ExitCode.USAGE, unanswered["reason"])
+
+
 def test_a_card_of_which_nothing_is_predicted_has_a_row_without_sizes(autofit, asked):
     nothing = dict.fromkeys(("interval", "device_peak_bytes", "largest_batch"))
     unpredicted = fit("mi210", Answer.UNSURE, None, reason="MIOpen is not known", **nothing)
@@ -331,7 +355,7 @@ def test_of_several_numbers_of_gpus_each_is_a_row_and_the_fewest_are_told(autofi
 SECONDS = StepSeconds(low=0.4, likely=0.5, high=0.6, low_80=0.45, high_80=0.55)
 FAST = {
     "step_seconds": SECONDS, "samples_per_second": 188.0, "relative_step_time": 1.0, "price": 0.5,
-    "samples_per_price": 188.0 * 7200, "relative_price": 1.0,
+    "samples_per_price": 188.0 * 7200, "relative_price": 1.0, "epoch_seconds": 1000.0,
 }  # fmt: skip
 
 
@@ -341,10 +365,32 @@ def test_the_table_has_seconds_and_what_a_price_pays_for_where_they_are_stated(a
     head, row = (next(line for line in out.splitlines() if word in line) for word in ("--gpu ", "rtx-3090 "))
     for name in ("step", "samples/s", "epoch", "samples for 1", "a step is", "a sample costs"):
         assert name in head
-    for cell in ("500 ms", "188", "16.7 min", "1,353,600", "the fastest", "1.0 ×"):
+    for cell in ("500 ms", "188", "16.7 min", "1,353,600", "the fastest", "the least"):
         assert cell in row
     ((settings, _, question),) = asked.seen
     assert (question.prices, settings.epoch_samples) == ({"rtx-3090": 0.5}, 188000)
+
+
+def test_the_table_of_several_numbers_of_gpus_has_them_too(autofit, asked):
+    of_two = {"num_gpus": 2, "parallel": "ddp:2", "samples_per_step": 188}
+    cards = asked(
+        fit("t4", price=0.1), fit("t4", **of_two, **FAST), epoch_samples=188_000, fewest_gpus={"t4": 1}
+    )
+    asks = (*CARDS, "--gpus", "1,2", "--price", "t4=0.1", "--samples", "188000")
+    lines = autofit(*asks, cards=cards).out.splitlines()
+    head, row = (next(line for line in lines if word in line) for word in ("--gpu ", "ddp:2"))
+    for name, cell in (("epoch", "16.7 min"), ("samples for 1", "1,353,600"), ("samples/s", "188")):
+        assert name in head
+        assert cell in row
+    document = autofit(*asks, "--json", cards=cards).document
+    assert [card["epoch_seconds"] for card in document["cards"]] == [None, 1000.0]
+
+
+@pytest.mark.parametrize("fewest", [None, {"t4": 1, "rtx-3090": 1}])
+def test_samples_and_prices_without_any_times_are_told_to_have_no_answer(autofit, asked, fewest):
+    cards = asked(fit("t4", price=0.5), fit("rtx-3090"), epoch_samples=188_000, fewest_gpus=fewest)
+    out = autofit(*CARDS, *(("--gpus", "1") if fewest else ()), cards=cards).out
+    assert "No step times are predicted here, so --samples and --price have no answer." in out
 
 
 def test_the_table_has_an_order_alone_where_no_seconds_are_stated(autofit, asked):
@@ -352,7 +398,7 @@ def test_the_table_has_an_order_alone_where_no_seconds_are_stated(autofit, asked
     out = autofit(*CARDS, cards=cards).out
     assert "about 1.4 × slower" in out
     assert "samples/s" not in out
-    assert "only their order is predicted" in out
+    assert "Only which card is faster is predicted, no seconds" in out
 
 
 @pytest.mark.parametrize(

@@ -154,6 +154,8 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "interval",
         "device_peak_bytes",
         "device",
+        "epoch_samples",
+        "epoch_seconds",
         "evidence",
         "likely_verdict",
         "would_thrash",
@@ -319,15 +321,19 @@ def test_a_workload_that_cannot_be_predicted_is_no_answer(autofit, workload_file
 
 def test_the_time_of_a_step_and_of_an_epoch_are_told_where_they_are_stated(autofit, checked):
     seconds = StepSeconds(low=0.4, likely=0.5, high=0.6, low_80=0.45, high_80=0.55)
-    answer = checked(step_seconds=seconds, samples_per_second=188.0)
+    answer = checked(step_seconds=seconds, samples_per_second=188.0, epoch_samples=188_000)
     out = autofit(*CHECK, "--samples", "188000", check=answer).out
     assert "a step likely takes 500 ms (400 to 600 ms), 188 samples a second" in out
     assert "an epoch 16.7 min (13.3 to 20 min)" in out
-    assert json.loads(autofit(*CHECK, "--json", check=answer).out)["step_seconds"]["low_80"] == 0.45
+    document = json.loads(autofit(*CHECK, "--json", check=answer).out)
+    assert document["step_seconds"]["low_80"] == 0.45
+    assert (document["epoch_samples"], document["epoch_seconds"]) == (188_000, pytest.approx(1000))
 
 
 def test_no_seconds_are_told_where_none_are_stated(autofit, checked):
-    note = "no step time is stated, only which step is slower"
-    out = autofit(*CHECK, "--samples", "188000", check=checked(step_time_note=note)).out
-    assert f"an epoch takes a time that is not known, as {note}" in out
+    note = "no step time is given, as there are none"
+    out = autofit(
+        *CHECK, "--samples", "188000", check=checked(step_time_note=note, epoch_samples=188_000)
+    ).out
+    assert f"how long an epoch takes is not known ({note}); " in out
     assert "samples a second" not in out

@@ -9,6 +9,8 @@ import pytest
 
 from autofit.predict.predictor import Predictor
 from autofit.predict.step_times import StepSeconds
+from autofit.questions.levers import levers
+from autofit.questions.what_if import LeverResult, WhatIf
 from tests.autofit.timed import UNMEASURED_TIMES, timed_trace
 from workers.knobs import Knobs
 from workers.predict.plans.formula_plans import FormulaPlans
@@ -174,6 +176,17 @@ def test_a_summary_and_the_levers_go_with_the_estimate_in_one_document(autofit, 
     assert document["advice"] is None
 
 
+def test_what_levers_do_to_the_speed_is_told_in_whole_words(autofit, results):
+    base = dataclasses.replace(results.estimate(), step_seconds=SECONDS, samples_per_second=188.0)
+    long_named = max(levers(Knobs()), key=lambda lever: len(lever.label))
+    slower = LeverResult(lever=long_named, saved_bytes=10**9, estimate=base, relative_step_time=1.42)
+    answer = WhatIf(base=base, results=(slower,))
+    text = autofit(*ESTIMATE, "--what-if", what_if=lambda *_asked: answer).out
+    assert "1.4 × slower" in text
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
 def test_where_it_does_not_fit_the_levers_end_with_the_command_that_does(autofit):
     command = ("estimate", "--model", TINY, "--batch-size", "20", "--what-if", "--quiet")
     card = ("--gpu", "rtx-2060")
@@ -200,7 +213,7 @@ def test_the_texts_of_summary_and_levers_lead_from_layers_to_peaks(autofit, work
     assert "− gradients of all outputs at once" in text
     assert "= device peak" in text
     assert "What if: each lever on its own, against" in text
-    assert "no change: " in text
+    assert "no change of memory: " in text
     assert "Does not apply" in text
 
 
@@ -256,8 +269,6 @@ def test_a_prediction_without_rows_behind_it_prints_no_seconds(autofit, workload
     assert (document["step_seconds"], document["samples_per_second"]) == (None, None)
     assert document["epoch_seconds"] is None
     out = " ".join(autofit(*EPOCH, estimate=predict).out.split())
-    assert (
-        "no step time is stated, only which step is slower: there are no measured times of this card" in out
-    )
+    assert "no step time is given, as there are no measured times of this card" in out
     assert "Time, predicted" not in out
     assert "samples a second" not in out

@@ -10,6 +10,7 @@ from workers.protocol import Probe, TrialSpec, Verdict
 from workers.run import run
 from workers.scripts.reference import Script
 from workers.trace import Trace
+from workers.workload.references import parse_reference
 
 BATCH, HEADS, KEY_HEADS, LENGTH, WIDTH = 2, 4, 2, 256, 16
 ROWS_BYTES = BATCH * HEADS * LENGTH * 4  # float32 numbers, one for each row of scores
@@ -76,3 +77,42 @@ def test_an_attention_that_nothing_compiles_makes_all_scores(tmp_path):
     backward = next(mark.position for mark in trace.marks if mark.name == "step 1 backward")
     scores = next(n for n, a in enumerate(trace.allocations) if a.shape == (BATCH, HEADS, LENGTH, LENGTH))
     assert trace.events.index(scores) < backward
+
+
+_HEADS = """
+import torch
+from torch.nn.attention.flex_attention import flex_attention
+
+attend = torch.compile(flex_attention)
+"""
+_WORKLOAD = f"""
+import torch
+from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
+from workers.workload import Workload
+
+IMPORT
+
+def loss(project, x):
+    heads = project(x).view({BATCH}, {LENGTH}, -1, {WIDTH}).transpose(1, 2)
+    return attend(*heads.chunk(3, dim=1)).sum()
+
+net = Workload(build_model=lambda: nn.Linear({WIDTH}, {3 * HEADS * WIDTH}), loss=loss, optimizer="sgd",
+               make_batch=lambda size, device: torch.ones(size, {LENGTH}, {WIDTH}, device=device))
+"""
+
+
+def test_what_one_program_compiles_is_eager_in_the_next_that_the_process_runs(tmp_path):
+    (tmp_path / "heads_of_flex_attention.py").write_text(_HEADS)
+
+    def makes_all_scores(where_from: str) -> bool:
+        path = tmp_path / "net.py"
+        path.write_text(_WORKLOAD.replace("IMPORT", where_from))
+        spec = TrialSpec(workload=parse_reference(f"{path}:net"), batch_size=BATCH, probe=Probe.PREDICT)
+        outcome = run(spec)
+        assert outcome.verdict is Verdict.FITS, outcome.error
+        allocations = Trace.from_json(outcome.trace_json).allocations
+        return (BATCH, HEADS, LENGTH, LENGTH) in {a.shape for a in allocations}
+
+    own, imported = "attend = flex_attention", "from heads_of_flex_attention import attend"
+    assert [makes_all_scores(each) for each in (imported, own, imported)] == [False, True, False]

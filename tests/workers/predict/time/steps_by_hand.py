@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from workers.knobs import Knobs
 from workers.trace import HostWait, Mark, Repetition, Trace
-from workers.work import Operand, Work, WorkCall
+from workers.work import ELEMENT_BYTES, Convolution, ConvPass, Operand, Work, WorkCall
 
 MARKS = ("model", "step 1 input", "step 1 forward", "step 1 backward", "step 1 optimizer")
 
@@ -54,4 +54,22 @@ def trace_of_works(
         host_waits=tuple(HostWait(position=at, stream=None, up_to=at) for at in waits),
         repetition=repetition,
         work=tuple(calls),
+    )
+
+
+def conv(
+    inputs: int, outputs: int, *, size: int, filter_size: int, batch_size: int, dtype: str = "float32"
+) -> Convolution:
+    """The forward pass of a layer on square images, which come out as large as they go in."""
+    return Convolution(
+        conv_pass=ConvPass.FPROP,
+        input_shape=(batch_size, inputs, size, size),
+        weight_shape=(outputs, inputs, filter_size, filter_size),
+        output_shape=(batch_size, outputs, size, size),
+        stride=(1, 1),
+        padding=(filter_size // 2,) * 2,
+        dilation=(1, 1),
+        groups=1,
+        dtype=dtype,
+        element_bytes=ELEMENT_BYTES[dtype],
     )

@@ -1,0 +1,46 @@
+"""The options that say which card is meant, and where to measure."""
+
+from __future__ import annotations
+
+from autofit.settings import values
+from autofit.settings.options.option import Option
+
+_DEVICES = ("auto", "cuda", "cpu")
+_PROBES = ("auto", "predict", "measure")
+
+CARD = (
+    Option(
+        name="gpu-mem",
+        field="gpu_mem_bytes",
+        read=values.size,
+        help="Total memory of the device: 16G is 16 × 1024³ bytes, 16GB is 16 × 1000³.",
+        metavar="SIZE",
+        choice="card",
+    ),
+    Option(
+        name="gpu",
+        field="gpu",
+        read=values.cards,
+        help="The card, such as rtx-3090; `autofit gpus` lists them.",
+        metavar="CARD",
+        choice="card",
+    ),
+    Option(
+        name="device",
+        field="device",
+        read=values.one_of(_DEVICES),
+        help="Where to measure. cpu counts the memory of the process.",
+        default="auto",
+        choices=_DEVICES,
+        of_search=True,
+    ),
+    Option(
+        name="probe",
+        field="probe",
+        read=values.one_of(_PROBES),
+        help="auto measures where the device is here or at --address, and predicts elsewhere.",
+        default="auto",
+        choices=_PROBES,
+        of_search=True,
+    ),
+)

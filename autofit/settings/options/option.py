@@ -1,0 +1,81 @@
+"""What an option is: how its value is read, and what else must be known of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autofit.settings import values
+from workers.knobs import Knob
+from workers.knobs.knob import Read
+
+_KNOBS, SETUP = "knobs.", "setup."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: as it is typed, without the dashes in front.
+        field: where `TuneSettings` holds it; `knobs.NAME` and `setup.NAME` are fields of those.
+        read: makes of an option's text or a TOML value what the field holds; raises `ValueError`, saying
+            what was expected.
+        help: what it is for, one or two sentences.
+        default: what holds without it, as the help shows it; empty where the sentence says so.
+        metavar: what stands for the value in the help; None for the choices.
+        choices: all values, or examples of them, which the shell completes.
+        is_switch: whether it takes no value on the command line.
+        choice: options of one choice exclude each other: one given in a higher place puts the others aside.
+        of_scripts: whether it says how a script is called.
+        of_cluster: whether it means something to a Ray cluster alone.
+        of_search: whether a question about one configuration has no use for it.
+        of_job: whether a job takes it along; else the cluster decides it.
+        decides: whether the answer depends on it; else it says where and for how long to look.
+    """
+
+    name: str
+    field: str
+    read: Read
+    help: str
+    default: str = ""
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    is_switch: bool = False
+    choice: str | None = None
+    aliases: tuple[str, ...] = ()
+    of_scripts: bool = False
+    of_cluster: bool = False
+    of_search: bool = False
+    of_job: bool = True
+    decides: bool = True
+
+    @property
+    def argument(self) -> str:
+        """Its name as a keyword argument."""
+        return self.name.replace("-", "_")
+
+    @property
+    def is_knob(self) -> bool:
+        return self.field.startswith(_KNOBS)
+
+    @property
+    def help_text(self) -> str:
+        """The help with its default."""
+        return f"{self.help}  [default: {self.default}]" if self.default else self.help
+
+
+def knob_option(knob: Knob) -> Option:
+    """The option of a knob, which the knob's own file describes."""
+    default = knob.default
+    return Option(
+        name=knob.option,
+        field=_KNOBS + knob.name,
+        read=values.knob_value(knob),
+        help=knob.help,
+        default="" if default is None or knob.is_switch else str(default).lower(),
+        metavar=knob.metavar or "|".join(knob.values),
+        choices=knob.values if knob.examples is None else knob.examples,
+        is_switch=knob.is_switch,
+        choice=knob.choice,
+        aliases=knob.aliases,
+    )

@@ -1,0 +1,133 @@
+"""The options that say where a study is kept, and where and how its trials run."""
+
+from __future__ import annotations
+
+from autofit.dispatch.connect import DISPATCHES
+from autofit.settings import values
+from autofit.settings.options.option import Option
+from workers.knobs.knob import switch, whole_number
+
+PLACES = (
+    Option(
+        name="storage",
+        field="storage",
+        read=values.text,
+        help="Where the study is kept: an Optuna URL, or a file ending in .journal.",
+        default="in the state directory",
+        metavar="URL",
+        of_search=True,
+        of_job=False,
+        decides=False,
+    ),
+    Option(
+        name="storage-wait",
+        field="storage_wait_seconds",
+        read=values.seconds_or_zero,
+        help="How long to wait for a database that went away; 0 for not at all.",
+        default="60",
+        metavar="SECONDS",
+        of_search=True,
+        decides=False,
+    ),
+    Option(
+        name="study",
+        field="study",
+        read=values.text,
+        help="Name of the study to begin or resume.",
+        default="follows from the settings",
+        metavar="NAME",
+        of_search=True,
+    ),
+    Option(
+        name="dispatch",
+        field="dispatch",
+        read=values.one_of(DISPATCHES),
+        help="What runs measured trials: Ray, or inline, this machine one after another without Ray.",
+        default="ray; inline, with a note, where Ray cannot start",
+        choices=DISPATCHES,
+        of_search=True,
+        of_job=False,
+        decides=False,  # wherever a trial runs, its process is fresh
+    ),
+    Option(
+        name="address",
+        field="address",
+        read=values.text,
+        help="A Ray cluster to measure on.",
+        default="a local one",
+        metavar="ADDRESS",
+        of_search=True,
+        of_cluster=True,
+        of_job=False,
+        decides=False,  # which devices it leads to decides
+    ),
+    Option(
+        name="resources",
+        field="resources",
+        read=values.resources,
+        help="Custom Ray resources that every trial asks its node for.",
+        metavar="NAME=NUM,…",
+        of_search=True,
+        of_cluster=True,
+    ),
+    Option(
+        name="node-wait",
+        field="node_wait_seconds",
+        read=values.seconds_or_zero,
+        help="How long to wait for a node that could run a trial; 0 for not at all.",
+        default="30",
+        metavar="SECONDS",
+        of_search=True,
+        of_cluster=True,
+        decides=False,
+    ),
+    Option(
+        name="fresh",
+        field="fresh",
+        read=switch,
+        help="Ignore earlier answers, and begin the study anew.",
+        is_switch=True,
+        of_search=True,
+        decides=False,
+    ),
+    Option(
+        name="metrics-port",
+        field="metrics_port",
+        read=whole_number(minimum=0, maximum=65535),
+        help="Serve Prometheus metrics on this port while it runs; 0 for any free port.",
+        metavar="PORT",
+        of_search=True,
+        of_job=False,
+        decides=False,
+    ),
+    Option(
+        name="metrics-host",
+        field="metrics_host",
+        read=values.text,
+        help="Address to serve metrics on.",
+        default="127.0.0.1",
+        metavar="HOST",
+        of_search=True,
+        of_job=False,
+        decides=False,
+    ),
+    Option(
+        name="deadline",
+        field="deadline_seconds",
+        read=values.seconds,
+        help="How long one trial may take.",
+        default="600",
+        metavar="SECONDS",
+        of_search=True,
+        decides=False,
+    ),
+    Option(
+        name="threads",
+        field="num_threads",
+        read=whole_number(minimum=1),
+        help="Intra-op threads of a trial on the CPU.",
+        default="one per core",
+        metavar="N",
+        of_search=True,
+    ),
+)

@@ -1,0 +1,117 @@
+"""The options that say what is run: a model, or a script and how it is called."""
+
+from __future__ import annotations
+
+from autofit.settings import values
+from autofit.settings.options.option import Option
+from workers.knobs.knob import switch, whole_number
+from workers.scripts.launcher_commands import LAUNCHERS
+from workers.setup import MOST_RANKS
+
+WORKLOAD = (
+    Option(
+        name="model",
+        field="model",
+        read=values.text,
+        help="A built-in's name (see `autofit models`), torchvision:NAME, timm:NAME, hf:NAME-or-config, "
+        "package.module:attribute or path/file.py:attribute.",
+        metavar="MODEL",
+        choice="workload",
+        decides=False,  # what it refers to decides
+    ),
+    Option(
+        name="input",
+        field="input_shape",
+        read=values.shape,
+        help="Shape of one sample, such as 3x224x224, where MODEL is an nn.Module.",
+        metavar="SHAPE",
+    ),
+    Option(
+        name="classes",
+        field="num_classes",
+        read=whole_number(minimum=1),
+        help="Number of classes of the labels that go with --input.",
+        metavar="N",
+    ),
+    Option(
+        name="script",
+        field="script",
+        read=values.text,
+        help="A training script, run as it is until some optimizer steps are done, instead of --model; or a "
+        "program beside autofit, such as tune, or '-m MODULE'.",
+        metavar="FILE",
+        choice="workload",
+        decides=False,
+    ),
+    Option(
+        name="script-arg",
+        field="script_arguments",
+        read=values.arguments,
+        help="One argument for the script. Repeatable.",
+        metavar="ARG",
+        of_scripts=True,
+    ),
+    Option(
+        name="batch-arg",
+        field="batch_argument",
+        read=values.text,
+        help="The script's argument that takes the batch size, such as --batch-size. One that ends in = is "
+        "joined with the size.",
+        metavar="ARG",
+        of_scripts=True,
+    ),
+    Option(
+        name="batch-env",
+        field="batch_variable",
+        read=values.text,
+        help="The environment variable that takes the batch size, instead of an argument.",
+        metavar="NAME",
+        of_scripts=True,
+    ),
+    Option(
+        name="batch-name",
+        field="batch_name",
+        read=values.text,
+        help="The constant in the script's code that is its batch size. With none of the three, the batch "
+        "size of its data loader is changed.",
+        metavar="NAME",
+        of_scripts=True,
+    ),
+    Option(
+        name="nproc",
+        field="num_processes",
+        read=whole_number(minimum=1, maximum=MOST_RANKS),
+        help="Ranks on each machine: of the script that a launcher starts, one of which is predicted, or of "
+        "--search parallel=KIND,…, where hsdp, and kinds joined by + as in fsdp+tp, take every split.",
+        metavar="N",
+    ),
+    Option(
+        name="nnodes",
+        field="num_nodes",
+        read=whole_number(minimum=1, maximum=MOST_RANKS),
+        help="Machines with so many ranks each: where a launcher starts the script, or measured trials run; "
+        "hsdp without degrees then shards within one.",
+        default="1",
+        metavar="N",
+    ),
+    Option(
+        name="launcher",
+        field="launcher",
+        read=values.launcher,
+        help="What starts the script: torchrun, accelerate or deepspeed, and options of its own, as in "
+        "'accelerate --config_file fsdp.yaml'.",
+        default="torchrun, with --nproc",
+        metavar="LAUNCHER",
+        choices=LAUNCHERS,
+        of_scripts=True,
+    ),
+    Option(
+        name="keep-trackers",
+        field="keeps_trackers",
+        read=switch,
+        help="Let the script log to wandb, TensorBoard and other trackers while it is tried.",
+        is_switch=True,
+        of_scripts=True,
+        decides=False,
+    ),
+)

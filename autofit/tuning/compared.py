@@ -1,0 +1,94 @@
+"""What stands beside the answer of a search: ways of sharing the work, other cards, both kinds of batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autofit.hardware.budget import Budget
+from autofit.tuning.found import Best, FrontierEntry
+from autofit.units import format_bytes
+from workers.protocol import Evidence
+from workers.setup import TYPICAL, WORST
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelAnswer:
+    """What one way of training together allows, where several were compared.
+
+    Attributes:
+        parallel: how the ranks share the work, `fsdp:8`; `ddp:1` for a process by itself.
+        num_ranks: the processes that train together.
+        budget: of one rank; what NCCL holds depends on the ranks. None where it was refused.
+        best: the best configuration; None when nothing fits.
+        frontier: one entry for each knob setting, see `TuneResult.frontier`.
+        study: the name of its study; empty where it was refused.
+        refused: why the workload cannot be trained so, or why it was not tried; else empty.
+    """
+
+    parallel: str
+    num_ranks: int
+    budget: Budget | None = None
+    best: Best | None = None
+    frontier: tuple[FrontierEntry, ...] = ()
+    study: str = ""
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardAnswer:
+    """The answer for one card of the catalogue that is sold with the memory of `--gpu-mem`."""
+
+    gpu: str
+    total_bytes: int
+    largest_batch: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KindAnswer:
+    """The answer for one kind of batch.
+
+    Attributes:
+        largest_batch: the largest size that fits; None where none does.
+        evidence: of that size.
+        peak_bytes: predicted peak at `BatchKinds.batch_size`, of what is held against the budget.
+    """
+
+    largest_batch: int | None
+    evidence: Evidence
+    peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchKinds:
+    """Both kinds under one budget and one knob setting.
+
+    Attributes:
+        tuned: `typical` or `worst`, the kind that the search was asked for.
+        batch_size: the size that both peaks are of: the answer, or the smallest where nothing fits.
+    """
+
+    tuned: str
+    batch_size: int
+    typical: KindAnswer
+    worst: KindAnswer
+
+    def in_words(self) -> str:
+        """The difference in one sentence."""
+        peaks = f"{format_bytes(self.worst.peak_bytes)} instead of {format_bytes(self.typical.peak_bytes)}"
+        typical, worst = _reach(self.typical), _reach(self.worst)
+        advice = "" if self.tuned == WORST or self.has_same_answer else "; --worst-case tunes on them"
+        return (
+            f"{TYPICAL.capitalize()} batches {typical}; the worst batches {worst}, as they are predicted to "
+            f"need {peaks} at batch {self.batch_size}{advice}."
+        )
+
+    @property
+    def has_same_answer(self) -> bool:
+        return self.typical.largest_batch == self.worst.largest_batch
+
+
+def _reach(answer: KindAnswer) -> str:
+    how = "" if answer.evidence is Evidence.PREDICTED else ", measured"
+    if answer.largest_batch is None:
+        return f"do not fit at all{how}"
+    return f"fit up to batch {answer.largest_batch}{how}"

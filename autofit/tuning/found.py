@@ -1,0 +1,129 @@
+"""What a search found of its configurations: the best, the recommended one, and each setting's largest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autofit.predict.estimate import Estimate, Interval, WorkspaceSpan
+from autofit.predict.step_times import StepSeconds
+from autofit.search.choice import RecommendedBy
+from autofit.settings.goals import Risk
+from workers.knobs import Knobs
+from workers.protocol import Evidence
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The best configuration that fits: the largest batch, or with `objective="throughput"` the fastest.
+
+    Attributes:
+        batch_size: samples a batch; with several ranks, of one rank.
+        knobs: the setting, such as `knobs.conv_algo`.
+        peak_allocated_bytes, peak_reserved_bytes: live blocks and segments of PyTorch's allocator at
+            their peaks, in bytes; None when measured on the CPU, which has no caching allocator.
+        device_peak_bytes: on CUDA reserved memory and context; on the CPU the peak resident set.
+        evidence: `predicted`, `measured`, `emulated` (on a larger card under a limit) or `measured-cpu`.
+        interval: the predicted interval; None when measured on the CPU.
+        workspace_bytes: the predicted range of the convolution workspaces; None where they have one size.
+        step_seconds, samples_per_second: of measured steps; None when predicted. A step that accumulates
+            more than two batches is measured with two.
+        soak_steps: how many steps it ran for in a fresh process as its verification; None if it was not
+            verified, as for a prediction.
+        grad_accumulation: batches that make an optimizer step.
+        parallel: how several processes train together, `fsdp:8`; empty for one by itself.
+        samples_per_step: the global batch: samples of an optimizer step, of all ranks and all its batches.
+        predicted_step_seconds, predicted_samples_per_second: what was predicted for it, in the same terms;
+            None where that is not sure enough to be said.
+        step_time_error: (predicted − measured) / measured step.
+    """
+
+    batch_size: int
+    knobs: Knobs
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    device_peak_bytes: int | None
+    evidence: Evidence
+    interval: Interval | None = None
+    workspace_bytes: WorkspaceSpan | None = None
+    step_seconds: float | None = None
+    samples_per_second: float | None = None
+    soak_steps: int | None = None
+    grad_accumulation: int = 1
+    parallel: str = ""
+    samples_per_step: int | None = None
+    predicted_step_seconds: StepSeconds | None = None
+    predicted_samples_per_second: float | None = None
+    step_time_error: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommended(Best):
+    """The configuration that a practitioner would take, with its place on the frontier.
+
+    Attributes:
+        by: what decided that it is this one.
+        largest_batch, first_failing_batch, reason: of its setting, see `FrontierEntry`.
+        estimate: the prediction for it, where it is not the best one's.
+    """
+
+    by: RecommendedBy
+    largest_batch: int | None
+    first_failing_batch: int | None
+    reason: str
+    estimate: Estimate | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrontierEntry:
+    """One knob setting with its largest batch.
+
+    Attributes:
+        knobs: the setting.
+        largest_batch: the largest batch that is known to fit; None if none that was tried fits.
+        peak_reserved_bytes: the reserved peak at the largest batch; None on the CPU.
+        device_peak_bytes: on CUDA reserved memory and context at the largest batch; on the CPU the peak
+            resident set.
+        first_failing_batch: the next larger batch, known to fail; None where the cap was reached. Where
+            the search was stopped, the smallest larger batch that failed, if any did.
+        reason: why the next batch fails, and how that is known; or why it is not known.
+        evidence: how the largest batch is known, see `Best.evidence`.
+        largest_thrashing_batch: the largest batch beyond `largest_batch` that would still run, with the
+            allocator emptying its cache and trying again; None if there is none or it is not known.
+        largest_by_risk: for predictions, the largest batch at each `Risk`; None if it was measured or
+            each size costs a trace.
+        likely_still_runs: True if the largest batch at the likely risk would run with the smallest
+            workspaces even if everything else takes as much as at the high end; None if not predicted.
+        dominated_by: a setting that fits as much and takes no longer for a sample, by measured rates or,
+            without them, by predicted ones or the usual cost of its knobs; None on the Pareto front.
+        is_settled: True if every batch between `largest_batch` and `first_failing_batch` is known.
+        step_seconds, samples_per_second: of measured steps at the largest batch; None when predicted.
+        predicted_bytes: where the largest batch was measured, the likely peak that was predicted for it.
+        prediction_error: (predicted − measured) / measured peak.
+        parallel, samples_per_step, predicted_step_seconds, predicted_samples_per_second, step_time_error: of
+            the largest batch, see `Best`.
+        relative_sample_time: how many times as long a sample is predicted to take there as with the fastest
+            of the settings at their largest batches; None where no time is predicted.
+    """
+
+    knobs: Knobs
+    largest_batch: int | None
+    peak_reserved_bytes: int | None
+    device_peak_bytes: int | None
+    first_failing_batch: int | None
+    reason: str
+    evidence: Evidence
+    largest_thrashing_batch: int | None = None
+    largest_by_risk: dict[Risk, int | None] | None = None
+    likely_still_runs: bool | None = None
+    dominated_by: Knobs | None = None
+    is_settled: bool = True
+    step_seconds: float | None = None
+    samples_per_second: float | None = None
+    predicted_bytes: int | None = None
+    prediction_error: float | None = None
+    parallel: str = ""
+    samples_per_step: int | None = None
+    predicted_step_seconds: StepSeconds | None = None
+    predicted_samples_per_second: float | None = None
+    step_time_error: float | None = None
+    relative_sample_time: float | None = None
