@@ -28,7 +28,7 @@ def print_parallels(console: Console, result: TuneResult) -> None:
         *((("samples\na second", "right"),) if has_rates else ()),
         ("resident\nGiB" if on_cpu else "reserved\nGiB", "right"),
         *(() if on_cpu else (("device\nGiB", "right"),)),
-        ("usable\nGiB", "right"),
+        *(() if has_rates else (("usable\nGiB", "right"),)),  # beside rates there is no room in 80 columns
         ("fails\nat", "right"),
         ("\nevidence", "left"),
         has_long_names=True,
@@ -66,7 +66,7 @@ def _cells(
         "none" if entry.largest_batch is None else str(entry.largest_batch),
         *(("–" if known is None else rate(known),) if has_rates else ()),
         *("–" if size is None else f"{size / _GIB:.2f}" for size in sizes),
-        f"{one.budget.usable_bytes / _GIB:.2f}",
+        *(() if has_rates else (f"{one.budget.usable_bytes / _GIB:.2f}",)),
         "–" if entry.first_failing_batch is None else str(entry.first_failing_batch),
         entry.evidence,
     )

@@ -46,8 +46,9 @@ def test_samples_a_second_are_shown_where_any_are_known(autofit, results):
     timed = dataclasses.replace(fsdp.frontier[0], predicted_samples_per_second=1234.5)
     parallels = (ddp, dataclasses.replace(fsdp, frontier=(timed,)), refused)
     text = autofit(*TUNE, tune=lambda *_: dataclasses.replace(found, parallels=parallels)).out
-    shown = {row[0]: row[-6] for row in rows(text) if row[:1] in (["fsdp:8"], ["ddp:8"])}
+    shown = {row[0]: row[-5] for row in rows(text) if row[:1] in (["fsdp:8"], ["ddp:8"])}
     assert shown == {"fsdp:8": "1,234", "ddp:8": "–"}
+    assert "usable" not in next(line for line in text.splitlines() if "a second" in line)
     assert "a second" not in autofit(*TUNE, tune=lambda *_: found).out
 
 
