@@ -98,6 +98,19 @@ class Operand:
 
 
 @dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks that exchange something.
+
+    Attributes:
+        num_ranks: how many they are.
+        stride: how far each is from the next, in the numbers that all ranks have.
+    """
+
+    num_ranks: int
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """What one call of an operator has to do; calls that are alike have equal work.
 
@@ -108,6 +121,8 @@ class Work:
         convolutions: the products that it computes, where it is a convolution or the backward of one.
         flags: what else decides which kernel runs, `pointwise`, `causal`, `training`, or
             `transfer` of a copy between the device and the host.
+        group: of a collective, the ranks that take part: its inputs are what this rank gives, its
+            outputs what it gets.
     """
 
     operator: str
@@ -115,6 +130,7 @@ class Work:
     outputs: tuple[Operand, ...]
     convolutions: tuple[Convolution, ...] = ()
     flags: tuple[str, ...] = ()
+    group: Group | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +142,18 @@ class WorkCall:
         module: path of the module that ran it, as of an allocation.
         position: so many of the trace's events came before it.
         num_views: operators before it, since the last one that has work, which cost the host alone.
+        stream: that it was given to; 0 is the default one. A collective that is not waited for at once
+            has one of its group's own.
+        after: of other streams, the calls that have to be done before it begins: how many calls before it
+            each is. One before the first call of the step is over.
     """
 
     work: Work
     module: str
     position: int
     num_views: int = 0
+    stream: int = 0
+    after: tuple[int, ...] = ()
 
 
 ELEMENT_BYTES = {
@@ -168,7 +190,7 @@ def to_document(
         works.setdefault(call.work, len(works))
         for operand in (*call.work.inputs, *call.work.outputs):
             operands.setdefault(operand, len(operands))
-    return {
+    document: dict[str, Any] = {
         "operands": [
             [each.shape, string_index(each.dtype), each.layout.value, each.repeated] for each in operands
         ],
@@ -186,6 +208,19 @@ def to_document(
             [works[call.work], string_index(call.module), call.position, call.num_views] for call in calls
         ],
     }
+    written_if_any = {
+        "groups": [
+            [number, work.group.num_ranks, work.group.stride]
+            for work, number in works.items()
+            if work.group is not None
+        ],
+        "streams": [
+            [number, call.stream, call.after]
+            for number, call in enumerate(calls)
+            if call.stream or call.after
+        ],
+    }
+    return document | {name: rows for name, rows in written_if_any.items() if rows}
 
 
 def from_document(
@@ -210,10 +245,16 @@ def from_document(
         )
         for operator, inputs, outputs, convolved, flags in data["works"]
     ]
-    return tuple(
-        WorkCall(works[work], strings[module], *_whole((position, num_views)))
-        for work, module, position, num_views in data["calls"]
-    )
+    for number, num_ranks, stride in data.get("groups", ()):
+        works[number] = dataclasses.replace(works[number], group=Group(*_whole((num_ranks, stride))))
+    calls = []
+    for work, module, *counts in data["calls"]:
+        position, num_views = _whole(counts)
+        calls.append(WorkCall(works[work], strings[module], position, num_views))
+    for number, stream, after in data.get("streams", ()):
+        (own,) = _whole((stream,))
+        calls[number] = dataclasses.replace(calls[number], stream=own, after=_whole(after))
+    return tuple(calls)
 
 
 def _whole(values: Iterable[Any]) -> tuple[int, ...]:

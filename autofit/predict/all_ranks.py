@@ -17,6 +17,7 @@ from workers.knobs import Knobs
 from workers.predict.curve.mixed_convolutions import Candidate
 from workers.predict.curve.peak_estimate import PeakEstimate
 from workers.protocol import TrialOutcome, Verdict
+from workers.setup import Parallel
 from workers.trace import AlikeRanks
 from workers.work import Convolution
 
@@ -127,11 +128,20 @@ class WorstOfRanks(PredictedCurve):
         return self._first.mode
 
     @property
+    def parallel(self) -> Parallel:
+        return self._first.parallel
+
+    @property
     def why_untimed(self) -> str | None:
         return self._first.why_untimed
 
     def step_time(self, batch_size: int, budget_bytes: int | None = None) -> StepTime | None:
-        return self._first.step_time(batch_size, budget_bytes)
+        """That of the slowest rank, which the others wait for."""
+        times = [curve.step_time(batch_size, budget_bytes) for curve in self._curves.values()]
+        known = [time for time in times if time is not None]
+        if len(known) < len(times):
+            return None
+        return max(known, key=lambda time: time.likely_seconds)
 
     def on(self, card: Card) -> Self:
         return self._each(lambda curve: curve.on(card))

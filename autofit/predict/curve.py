@@ -34,6 +34,7 @@ from workers.predict.curve.conditions import MIXED, Level
 from workers.predict.curve.mixed_convolutions import Candidate, smallest
 from workers.predict.curve.step_on_card import StepOnCard
 from workers.protocol import Device, Evidence, Peaks, TrialOutcome
+from workers.setup import Parallel
 from workers.trace import Trace
 from workers.work import Convolution
 
@@ -146,9 +147,14 @@ class PredictedCurve(PeaksOnCard):
         return self._curve.any_trace.mode
 
     @property
+    def parallel(self) -> Parallel:
+        """How its ranks share the work."""
+        return Parallel.named(self._curve.any_trace.among_ranks)
+
+    @property
     def why_untimed(self) -> str | None:
         """Why no times are predicted on the card; None where they are."""
-        return why_untimed(self._card, self._curve.any_trace.num_ranks)
+        return why_untimed(self._card, self.parallel)
 
     def _phases(self, on_card: StepOnCard) -> tuple[PhasePeak, ...]:
         """The likely allocated peak of each phase, over the steps."""

@@ -41,6 +41,7 @@ class MeasuredStep:
         measured_seconds: of a step.
         predicted_seconds: that were likely, before anything was scaled.
         model: names the constants that predicted them.
+        parallel: how ranks shared the work, as documents name it; empty of a process by itself.
     """
 
     workload: str
@@ -51,11 +52,14 @@ class MeasuredStep:
     measured_seconds: float
     predicted_seconds: float
     model: str
+    parallel: str = ""
 
     @property
     def id(self) -> str:
         """Names it: a later one of the same configuration takes its place."""
         what = {"knobs": self.knobs.to_dict(), "mode": self.mode, "card": self.card}
+        if self.parallel:
+            what["parallel"] = self.parallel
         return fingerprint({**what, "batch_size": self.batch_size})[:12]
 
     @property
@@ -111,17 +115,18 @@ class MeasuredSteps:
         """Of all of them; empty without any. A predicted answer depends on it."""
         return fingerprint({each.id: _plain(each) for each in self._found}) if self._found else ""
 
-    def scale(self, knobs: Knobs, card: Card, mode: str, model: str) -> Scale | None:
+    def scale(self, knobs: Knobs, card: Card, mode: str, model: str, parallel: str = "") -> Scale | None:
         """What the times of a setting on a card are multiplied by; None where nothing was measured there.
 
         Args:
             model: names the constants that predict: what others were off by says nothing.
+            parallel: how ranks share the work, likewise: what they exchange is not in other steps.
         """
-        key = card_key(card)
+        wanted = card_key(card), mode, model, parallel
         alike = [
             each
             for each in self._found
-            if (each.card, each.mode, each.model) == (key, mode, model) and math.isfinite(each.off_by)
+            if (each.card, each.mode, each.model, each.parallel) == wanted and math.isfinite(each.off_by)
         ]
         own = [each for each in alike if each.knobs == knobs]
         return _scale(own, is_of_setting=True) if own else _scale(alike, is_of_setting=False)

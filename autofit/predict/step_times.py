@@ -7,6 +7,7 @@ the catalogue and what was measured of the same workload.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from workers.architecture import Architecture, Vendor
 from workers.knobs import Knobs
 from workers.knobs.conv_algo import CUDA_POLICIES, split_conv_algo
 from workers.predict.curve.peak_curve import PeakCurve, StepCurve
+from workers.predict.time.collectives import network_of
 from workers.predict.time.constants import constants
 from workers.predict.time.costs import Costs
 from workers.predict.time.interval import HOST, Confidence, TimeResiduals, time_residuals
@@ -29,6 +31,7 @@ from workers.predict.time.kernels import KernelClass
 from workers.predict.time.lines import BatchDependentWorkError, StepWork, WorkLines, work_of
 from workers.predict.time.speeds import speeds_of
 from workers.predict.time.step import StepClock, clocked, step_seconds
+from workers.setup import ALONE, Parallel
 from workers.trace import Trace
 
 _CUDNN_CHOOSES = CUDA_POLICIES[:2]  # what times were measured with
@@ -46,12 +49,14 @@ class ClockedStep:
         clock: of the traced part of it.
         costs: of the device.
         conv_cost: the time of convolutions over that of cuDNN's choice.
+        late: how much longer it would take, as a share, if collectives took as long as is still likely.
     """
 
     step: StepWork
     clock: StepClock
     costs: Costs
     conv_cost: float
+    late: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +70,7 @@ class StepTime:
         unscaled_seconds: the likely time before measured steps scaled it.
         scale: measured steps of the same workload on the same card that scaled it.
         model: names the constants that predicted it.
+        links: what was assumed to join ranks, in words; empty of a process by itself.
     """
 
     likely_seconds: float
@@ -73,6 +79,7 @@ class StepTime:
     unscaled_seconds: float
     scale: Scale | None = None
     model: str = ""
+    links: str = ""
 
     @property
     def stated(self) -> StepSeconds | None:
@@ -95,6 +102,10 @@ class StepTime:
     @property
     def note(self) -> str:
         """What the seconds rest on, or why none are said, in a sentence."""
+        return f"{self._rests_on}; {self.links}" if self.links else self._rests_on
+
+    @property
+    def _rests_on(self) -> str:
         if self.scale is not None and self.confidence.is_stated:
             return f"step time: {self.scale.in_words}; {EAGER}"
         if self.confidence.is_stated:
@@ -134,6 +145,8 @@ _WORDS: Mapping[str, str] = {
     KernelClass.OPTIMIZER: "optimizer steps",
     KernelClass.RECURRENT: "recurrent layers",
     KernelClass.TRANSFER: "copies between CPU and GPU",
+    KernelClass.ALL_REDUCE: "all-reduces",
+    KernelClass.COLLECTIVE: "such collectives",
     KernelClass.OTHER: "operators that autofit does not know",
     HOST: "kernel launches",
 }
@@ -145,20 +158,39 @@ def _in_words(name: str) -> str:
     return f"{_WORDS[of_class]} by {conv_algo}" if conv_algo else _WORDS[of_class]
 
 
-def why_untimed(card: Card, num_ranks: int = 1) -> str | None:
-    """Why no times are predicted on a card; None where they are."""
+def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
+    """Why no times are predicted on a card; None where they are.
+
+    Args:
+        parallel: how ranks share the work, on as many such cards.
+    """
     if card.may_be:
         return "no card is named, and step times differ from card to card: name one with --gpu"
     if Architecture.of(card.architecture).vendor is not Vendor.NVIDIA:
         return "step times are predicted for NVIDIA cards only: name one with --gpu"
-    if num_ranks > 1:
-        return "times of several ranks are not predicted: what they exchange is not timed"
+    if parallel and (why := _why_ranks_are_untimed(parallel)) is not None:
+        return why
     try:
         gpu = find_gpu(card.name)
     except UnknownGpuError:
         gpu = None
     if gpu is None or gpu.architecture != card.architecture:
         return f"the catalogue does not have {card.name}, so its step times are not predicted"
+    if parallel and network_of(gpu.name, gpu.architecture) is None:
+        return f"what joins several of {card.name} is not known, so that times of ranks are not predicted"
+    return None
+
+
+def _why_ranks_are_untimed(parallel: Parallel) -> str | None:
+    if parallel.pipeline is not None:
+        return "times of a pipeline are not predicted: how long its stages wait for each other is not known"
+    if parallel.offloads:
+        return "times of what is offloaded are not predicted: the host's part of the step is not timed"
+    if parallel.is_of_script:
+        return (
+            "times of a script's ranks are not predicted: which of them share a batch is not known; give "
+            "--parallel to time them"
+        )
     return None
 
 
@@ -202,8 +234,10 @@ class Timer:
             return None
         key = piece, batch_size, card.name, *_flags(knobs), cost, knobs.conv_algo
         if key not in self._times:
-            self._times[key] = self._timed(self._clocked(step, knobs, card, cost), batch_size, knobs)
-        return self._scaled(self._times[key], knobs, card, piece.trace.mode)
+            parallel = Parallel.named(piece.trace.among_ranks)
+            found = self._clocked(step, knobs, card, cost)
+            self._times[key] = self._timed(found, batch_size, knobs, parallel)
+        return self._scaled(self._times[key], knobs, card, piece.trace)
 
     def clocked(
         self,
@@ -220,9 +254,9 @@ class Timer:
             return None
         return self._clocked(step, knobs, card, cost)
 
-    def _scaled(self, time: StepTime, knobs: Knobs, card: Card, mode: str) -> StepTime:
+    def _scaled(self, time: StepTime, knobs: Knobs, card: Card, trace: Trace) -> StepTime:
         """The time as measured steps of the workload on the card scale it."""
-        scale = self._measured.scale(knobs, card, mode, time.model)
+        scale = self._measured.scale(knobs, card, trace.mode, time.model, trace.among_ranks)
         if scale is None:
             return time
         return dataclasses.replace(
@@ -234,21 +268,35 @@ class Timer:
 
     def _clocked(self, step: StepWork, knobs: Knobs, card: Card, conv_cost: float) -> ClockedStep:
         costs = self.costs(card, knobs)
-        clock = clocked(
-            step.calls, step.in_backward, costs, host_waits=step.host_waits, convolution_cost=conv_cost
+        clock_at = functools.partial(
+            clocked,
+            step.calls,
+            step.in_backward,
+            costs,
+            host_waits=step.host_waits,
+            event_waits=step.event_waits,
+            convolution_cost=conv_cost,
         )
-        return ClockedStep(step=step, clock=clock, costs=costs, conv_cost=conv_cost)
+        clock = clock_at()
+        late = 0.0
+        if clock.exchange_seconds:
+            late = clock_at(exchange_cost=self._residuals.exchange_factor(clock)).seconds / clock.seconds - 1
+        return ClockedStep(step=step, clock=clock, costs=costs, conv_cost=conv_cost, late=late)
 
-    def _timed(self, found: ClockedStep, batch_size: int, knobs: Knobs) -> StepTime:
+    def _timed(self, found: ClockedStep, batch_size: int, knobs: Knobs, parallel: Parallel) -> StepTime:
         family, _ = split_conv_algo(knobs.conv_algo)
-        seconds = step_seconds(found.step, found.clock)
+        seconds, network = step_seconds(found.step, found.clock), found.costs.network
         return StepTime(
             likely_seconds=seconds,
             unscaled_seconds=seconds,
             model=found.costs.constants.digest,
-            samples=batch_size * knobs.num_passes(batch_size),
+            links="" if network is None or not parallel else network.in_words(found.step.groups),
+            samples=batch_size * knobs.num_passes(batch_size) * parallel.num_replicas,
             confidence=self._residuals.of(
-                found.clock, found.costs.speeds, conv_algo="" if family in _CUDNN_CHOOSES else family
+                found.clock,
+                found.costs.speeds,
+                conv_algo="" if family in _CUDNN_CHOOSES else family,
+                late=found.late,
             ),
         )
 
@@ -259,7 +307,10 @@ class Timer:
             if len(self._works) >= _MOST_STEPS:
                 for remembered in (self._lines, self._works, self._times, self._costs):
                     remembered.clear()
-            self._works[key] = self._found(piece, batch_size)
+            found = self._found(piece, batch_size)
+            if found is not None and piece.trace.num_ranks > 1 and not found.groups:
+                found = None  # traces of ranks by earlier versions lack what they exchange
+            self._works[key] = found
         return self._works[key]
 
     def _found(self, piece: PeakCurve, batch_size: int) -> StepWork | None:
@@ -281,7 +332,13 @@ class Timer:
         key = card.architecture, card.name, allow_tf32, conv_tf32
         if key not in self._costs:
             speeds = speeds_of(properties_for(card.architecture, card.name))
-            self._costs[key] = Costs(speeds, constants(), allow_tf32=allow_tf32, conv_tf32=conv_tf32)
+            self._costs[key] = Costs(
+                speeds,
+                constants(),
+                allow_tf32=allow_tf32,
+                conv_tf32=conv_tf32,
+                network=network_of(speeds.name, speeds.architecture),
+            )
         return self._costs[key]
 
 

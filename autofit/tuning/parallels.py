@@ -73,7 +73,19 @@ def compare_parallels(
         )
     if not answers:
         raise next(iter(refusals.values()))
-    result = max(answers.values(), key=lambda each: _rate_or_size(each, settings.objective))
+    wants_rate = settings.objective is Objective.THROUGHPUT
+    untimed = [
+        str(parallel)
+        for parallel, each in answers.items()
+        if each.best is not None and _known_rate(each) is None
+    ]
+    by_rate = wants_rate and not untimed
+    result = max(answers.values(), key=lambda each: _rate_or_size(each, by_rate=by_rate))
+    if wants_rate and untimed:
+        why = f"{', '.join(untimed)}: no samples a second are sure enough to be said, so that the ways of "
+        result = dataclasses.replace(
+            result, notes=(*result.notes, f"{why}training together are compared by their global batches")
+        )
     return dataclasses.replace(
         result,
         parallels=tuple(compared),
@@ -114,10 +126,15 @@ def _refused(parallel: Parallel, why: str) -> ParallelAnswer:
     return ParallelAnswer(parallel=str(parallel), num_ranks=parallel.num_ranks, refused=why)
 
 
-def _rate_or_size(result: TuneResult, objective: Objective) -> tuple[float, int]:
+def _rate_or_size(result: TuneResult, *, by_rate: bool) -> tuple[float, int]:
     """What the best of an answer has most of, of all ranks together."""
-    best = result.best
-    if best is None:
+    if result.best is None:
         return -1.0, 0
-    rate = (best.samples_per_second or 0.0) if objective is Objective.THROUGHPUT else 0.0
-    return rate, (result.samples_per_step or 0) * (best.knobs.seq_len or 1)
+    rate = (_known_rate(result) or 0.0) if by_rate else 0.0
+    return rate, (result.samples_per_step or 0) * (result.best.knobs.seq_len or 1)
+
+
+def _known_rate(result: TuneResult) -> float | None:
+    """Samples a second of the best, measured or else predicted."""
+    best = result.best
+    return None if best is None else best.samples_per_second or best.predicted_samples_per_second

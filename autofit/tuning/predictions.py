@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import workers
-from autofit.errors import UntimedCardError, UsageError
+from autofit.errors import UntimedCardError
 from autofit.events import EventSink
 from autofit.hardware import gpus
 from autofit.predict import plan_sources
@@ -141,13 +141,7 @@ def _require_times(settings: TuneSettings, target: Target) -> None:
     """Throughput is measured or predicted; raises `UsageError` where neither is possible."""
     if settings.objective is not Objective.THROUGHPUT or target.probe is not None:
         return
-    num_ranks = settings.setup.num_ranks
-    if num_ranks > 1 and settings.probe == "auto":
-        raise UsageError(
-            "--objective throughput needs measured steps, and ranks are measured on request alone: add "
-            "--probe measure, or leave it out"
-        )
-    if (why := why_untimed(target.card, num_ranks)) is not None:
+    if (why := why_untimed(target.card, settings.setup.parallel)) is not None:
         raise UntimedCardError(
             f"--objective throughput needs step times, but {why}; otherwise drop --objective, or measure the "
             "CPU with --device cpu"

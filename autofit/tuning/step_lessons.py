@@ -59,4 +59,5 @@ def _measured(
         measured_seconds=trial.step_seconds,
         predicted_seconds=time.unscaled_seconds,
         model=time.model,
+        parallel=curve.parallel.name,
     )

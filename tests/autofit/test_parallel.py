@@ -125,9 +125,15 @@ def test_one_rank_is_predicted_and_never_measured_alone(options: dict[str, str])
     assert target_on(8, rank="1", probe="predict").probe is None
 
 
-def test_the_throughput_of_ranks_wants_that_they_are_measured(state_dir: Path) -> None:
-    with pytest.raises(UsageError, match="ranks are measured on request alone: add --probe measure"):
-        autofit.tune(MODEL, gpu="t4", parallel="ddp:4", objective="throughput")
+@pytest.mark.parametrize(
+    ("parallel", "why"),
+    [("pp:4", "how long its stages wait for each other"), ("zero3:4+offload", "the host's part of the step")],
+)
+def test_the_throughput_of_ranks_is_refused_where_no_times_are_predicted(
+    parallel: str, why: str, state_dir: Path
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        autofit.tune(MODEL, gpu="t4", parallel=parallel, objective="throughput")
 
 
 @pytest.mark.parametrize(("num_gpus", "has"), [(1, "has 1 GPU to"), (3, "has 3 GPUs to")])

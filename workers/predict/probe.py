@@ -377,7 +377,7 @@ def _parallel(
     if not spec.setup.parallel.has_ddp:
         return None
     with mode.in_step():
-        return DataParallel(model, recorder)
+        return DataParallel(model, recorder, spec.setup.num_ranks)
 
 
 class _TracedStep:

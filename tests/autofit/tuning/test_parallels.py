@@ -95,6 +95,23 @@ def test_by_throughput_the_fastest_wins() -> None:
     assert result.parallel == "ddp:4"
 
 
+@pytest.mark.parametrize(("of_tp", "wins"), [(80.0, "ddp:4"), (None, "fsdp:4")])
+def test_predicted_rates_decide_where_all_of_them_are_said(of_tp: float | None, wins: str) -> None:
+    rates = {"ddp:4": 90.0, "fsdp:4": 70.0, "fsdp:2,tp:2": of_tp}
+
+    def ask(asked: TuneSettings) -> TuneResult:
+        parallel = str(asked.setup.parallel)
+        found = answer(asked, 5 if parallel == "fsdp:4" else 4)
+        assert found.best is not None
+        best = dataclasses.replace(found.best, predicted_samples_per_second=rates[parallel])
+        return dataclasses.replace(found, best=best)
+
+    result = compare_parallels(settings(objective="throughput"), ask)
+    assert result.parallel == wins
+    notes = [note for note in result.notes if "compared by their global batches" in note]
+    assert [note.split(":")[0] for note in notes] == ([] if of_tp else ["fsdp"])
+
+
 def test_what_cannot_train_so_is_refused_with_its_reason_and_the_others_go_on() -> None:
     told: list[Event] = []
 

@@ -370,3 +370,24 @@ def test_what_is_said_of_ranks_is_a_launchers_command():
         launcher_command("srun", 8)
     with pytest.raises(ValueError, match="No closing quotation"):
         launcher_command("torchrun --rdzv-id='1", 8)
+
+
+def test_ddps_own_reducer_does_the_work_that_is_recorded_without_it(written):
+    outcome = written(
+        _TORCHRUN,
+        "model = workload.build_model().to(device)",
+        "train(nn.parallel.DistributedDataParallel(model, device_ids=[local_rank]))",
+        num_processes=4,
+    )
+    found, expected = (
+        Trace.from_json(each.trace_json).work for each in (outcome, of_workload("gpt", "ddp:4"))
+    )
+    assert [call.work for call in found if call.work.group] == [
+        call.work for call in expected if call.work.group
+    ]
+    for operator in ("aten.copy_", "aten.mul.out", "aten.mm", "aten.addmm"):
+        assert _calls(found, operator) == _calls(expected, operator), operator
+
+
+def _calls(work, operator):
+    return sorted(str(call.work.inputs) for call in work if call.work.operator == operator)

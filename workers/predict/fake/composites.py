@@ -18,6 +18,7 @@ from torch import Tensor
 
 from workers.errors import InapplicableError
 from workers.predict.fake import recurrent
+from workers.predict.fake.ranks.collectives import NAMESPACES
 from workers.predict.versions import parse_release
 
 aten: Any = torch.ops.aten
@@ -367,4 +368,6 @@ WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
 
 def consists_of_operators(func: torch._ops.OpOverload) -> bool:
     """Whether the work of one that is several is that of the operators that its function calls."""
+    if func.namespace in NAMESPACES:  # a collective moves what it is given, beside what its function does
+        return False
     return func in WITH_TEMPORARIES and func not in recurrent.WITH_TEMPORARIES

@@ -11,7 +11,6 @@ c10/cuda/CUDAStream.cpp); the 33rd is the first again.
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
 from typing import Any, Protocol, Self
 
 import torch
@@ -21,7 +20,8 @@ _STREAMS_OF_A_PRIORITY = 32
 _MOST_PRIORITIES = 4  # `max_compile_time_stream_priorities`, c10/cuda/CUDAStream.h
 _DEFAULT = (0, -1)
 
-Progress = Mapping[int, int]
+# What is done when an event is over, as the observer knows it; None where nobody was told of the event.
+Progress = Any
 
 
 class Observer(Protocol):
@@ -38,6 +38,9 @@ class Observer(Protocol):
 
     def wait(self, stream: int, done: Progress) -> None:
         """A stream waits for an event."""
+
+    def wait_for_collective(self, stream: int, work: object) -> None:
+        """A stream waits for a collective: `torch.distributed.Work.wait`."""
 
     def host_wait(self, done: Progress) -> None:
         """The host waits for an event."""
@@ -90,7 +93,7 @@ class Event(_OnDevice):
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
         self.cuda_event = self.event_id = 0
-        self.done: Progress = {}
+        self.done: Progress = None
 
     def record(self, stream: Stream | None = None) -> Self:
         observer = _device().observer
@@ -103,7 +106,7 @@ class Event(_OnDevice):
 
     def synchronize(self) -> None:
         observer = _device().observer
-        if observer is not None:
+        if observer is not None and self.done is not None:
             observer.host_wait(self.done)
 
     def elapsed_time(self, _end: object) -> float:
@@ -145,7 +148,7 @@ class Stream(_OnDevice):
 
     def wait_event(self, event: Event) -> None:
         observer = _device().observer
-        if observer is not None:
+        if observer is not None and event.done is not None:
             observer.wait(self.number, event.done)
 
     def wait_stream(self, stream: Stream) -> None:
@@ -198,6 +201,13 @@ def begin_program(observer: Observer) -> None:
         observer: is told what it does with others.
     """
     _devices[:] = [_Device(observer)]
+
+
+def wait_for_collective(work: object) -> None:
+    """The current stream waits for a collective, of which `torch.distributed` gave this `Work`."""
+    watcher = _device().watcher
+    if watcher is not None:
+        watcher.wait_for_collective(current_number(), work)
 
 
 def host_reads() -> None:

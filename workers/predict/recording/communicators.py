@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-_NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")
+from workers.predict.recording.collectives import arguments_of, is_collective, process_group_of
 
 
 class Communicators:
@@ -26,15 +26,11 @@ class Communicators:
 
     def note(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operator that ran on the GPU; what is no collective is passed over."""
-        if func.namespace not in _NAMESPACES:
+        if not is_collective(func):
             return
-        names = (argument.name for argument in func._schema.arguments)
-        for name, value in (*zip(names, args, strict=False), *kwargs.items()):
-            if name == "process_group":
-                self._add(torch.distributed.ProcessGroup.unbox(value))
-            elif name == "group_name" and isinstance(value, str):
-                c10d: Any = torch.distributed.distributed_c10d
-                self._add(c10d._resolve_process_group(value))
+        group = process_group_of(arguments_of(func, args, kwargs))
+        if group is not None:
+            self._add(group)
 
     @property
     def sizes(self) -> tuple[int, ...]:

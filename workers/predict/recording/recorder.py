@@ -32,7 +32,7 @@ from workers.predict.recording.stream_order import StreamOrder
 from workers.predict.recording.work_log import WorkLog
 from workers.predict.versions import parse_release
 from workers.trace import Allocation, Call, Category, Mark, last_step
-from workers.work import Convolution, WorkCall
+from workers.work import Convolution, Work, WorkCall
 
 # From then on cuBLAS gets its workspace anew for every product.
 _HANDLES_KEEP_WORKSPACES = parse_release(torch.__version__) < (2, 15)
@@ -227,6 +227,13 @@ class Recorder:
         """Notes what an operator had to do of which `observe` has seen the allocations alone."""
         if not self._closed:
             self.work.add(func, args, kwargs, result, self._module(), len(self._events))
+
+    def exchanged(self, work: Work, *, name_of_group: str, handle: object) -> None:
+        """Notes a collective that no operator runs here; see `WorkLog.exchange`."""
+        if not self._closed:
+            self.work.exchange(
+                work, self._module(), len(self._events), name_of_group=name_of_group, handle=handle
+            )
 
     def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:
         """Whether an operator returned a view, or its argument, and takes nothing beside it."""
@@ -512,6 +519,7 @@ class Recorder:
         finally:
             self._settle_pending()
             self._in_backward = outer
+            self.work.wait_for_collectives()
 
 
 class _ObservedEngine:

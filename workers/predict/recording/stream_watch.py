@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
+from workers.predict.recording.call_order import Done
 from workers.predict.recording.recorder import Recorder
 from workers.predict.recording.stream_order import Progress
+
+
+class _Event(NamedTuple):
+    """What is done when an event is over: by events of the trace, and by calls that have work."""
+
+    memory: Progress
+    work: Done
 
 
 class StreamWatch:
@@ -13,15 +23,23 @@ class StreamWatch:
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
-        self.record = recorder.order.record
-        self.wait = recorder.order.wait
 
     def note_use(self, tensor: torch.Tensor, stream: int) -> None:
         self._recorder.note_use(tensor, stream)
 
-    def host_wait(self, done: Progress) -> None:
+    def record(self, stream: int) -> _Event:
+        return _Event(self._recorder.order.record(stream), self._recorder.work.order.record(stream))
+
+    def wait(self, stream: int, done: _Event) -> None:
+        self._recorder.order.wait(stream, done.memory)
+        self._recorder.work.order.wait(stream, done.work)
+
+    def wait_for_collective(self, stream: int, work: object) -> None:
+        self._recorder.work.wait_for(stream, work)
+
+    def host_wait(self, done: _Event) -> None:
         if not self._recorder.is_closed:
-            self._recorder.order.host_wait(done)
+            self._recorder.order.host_wait(done.memory)
 
     def host_wait_for_all(self) -> None:
         if not self._recorder.is_closed:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from workers.predict.time.collectives import Exchange, Network
 from workers.predict.time.constants import ClassConstants, Constants
 from workers.predict.time.kernels import Kernel, KernelClass, kernel_of, kernels_of
 from workers.predict.time.products import TILES, product_seconds
@@ -25,6 +28,11 @@ class Costs:
         constants: of the classes.
         allow_tf32, conv_tf32: see `kernels_of`.
         of_pytorch_1: whether kernels are those of PyTorch 1.12.
+        network: what joins the device with others; None where it is by itself.
+
+    Attributes:
+        network: as given.
+        slowdown: what kernels take while a collective runs beside them, over what they take alone.
     """
 
     def __init__(
@@ -35,11 +43,16 @@ class Costs:
         allow_tf32: bool = False,
         conv_tf32: bool = True,
         of_pytorch_1: bool = False,
+        network: Network | None = None,
     ) -> None:
         self.speeds = speeds
         self.constants = constants
         self._allow_tf32 = allow_tf32
         self._conv_tf32 = conv_tf32
+        self.network = network
+        self.slowdown = 1.0
+        if network is not None and speeds.num_units > network.within.units:
+            self.slowdown = speeds.num_units / (speeds.num_units - network.within.units)
         self._factors = {} if of_pytorch_1 else constants.since_pytorch_2
         self._kernels: dict[Work, tuple[Kernel, ...]] = {}
         self._seconds: dict[Kernel, float] = {}
@@ -48,8 +61,18 @@ class Costs:
     def kernels(self, work: Work) -> tuple[Kernel, ...]:
         """What an operator runs."""
         if work not in self._kernels:
-            self._kernels[work] = kernels_of(work, allow_tf32=self._allow_tf32, conv_tf32=self._conv_tf32)
+            kernels = kernels_of(work, allow_tf32=self._allow_tf32, conv_tf32=self._conv_tf32)
+            self._kernels[work] = kernels if work.group is None else tuple(map(self._with_rows, kernels))
         return self._kernels[work]
+
+    def _with_rows(self, kernel: Kernel) -> Kernel:
+        """A collective in the class of those that were timed, if such were over its links."""
+        network, group = self.network, kernel.group
+        if network is None or group is None or kernel.variant != Exchange.ALL_REDUCE:
+            return kernel
+        if not network.num_rows or network.spans_nodes(group):
+            return kernel
+        return dataclasses.replace(kernel, kind=KernelClass.ALL_REDUCE)
 
     def seconds(self, kernel: Kernel) -> float:
         """What a kernel takes on the device alone."""
@@ -68,8 +91,13 @@ class Costs:
         return self.speeds.product_flops(TF32 if dtype == "float32" and self._allow_tf32 else dtype)
 
     def _worked_out(self, kernel: Kernel) -> float:
-        known = self._class(kernel)
         speeds = self.speeds
+        if kernel.group is not None:
+            across = 0.0
+            if self.network is not None:
+                across = self.network.seconds(Exchange(kernel.variant), kernel.moved_bytes, kernel.group)
+            return across + speeds.launch_seconds
+        known = self._class(kernel)
         started = kernel.num_launches * speeds.launch_seconds
         in_cache = min(known.cached * kernel.moved_bytes, _KEPT_IN_CACHE * speeds.cache_bytes)
         from_memory = kernel.moved_bytes - in_cache

@@ -6,6 +6,9 @@ counts by its share of the step's time. What a card is off by comes on top of al
     sigma² = sum over classes of (share · sigma of the class)² + (share that waits for the host · its sigma)²
              + sigma of the card²
 
+Collectives are hidden behind other kernels as long as they are quick enough, so what they may be off by is
+what the step takes longer where each of them does.
+
 Errors are factors, so an interval is likely · exp(± z · sigma).
 """
 
@@ -21,7 +24,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Any, Self
 
-from workers.predict.time.kernels import KernelClass
+from workers.predict.time.kernels import EXCHANGES, KernelClass
 from workers.predict.time.speeds import Speeds
 from workers.predict.time.step import CONVOLUTIONS, StepClock
 
@@ -115,17 +118,29 @@ class TimeResiduals:
             **data["stated"],
         )
 
-    def of(self, clock: StepClock, speeds: Speeds, *, conv_algo: str = "") -> Confidence:
+    def exchange_factor(self, clock: StepClock) -> float:
+        """How much longer than predicted the collectives of a step may well take, by their sigma."""
+        nowhere = Residual(sigma=0.0)
+        kinds = EXCHANGES & clock.class_seconds.keys()
+        return math.exp(max(self._of_class(kind, nowhere).sigma for kind in kinds))
+
+    def of(self, clock: StepClock, speeds: Speeds, *, conv_algo: str = "", late: float = 0.0) -> Confidence:
         """How sure the time of a step on a device is.
 
         Args:
             conv_algo: what convolutions run by, where that is not cuDNN's own choice.
+            late: how much longer the step takes, as a share of it, where collectives take `exchange_factor`
+                times as long.
         """
         shares = _shares(clock, conv_algo)
         card = self._of_card(speeds)
         residuals = {name: self._of_class(name, card) for name in shares}
-        variance = sum((share * residuals[name].sigma) ** 2 for name, share in shares.items())
+        variance = late**2 + sum(
+            (share * residuals[name].sigma) ** 2 for name, share in shares.items() if name not in EXCHANGES
+        )
         known_share = sum(share for name, share in shares.items() if residuals[name].num_rows)
+        if any(name in EXCHANGES and not residuals[name].num_rows for name in shares):
+            known_share = min(known_share, 1 - late)
         unmeasured = [
             name
             for name, share in sorted(shares.items(), key=lambda each: -each[1])

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
+from workers.predict.time.collectives import exchange_of, exchanged_bytes
 from workers.predict.time.speeds import TF32
-from workers.work import ELEMENT_BYTES, Convolution, ConvPass, Layout, Operand, Work
+from workers.work import ELEMENT_BYTES, Convolution, ConvPass, Group, Layout, Operand, Work
 
 
 class KernelClass(StrEnum):
@@ -32,7 +33,12 @@ class KernelClass(StrEnum):
     OPTIMIZER = "optimizer"  # on lists of tensors
     RECURRENT = "recurrent"
     TRANSFER = "transfer"  # between the device and the host
+    ALL_REDUCE = "all_reduce"  # among the ranks of a node, over links that real ones were timed on
+    COLLECTIVE = "collective"  # of ranks, any other
     OTHER = "other"  # of an operator that nothing is known of but its operands
+
+
+EXCHANGES = frozenset({KernelClass.ALL_REDUCE, KernelClass.COLLECTIVE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +67,8 @@ class Kernel:
         variant: tells kernels of a class apart that have constants of their own: a pass, a layout.
         copied_bytes: read and written before it, where it wants its operands in another order.
         num_launches: kernels that the host launches for it.
+        group: of a collective, its ranks; `variant` is then its `Exchange`, and `moved_bytes` are those of
+            `exchanged_bytes`.
     """
 
     kind: KernelClass
@@ -70,6 +78,7 @@ class Kernel:
     variant: str = ""
     copied_bytes: int = 0
     num_launches: int = 1
+    group: Group | None = None
 
 
 def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) -> tuple[Kernel, ...]:
@@ -81,8 +90,10 @@ def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) 
     """
     if work.convolutions:
         return _convolutions(work, allow_tf32=conv_tf32)
+    if work.group is not None:
+        return (_collective(work, work.group),)
     name = work.operator.removeprefix("aten.").partition(".")[0]
-    make = _MAKERS.get(name)
+    make = _MAKERS_OF_FSDP.get(work.operator) or _MAKERS.get(name)
     if make is None:
         make = _on_lists if name.startswith(("_foreach", "_fused")) else _element_by_element
     try:
@@ -90,6 +101,17 @@ def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) 
     except (IndexError, ValueError):  # called in a way that is not known
         kernels = _other(work)
     return tuple(_with_tf32(kernel) for kernel in kernels) if allow_tf32 else kernels
+
+
+def _collective(work: Work, group: Group) -> Kernel:
+    first, *_ = (*work.inputs, *work.outputs)
+    return Kernel(
+        KernelClass.COLLECTIVE,
+        exchanged_bytes(work),
+        first.dtype,
+        variant=exchange_of(work.operator),
+        group=group,
+    )
 
 
 def _with_tf32(kernel: Kernel) -> Kernel:
@@ -155,6 +177,24 @@ def _copy(work: Work) -> tuple[Kernel, ...]:
     reorders = first.layout is not last.layout and first.num_elements == last.num_elements
     kind = KernelClass.REORDER if reorders else KernelClass.COPY
     return (Kernel(kind, _bytes(first, last), last.dtype),)
+
+
+def _copy_in(work: Work) -> tuple[Kernel, ...]:
+    """A rank's shards into its part of what all ranks gather: the first of the outputs."""
+    part = work.outputs[0]
+    return (Kernel(KernelClass.COPY, 2 * part.num_bytes, part.dtype),)
+
+
+def _copy_together(work: Work) -> tuple[Kernel, ...]:
+    """Tensors into one, which is the last of the inputs, and padded."""
+    whole = work.inputs[-1]
+    return (Kernel(KernelClass.COPY, _bytes(*work.inputs), whole.dtype),)
+
+
+def _copy_apart(work: Work) -> tuple[Kernel, ...]:
+    """One tensor, the first of the inputs, into the others."""
+    first = work.inputs[0]
+    return (Kernel(KernelClass.COPY, 2 * first.num_bytes, first.dtype),)
 
 
 def _matmul(work: Work) -> tuple[Kernel, ...]:
@@ -353,3 +393,10 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
                      "masked_fill_"), _of_class(KernelClass.ELEMENTWISE)),
     **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), _recurrent),
 }  # fmt: skip
+
+_MAKERS_OF_FSDP: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
+    "fsdp.all_gather_copy_in": _copy_in,
+    "fsdp.chunk_cat": _copy_together,
+    "fsdp.copy_": _copy,
+    "fsdp.split_with_sizes_copy": _copy_apart,
+}

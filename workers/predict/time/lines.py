@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from bisect import bisect_left, bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from workers.predict.curve.call_lines import ConvolutionLines
 from workers.predict.curve.polynomials import (
@@ -21,8 +22,8 @@ from workers.predict.curve.polynomials import (
     lines_through,
     values_at,
 )
-from workers.trace import Trace, last_step
-from workers.work import Operand, Work, WorkCall
+from workers.trace import HostWait, Trace, last_step
+from workers.work import Group, Operand, Work, WorkCall
 
 
 class BatchDependentWorkError(ValueError):
@@ -45,6 +46,18 @@ class Repeated:
     times: int
 
 
+class EventWait(NamedTuple):
+    """The host waits until one call is done, and those before it on its stream.
+
+    Attributes:
+        number: of the call before which it waits.
+        call: the number of the one that it waits for.
+    """
+
+    number: int
+    call: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
     """What a step's operators have to do, and when the host waits for it.
@@ -54,6 +67,7 @@ class StepWork:
         in_backward: by call, whether the autograd engine makes it.
         host_waits: the numbers of the calls before which the host waits until the device has done all that it
             was given; the number of all calls for a wait after the last of them.
+        event_waits: where it waits for some of that alone.
         repeated: of a generation, what was not traced of it.
     """
 
@@ -61,6 +75,13 @@ class StepWork:
     in_backward: tuple[bool, ...]
     host_waits: tuple[int, ...] = ()
     repeated: Repeated | None = None
+    event_waits: tuple[EventWait, ...] = ()
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of ranks that exchange anything, each once."""
+        found = (call.work.group for call in self.calls if call.work.group is not None)
+        return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +130,7 @@ class WorkLines:
         assert self.only_batch_size in (None, batch_size)
         works = [lines.at(batch_size) for lines in self.works]
         calls = [
-            WorkCall(works[number], call.module, call.position, call.num_views)
+            WorkCall(works[number], call.module, call.position, call.num_views, call.stream, call.after)
             for number, call in zip(self.number_of, self.course.calls, strict=True)
         ]
         return dataclasses.replace(self.course, calls=tuple(calls))
@@ -119,7 +140,8 @@ def work_of(trace: Trace) -> StepWork:
     """The work of the last step of a trace, at its own batch size."""
     start, stop = last_step(trace.marks, len(trace.events))
     positions = [call.position for call in trace.work]
-    waits = (wait.position for wait in trace.host_waits if start <= wait.position <= stop)
+    in_step = [wait for wait in trace.host_waits if start <= wait.position <= stop]
+    waits = (wait.position for wait in in_step if wait.stream is None)
     repeated = None
     if trace.repetition is not None:
         num_calls = len(positions) - bisect_left(positions, trace.repetition.start)
@@ -129,7 +151,26 @@ def work_of(trace: Trace) -> StepWork:
         in_backward=_in_backward(trace, positions),
         host_waits=tuple(dict.fromkeys(bisect_left(positions, position) for position in waits)),
         repeated=repeated,
+        event_waits=_event_waits(trace.work, positions, in_step),
     )
+
+
+def _event_waits(
+    calls: Sequence[WorkCall], positions: Sequence[int], waits: Sequence[HostWait]
+) -> tuple[EventWait, ...]:
+    """The waits for one stream each; for a stream that was given nothing by then there is none."""
+    by_stream: defaultdict[int, list[int]] = defaultdict(list)
+    for number, call in enumerate(calls):
+        by_stream[call.stream].append(number)
+    found = []
+    for wait in waits:
+        if wait.stream is None:
+            continue
+        own = by_stream.get(wait.stream, [])
+        num_done = bisect_left(own, bisect_left(positions, wait.up_to))
+        if num_done:
+            found.append(EventWait(bisect_left(positions, wait.position), own[num_done - 1]))
+    return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +220,7 @@ class _WorkLines:
             outputs=tuple([operand.at(batch_size) for operand in self.outputs]),
             convolutions=tuple([call.at(batch_size) for call in self.convolutions]),
             flags=blank.flags,
+            group=blank.group,
         )
 
 
@@ -205,6 +247,7 @@ def _is_same_course(first: StepWork, other: StepWork) -> bool:
         len(first.calls) == len(other.calls)
         and first.in_backward == other.in_backward
         and first.host_waits == other.host_waits
+        and first.event_waits == other.event_waits
         and first.repeated == other.repeated
         and all(_kind(a) == _kind(b) for a, b in zip(first.calls, other.calls, strict=True))
     )
@@ -214,7 +257,8 @@ def _kind(call: WorkCall) -> tuple[object, ...]:
     """What two calls have in common whose work differs in dimensions alone."""
     work = call.work
     operands = [(each.dtype, each.layout, each.repeated) for each in (*work.inputs, *work.outputs)]
-    return call.num_views, work.operator, len(work.inputs), operands, len(work.convolutions), work.flags
+    of_work = work.operator, len(work.inputs), operands, len(work.convolutions), work.flags, work.group
+    return call.num_views, call.stream, call.after, *of_work
 
 
 def _in_backward(trace: Trace, positions: Sequence[int]) -> tuple[bool, ...]:

@@ -40,6 +40,18 @@ def test_a_row_says_the_batch_of_all_ranks_and_of_one_the_largest_first(autofit,
     assert "That is 8 ranks with a batch of 118 each: 944 samples a step." in text
 
 
+def test_samples_a_second_are_shown_where_any_are_known(autofit, results):
+    found = compared(results)
+    ddp, fsdp, refused = found.parallels
+    timed = dataclasses.replace(fsdp.frontier[0], predicted_samples_per_second=1234.5)
+    parallels = (ddp, dataclasses.replace(fsdp, frontier=(timed,)), refused)
+    text = autofit(*TUNE, tune=lambda *_: dataclasses.replace(found, parallels=parallels)).out
+    shown = {row[0]: row[-5] for row in rows(text) if row[:1] in (["fsdp:8"], ["ddp:8"])}
+    assert shown == {"fsdp:8": "1,234", "ddp:8": "–"}
+    assert "usable" not in next(line for line in text.splitlines() if "a second" in line)
+    assert "a second" not in autofit(*TUNE, tune=lambda *_: found).out
+
+
 def test_settings_are_named_where_they_differ(autofit, results):
     found = compared(results)
     fsdp = found.parallels[1]

@@ -16,7 +16,7 @@ from torch import distributed
 
 import workers
 from tests.workers.predict.test_against_cpu import canonical
-from workers.predict.recording.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, NAME, bucket_sizes
+from workers.predict.recording.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, NAME, buckets_of
 from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from workers.setup import ALONE, Parallel, Setup
 from workers.trace import Category, Trace
@@ -99,12 +99,15 @@ def test_buckets_are_filled_as_pytorch_fills_them(seed):
         for _ in range(40)
     ]
     for limits in ((FIRST_BUCKET_BYTES, BUCKET_BYTES), (2**62,)):
-        indices, _ = distributed._compute_bucket_assignment_by_size(tensors, list(limits))
-        expected = [(tensors[each[0]].dtype, sum(tensors[i].numel() for i in each)) for each in indices]
-        found = bucket_sizes([(tensor.dtype, tensor.numel()) for tensor in tensors], limits)
-        assert sorted(found, key=str) == sorted(expected, key=str)
+        expected, _ = distributed._compute_bucket_assignment_by_size(tensors, list(limits))
+        found = buckets_of([(tensor.dtype, tensor.numel()) for tensor in tensors], limits)
+        assert sorted(found) == sorted(expected)
         for dtype in types:  # the order among those of a type is that in which they fill
-            assert [size for size in found if size[0] == dtype] == [s for s in expected if s[0] == dtype]
+            of_type, expected_of_type = (
+                [bucket for bucket in buckets if tensors[bucket[0]].dtype == dtype]
+                for buckets in (found, expected)
+            )
+            assert of_type == expected_of_type
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.predict.fake import streams
 from workers.predict.fake.ranks import batch_norms
 
+NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd")  # that collectives are operators of
 _OF_SEVERAL = (
     "allreduce_coalesced_",
     "allgather_coalesced_",
@@ -60,6 +62,23 @@ def _like_all(tensors: Sequence[Tensor]) -> Tensor | None:
     return first.new_empty((len(tensors), *first.shape))
 
 
+def _let_waits_be_seen() -> None:
+    """`Work.wait` makes the current stream wait, as NCCL's does, and the host for nothing."""
+    from torch._C import _distributed_c10d
+
+    private: Any = _distributed_c10d
+    for kind in (private.Work, private.FakeWork):
+        kind.wait = _seen(vars(kind)["wait"])
+
+
+def _seen(wait: Callable[..., Any]) -> Callable[..., Any]:
+    def waited(self: Any, *args: Any, **kwargs: Any) -> Any:
+        streams.wait_for_collective(self)
+        return wait(self, *args, **kwargs)
+
+    return waited
+
+
 def install() -> dict[Any, Callable[..., Any]]:
     """Registers what is missing, for good; returns operators by what is to run in their place."""
     from torch.distributed import _functional_collectives
@@ -68,6 +87,7 @@ def install() -> dict[Any, Callable[..., Any]]:
     for name in _OF_SEVERAL:
         library.impl(name, lambda *_args: _done(), "Meta")
     _library.extend((library, batch_norms.install()))
+    _let_waits_be_seen()
     c10d, functional = torch.ops.c10d, torch.ops._c10d_functional
     return {
         c10d.allreduce_.default: _all_reduced,
