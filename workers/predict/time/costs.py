@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from workers.predict.time.constants import ClassConstants, Constants
+from typing import Protocol
+
+from workers.predict.time.constants import ClassConstants, Constants, HostConstants
 from workers.predict.time.kernels import Kernel, KernelClass, kernels_of
 from workers.predict.time.products import TILES, product_seconds
 from workers.predict.time.speeds import Speeds
@@ -17,8 +19,25 @@ _KEPT_IN_CACHE = 0.25
 _USUAL_TAPS = 9
 
 
+class OperatorCosts(Protocol):
+    """What knows how long operators take on a device.
+
+    Attributes:
+        is_synchronous: whether the host waits for each of them.
+    """
+
+    is_synchronous: bool
+
+    @property
+    def host(self) -> HostConstants:
+        """What the host takes to launch."""
+
+    def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
+        """The kernels that an operator launches, and what they take, by class."""
+
+
 class Costs:
-    """Seconds of kernels on one device, each worked out once.
+    """Seconds of kernels on one card, each worked out once.
 
     Args:
         speeds: of the device.
@@ -26,6 +45,8 @@ class Costs:
         allow_tf32, conv_tf32: see `kernels_of`.
         of_pytorch_1: whether kernels are those of PyTorch 1.12.
     """
+
+    is_synchronous = False
 
     def __init__(
         self,
@@ -43,6 +64,17 @@ class Costs:
         self._factors = {} if of_pytorch_1 else constants.since_pytorch_2
         self._kernels: dict[Work, tuple[Kernel, ...]] = {}
         self._seconds: dict[Kernel, float] = {}
+
+    @property
+    def host(self) -> HostConstants:
+        """What the host takes to launch."""
+        return self.constants.host
+
+    def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
+        """The kernels that an operator launches, and what they take, by class."""
+        kernels = self.kernels(work)
+        launches = sum(kernel.num_launches for kernel in kernels)
+        return launches, tuple((kernel.kind, self.seconds(kernel)) for kernel in kernels)
 
     def kernels(self, work: Work) -> tuple[Kernel, ...]:
         """What an operator runs."""

@@ -6,8 +6,8 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from workers.predict.time.costs import Costs
-from workers.predict.time.kernels import Kernel, KernelClass
+from workers.predict.time.costs import OperatorCosts
+from workers.predict.time.kernels import KernelClass
 from workers.predict.time.lines import StepWork
 from workers.work import Work, WorkCall
 
@@ -59,7 +59,7 @@ class StepClock:
 def clocked(
     calls: Sequence[WorkCall],
     in_backward: Sequence[bool],
-    costs: Costs,
+    costs: OperatorCosts,
     *,
     host_waits: Sequence[int] = (),
     convolution_cost: float = 1.0,
@@ -73,7 +73,7 @@ def clocked(
         host_waits: see `StepWork`.
         convolution_cost: of the algorithm of convolutions, over that of cuDNN's choice.
     """
-    host = costs.constants.host
+    host = costs.host
     now, free_at = host.step, host.step
     waits = set(host_waits)
     on_device = _OnDevice(costs, convolution_cost)
@@ -87,6 +87,8 @@ def clocked(
         start = max(now, free_at)
         free_at = start + seconds
         timed.append(TimedCall(start, free_at, now))
+        if costs.is_synchronous:
+            now = free_at
     class_seconds = on_device.class_seconds(calls)
     return StepClock(tuple(timed), now, sum(class_seconds.values()), max(now, free_at), class_seconds)
 
@@ -116,7 +118,7 @@ def _until(clock: StepClock, num_calls: int) -> float:
 class _OnDevice:
     """Launches and seconds of work on the device, each different work once, told apart by identity."""
 
-    def __init__(self, costs: Costs, convolution_cost: float) -> None:
+    def __init__(self, costs: OperatorCosts, convolution_cost: float) -> None:
         self._costs = costs
         self._convolution_cost = convolution_cost
         self._known: dict[int, tuple[int, float]] = {}
@@ -125,13 +127,10 @@ class _OnDevice:
     def of(self, work: Work) -> tuple[int, float]:
         found = self._known.get(id(work))
         if found is None:
-            kernels = self._costs.kernels(work)
-            by_class = [(kernel.kind, self._seconds(kernel)) for kernel in kernels]
+            launches, of_classes = self._costs.of(work)
+            by_class = [(kind, seconds * self._factor(kind)) for kind, seconds in of_classes]
             self._by_class[id(work)] = by_class
-            found = self._known[id(work)] = (
-                sum(kernel.num_launches for kernel in kernels),
-                sum(seconds for _, seconds in by_class),
-            )
+            found = self._known[id(work)] = launches, sum(seconds for _, seconds in by_class)
         return found
 
     def class_seconds(self, calls: Sequence[WorkCall]) -> dict[KernelClass, float]:
@@ -142,6 +141,5 @@ class _OnDevice:
                 seconds[kind] += times * of_one
         return dict(seconds)
 
-    def _seconds(self, kernel: Kernel) -> float:
-        seconds = self._costs.seconds(kernel)
-        return seconds * self._convolution_cost if kernel.kind in CONVOLUTIONS else seconds
+    def _factor(self, kind: KernelClass) -> float:
+        return self._convolution_cost if kind in CONVOLUTIONS else 1.0
