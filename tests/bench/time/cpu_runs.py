@@ -1,8 +1,8 @@
 """Times steps of `cpu_workloads` on this machine's CPU, each workload and precision in a process of its own.
 
 `python tests/bench/time/cpu_runs.py NAME PRECISION SIZE …` prints one JSON document for each batch size; with
-`--operators` also what each operator of a step took. The speeds of the CPU are measured before each: others
-who use the machine change them by a third within minutes.
+`--operators` also what each operator of a step took. The speeds of the CPU are measured before each; what is
+predicted rests on their medians, since whoever else uses the machine changes them by a third within minutes.
 """
 
 from __future__ import annotations
@@ -79,6 +79,20 @@ def runs(name: str, precision: str, sizes: Sequence[int], *, with_operators: boo
         command.append("--operators")
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return [Run.from_json(line) for line in done.stdout.splitlines()]
+
+
+def median_speeds(of: Sequence[Run]) -> CpuSpeeds:
+    """The speeds of the CPU during all of these runs."""
+    found = [run.speeds for run in of]
+    flops = {name: statistics.median(each.flops[name] for each in found) for name in found[0].flops}
+    return dataclasses.replace(
+        found[0],
+        flops=flops,
+        vector_flops=flops["float32"],
+        bandwidth=statistics.median(each.bandwidth for each in found),
+        call_seconds=statistics.median(each.call_seconds for each in found),
+        page_seconds=statistics.median(each.page_seconds for each in found),
+    )
 
 
 class _Timing(TorchDispatchMode):

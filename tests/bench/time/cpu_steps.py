@@ -1,7 +1,7 @@
 """Predicted against measured steps on this machine's CPU: `python tests/bench/time/cpu_steps.py [NAME …]`.
 
-Eight workloads in float32 and bfloat16, six batch sizes each. The speeds of the CPU are measured before each;
-the constants are of other workloads (`fit_cpu.py`). Prints how far the times of three
+Eight workloads in float32 and bfloat16, six batch sizes each. The speeds of the CPU are measured before each,
+and their medians count; the constants are of other workloads (`fit_cpu.py`). Prints how far the times of three
 of the sizes are off, how often of two settings the faster one is predicted, and where the knee is.
 """
 
@@ -12,7 +12,7 @@ import itertools
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +23,7 @@ import workers  # noqa: E402
 from autofit.predict.predictor import Predictor  # noqa: E402
 from autofit.search.choice import NEAR_THE_BEST_RATE  # noqa: E402
 from tests.bench.scoring import quantile  # noqa: E402
-from tests.bench.time.cpu_runs import reference, runs  # noqa: E402
+from tests.bench.time.cpu_runs import Run, median_speeds, reference, runs  # noqa: E402
 from tests.bench.time.cpu_workloads import SCORED, sizes_of  # noqa: E402
 from workers.knobs import Knobs  # noqa: E402
 from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES  # noqa: E402
@@ -67,27 +67,33 @@ def main() -> None:
         (name, precision): work_lines(name, precision)
         for name, precision in itertools.product(arguments.names, PRECISIONS)
     }
-    compared = [each for key, work in lines.items() for each in _compared(*key, work)]
+    measured = []
+    for name, precision in lines:
+        found = runs(name, precision, sizes_of(name))
+        print(name, precision, ", ".join(f"{1e3 * run.seconds:.1f}" for run in found), "ms", flush=True)
+        measured += found
+    speeds = median_speeds(measured)
+    print(_in_words(speeds))
+    costs = CpuCosts(speeds)
+    compared = [_compared(run, lines[run.name, run.precision], costs) for run in measured]
+    for each in compared:
+        print(
+            f"{each.name:14} {each.precision} {each.batch_size:4}  measured {1e3 * each.measured:8.2f} ms  "
+            f"predicted {1e3 * each.predicted:8.2f} ms  {each.error:+7.1%}"
+        )
     print(_summary(compared))
 
 
-def _compared(name: str, precision: str, lines: WorkLines) -> Iterable[Compared]:
-    for run in runs(name, precision, sizes_of(name)):
-        step = lines.at(run.batch_size)
-        clock = clocked(step.calls, step.in_backward, CpuCosts(run.speeds), host_waits=step.host_waits)
-        each = Compared(
-            name=name,
-            precision=precision,
-            batch_size=run.batch_size,
-            measured=run.seconds,
-            predicted=clock.seconds,
-        )
-        print(
-            f"{name:14} {precision} {run.batch_size:4}  measured {1e3 * run.seconds:8.2f} ms  "
-            f"predicted {1e3 * clock.seconds:8.2f} ms  {each.error:+7.1%}  {_in_words(run.speeds)}",
-            flush=True,
-        )
-        yield each
+def _compared(run: Run, lines: WorkLines, costs: CpuCosts) -> Compared:
+    step = lines.at(run.batch_size)
+    clock = clocked(step.calls, step.in_backward, costs, host_waits=step.host_waits)
+    return Compared(
+        name=run.name,
+        precision=run.precision,
+        batch_size=run.batch_size,
+        measured=run.seconds,
+        predicted=clock.seconds,
+    )
 
 
 def _summary(compared: Sequence[Compared]) -> str:

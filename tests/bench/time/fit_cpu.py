@@ -1,8 +1,8 @@
-"""Fits the constants of CPUs: `python tests/bench/time/fit_cpu.py RUNS.jsonl [--write]`.
+"""Fits the constants of CPUs: `python tests/bench/time/fit_cpu.py RUNS.jsonl … [--write]`.
 
 First each class of operators on what its operators took, then all classes together on the steps, which holds
-what operators cost each other. RUNS.jsonl is measured where it is missing, a run in each line. Prints what is
-left of each workload by constants that it had no part in.
+what operators cost each other. A file of runs, one in each line, is measured where it is missing; the speeds of
+the CPU are the medians of each file. Prints what is left of each workload by constants it had no part in.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
 from tests.bench.scoring import quantile  # noqa: E402
-from tests.bench.time.cpu_runs import Run, runs  # noqa: E402
+from tests.bench.time.cpu_runs import Run, median_speeds, runs  # noqa: E402
 from tests.bench.time.cpu_steps import PRECISIONS, work_lines  # noqa: E402
 from tests.bench.time.cpu_workloads import FITTED, sizes_of  # noqa: E402
 from workers.predict.time.cpu_costs import CpuConstants, CpuCosts, CpuSpeeds, Demand, demand_of  # noqa: E402
@@ -44,9 +44,10 @@ Classes = dict[str, dict[str, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """A run with the work of its step, and the operators that both have."""
+    """A run with the work of its step, the operators that both have, and the speeds of its CPU."""
 
     run: Run
+    speeds: CpuSpeeds
     step: StepWork
     operators: tuple[tuple[Demand, float], ...]
 
@@ -54,14 +55,17 @@ class Timed:
 def main() -> None:
     """Prints what is left, and writes the constants."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", type=Path)
+    parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--write", action="store_true", help=f"write {_TOML.name}")
     arguments = parser.parse_args()
-    if not arguments.file.exists():
-        _measure(arguments.file)
     lines = functools.cache(work_lines)
-    rows = arguments.file.read_text(encoding="utf-8").splitlines()
-    timed = [_aligned(run, lines(run.name, run.precision)) for run in map(Run.from_json, rows)]
+    timed = []
+    for file in arguments.files:
+        if not file.exists():
+            _measure(file)
+        of_file = [Run.from_json(row) for row in file.read_text(encoding="utf-8").splitlines()]
+        speeds = median_speeds(of_file)
+        timed += [_aligned(run, lines(run.name, run.precision), speeds) for run in of_file]
     of_all = fitted(timed)
     print("in all:", _in_words(_errors(timed, of_all)))
     apart = []
@@ -86,7 +90,7 @@ def _measure(path: Path) -> None:
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
 
 
-def _aligned(run: Run, lines: WorkLines) -> Timed:
+def _aligned(run: Run, lines: WorkLines, speeds: CpuSpeeds) -> Timed:
     """The run with its operators' work: the real step may run a few others at a size, as views are."""
     step = lines.at(run.batch_size)
     traced, real = [call.work.operator for call in step.calls], [name for name, _ in run.operators]
@@ -96,7 +100,7 @@ def _aligned(run: Run, lines: WorkLines) -> Timed:
         for block in blocks
         for number in range(block.size)
     ]
-    return Timed(run=run, step=step, operators=tuple(operators))
+    return Timed(run=run, speeds=speeds, step=step, operators=tuple(operators))
 
 
 def fitted(timed: Sequence[Timed]) -> Classes:
@@ -138,7 +142,7 @@ def _on_operators(timed: Iterable[Timed]) -> Classes:
             alike[demand].append(seconds)
         in_all = sum(seconds for _, seconds in each.operators)
         for demand, found in alike.items():
-            row = _Row(demand, each.run.speeds, sum(found) / len(found), sum(found) / in_all)
+            row = _Row(demand, each.speeds, sum(found) / len(found), sum(found) / in_all)
             by_class[demand.name].append(row)
     return {name: _of_class(name, rows) for name, rows in by_class.items()}
 
@@ -180,7 +184,7 @@ def _on_steps(timed: Sequence[Timed], classes: Classes) -> Classes:
     places = {key: place for place, key in enumerate(places)}
     terms, beside = np.zeros((len(timed), len(places))), np.zeros(len(timed))
     for row, each in enumerate(timed):
-        speeds = each.run.speeds
+        speeds = each.speeds
         costs = _costs(classes, speeds)
         for call in each.step.calls:
             demand = demand_of(call.work)
@@ -210,7 +214,7 @@ def _costs(classes: Classes, speeds: CpuSpeeds) -> CpuCosts:
 
 def _errors(timed: Iterable[Timed], classes: Classes) -> list[float]:
     return [
-        clocked(each.step.calls, each.step.in_backward, _costs(classes, each.run.speeds)).seconds
+        clocked(each.step.calls, each.step.in_backward, _costs(classes, each.speeds)).seconds
         / each.run.seconds
         - 1
         for each in timed
