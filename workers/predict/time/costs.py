@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Protocol
 
 from workers.predict.time.collectives import Exchange, Network
-from workers.predict.time.constants import ClassConstants, Constants
+from workers.predict.time.constants import ClassConstants, Constants, HostConstants
 from workers.predict.time.kernels import Kernel, KernelClass, kernel_of, kernels_of
 from workers.predict.time.products import TILES, product_seconds
 from workers.predict.time.speeds import TF32, Speeds
@@ -20,8 +21,27 @@ _KEPT_IN_CACHE = 0.25
 _USUAL_TAPS = 9
 
 
+class OperatorCosts(Protocol):
+    """What knows how long operators take on a device.
+
+    Attributes:
+        is_synchronous: whether the host waits for each of them.
+        slowdown: what they take while a collective runs beside them, over what they take alone.
+    """
+
+    is_synchronous: bool
+    slowdown: float
+
+    @property
+    def host(self) -> HostConstants:
+        """What the host takes to launch."""
+
+    def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
+        """The kernels that an operator launches, and what they take, by class."""
+
+
 class Costs:
-    """Seconds of kernels on one device, each worked out once.
+    """Seconds of kernels on one card, each worked out once.
 
     Args:
         speeds: of the device.
@@ -34,6 +54,8 @@ class Costs:
         network: as given.
         slowdown: what kernels take while a collective runs beside them, over what they take alone.
     """
+
+    is_synchronous = False
 
     def __init__(
         self,
@@ -57,6 +79,17 @@ class Costs:
         self._kernels: dict[Work, tuple[Kernel, ...]] = {}
         self._seconds: dict[Kernel, float] = {}
         self._convolutions: dict[Convolution, float] = {}
+
+    @property
+    def host(self) -> HostConstants:
+        """What the host takes to launch."""
+        return self.constants.host
+
+    def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
+        """The kernels that an operator launches, and what they take, by class."""
+        kernels = self.kernels(work)
+        launches = sum(kernel.num_launches for kernel in kernels)
+        return launches, tuple((kernel.kind, self.seconds(kernel)) for kernel in kernels)
 
     def kernels(self, work: Work) -> tuple[Kernel, ...]:
         """What an operator runs."""

@@ -340,7 +340,7 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
 
 
 def _recurrent(work: Work) -> tuple[Kernel, ...]:
-    """CuDNN's recurrent layers, at least: each step of a sequence multiplies with all weights."""
+    """Recurrent layers of cuDNN and oneDNN, at least: each step of a sequence multiplies with all weights."""
     sequence = work.inputs[0]
     tokens, width = math.prod(sequence.shape[:-1]), sequence.shape[-1]
     weights = sum(each.num_elements for each in work.inputs if len(each.shape) == 2)
@@ -356,6 +356,8 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
             "_scaled_dot_product_flash_attention",
             "_scaled_dot_product_efficient_attention",
             "_scaled_dot_product_cudnn_attention",
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
             "_scaled_dot_product_flash_attention_backward",
             "_scaled_dot_product_efficient_attention_backward",
             "_scaled_dot_product_cudnn_attention_backward",
@@ -391,7 +393,8 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
                     _of_class(KernelClass.ELEMENTWISE)),
     **dict.fromkeys(("native_dropout", "native_dropout_backward", "nll_loss_backward", "where", "masked_fill",
                      "masked_fill_"), _of_class(KernelClass.ELEMENTWISE)),
-    **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward"), _recurrent),
+    **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
+                    _recurrent),
 }  # fmt: skip
 
 _MAKERS_OF_FSDP: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {

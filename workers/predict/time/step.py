@@ -16,7 +16,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from workers.predict.time.costs import Costs
+from workers.predict.time.costs import Costs, OperatorCosts
 from workers.predict.time.kernels import EXCHANGES, Kernel, KernelClass
 from workers.predict.time.lines import EventWait, StepWork
 from workers.work import Work, WorkCall
@@ -72,7 +72,7 @@ class StepClock:
 def clocked(
     calls: Sequence[WorkCall],
     in_backward: Sequence[bool],
-    costs: Costs,
+    costs: OperatorCosts,
     *,
     host_waits: Sequence[int] = (),
     event_waits: Sequence[EventWait] = (),
@@ -89,7 +89,7 @@ def clocked(
         convolution_cost: of the algorithm of convolutions, over that of cuDNN's choice.
         exchange_cost: of collectives, over what is known of them.
     """
-    host = costs.constants.host
+    host = costs.host
     now = host.step
     waits = set(host_waits)
     waits_for = defaultdict(list)
@@ -108,6 +108,8 @@ def clocked(
         now += max(0, launches - 1) * host.launch
         lanes.launch(call, now, seconds)
         launched.append(now)
+        if costs.is_synchronous:
+            now = lanes.done_at(number)
     end = max(now, lanes.done_at())
     class_seconds = on_device.class_seconds(calls)
     exchange_seconds = sum(class_seconds.get(kind, 0.0) for kind in EXCHANGES)
@@ -119,14 +121,15 @@ def clocked(
     return StepClock(tuple(timed), now, sum(class_seconds.values()), end, class_seconds, exchange_seconds)
 
 
-def kernel_seconds(
-    kernel: Kernel, costs: Costs, convolution_cost: float = 1.0, exchange_cost: float = 1.0
-) -> float:
+def kernel_seconds(kernel: Kernel, costs: Costs, convolution_cost: float = 1.0) -> float:
     """What a kernel takes on the device, see `clocked`."""
-    seconds = costs.seconds(kernel)
-    if kernel.kind in EXCHANGES:
-        return seconds * exchange_cost
-    return seconds * convolution_cost if kernel.kind in CONVOLUTIONS else seconds
+    return costs.seconds(kernel) * _factor(kernel.kind, convolution_cost)
+
+
+def _factor(kind: KernelClass, convolution_cost: float, exchange_cost: float = 1.0) -> float:
+    if kind in EXCHANGES:
+        return exchange_cost
+    return convolution_cost if kind in CONVOLUTIONS else 1.0
 
 
 def step_seconds(step: StepWork, clock: StepClock) -> float:
@@ -287,7 +290,7 @@ def _length(spans: Iterable[tuple[float, float]]) -> float:
 class _OnDevice:
     """Launches and seconds of work on the device, each different work once, told apart by identity."""
 
-    def __init__(self, costs: Costs, convolution_cost: float, exchange_cost: float) -> None:
+    def __init__(self, costs: OperatorCosts, convolution_cost: float, exchange_cost: float) -> None:
         self._costs = costs
         self._convolution_cost = convolution_cost
         self._exchange_cost = exchange_cost
@@ -297,14 +300,10 @@ class _OnDevice:
     def of(self, work: Work) -> tuple[int, float]:
         found = self._known.get(id(work))
         if found is None:
-            kernels = self._costs.kernels(work)
-            factors = self._convolution_cost, self._exchange_cost
-            by_class = [(kernel.kind, kernel_seconds(kernel, self._costs, *factors)) for kernel in kernels]
+            launches, of_classes = self._costs.of(work)
+            by_class = [(kind, seconds * self._factor(kind)) for kind, seconds in of_classes]
             self._by_class[id(work)] = by_class
-            found = self._known[id(work)] = (
-                sum(kernel.num_launches for kernel in kernels),
-                sum(seconds for _, seconds in by_class),
-            )
+            found = self._known[id(work)] = launches, sum(seconds for _, seconds in by_class)
         return found
 
     def class_seconds(self, calls: Sequence[WorkCall]) -> dict[KernelClass, float]:
@@ -314,3 +313,6 @@ class _OnDevice:
             for kind, of_one in self._by_class[key]:
                 seconds[kind] += times * of_one
         return dict(seconds)
+
+    def _factor(self, kind: KernelClass) -> float:
+        return _factor(kind, self._convolution_cost, self._exchange_cost)
