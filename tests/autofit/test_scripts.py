@@ -21,6 +21,8 @@ from tests.commands import Finished
 from workers.protocol import Evidence, WorkloadRef
 from workers.workload.references import WorkloadError
 
+pytestmark = pytest.mark.process  # a process for each script
+
 PLAIN = Path(__file__).parents[1] / "workers" / "scripts" / "examples" / "plain.py"
 _SMALL = """
 import sys, torch
@@ -77,7 +79,6 @@ def test_a_script_that_fails_at_the_largest_size_alone_is_answered_with_a_note(s
     assert f"at batch size {document['best']['batch_size']} the script fails" in note
 
 
-@pytest.mark.process
 def test_a_search_measures_a_script_on_the_cpu(small):
     options = {"script": str(small), "batch_arg": "-n", "device": "cpu", "gpu_mem": "4G", "max_batch": "1"}
     settings = resolve_settings({**options, "soak_steps": "0"}, {}, None)
@@ -252,7 +253,6 @@ def test_an_estimate_says_which_rank_of_how_many_it_is_and_what_nccl_takes(ranks
     assert "NCCL: 3276 MiB assumed for each of 8 ranks" in " ".join(text.split())
 
 
-@pytest.mark.process
 def test_a_search_and_a_check_leave_what_nccl_takes_for_all_groups(ranks, call):
     two, _ = assumed_context(None, None, (8, 4), 8)
     checked = json.loads(call("check", *_OF_RANKS, "--batch-size", "8", "--gpu-mem", "8G", "--json").out)

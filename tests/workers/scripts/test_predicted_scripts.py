@@ -17,6 +17,8 @@ from workers.run import run
 from workers.scripts.reference import Script
 from workers.trace import Category, Trace
 
+pytestmark = pytest.mark.process  # a process for each script
+
 EXAMPLES = Path(__file__).parent / "examples"
 BATCH = 128
 

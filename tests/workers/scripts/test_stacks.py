@@ -14,6 +14,8 @@ from workers.trace import Trace
 from workers.workload.libraries.importing import without_missing_operators
 from workers.workload.references import UnknownWorkloadError
 
+pytestmark = pytest.mark.process  # a process for each script
+
 _HEAD = """
 import os, torch
 from torch import nn
