@@ -39,6 +39,7 @@ from workers.trace import Trace
 from workers.work import Convolution
 
 _NO_WORK = "no step time is given, as the step at this batch size was not traced"
+_SEVERAL_STREAMS = "operators of a rank have no times of their own, as collectives run beside them; estimate tells the step's"
 
 
 class PredictedCurve(PeaksOnCard):
@@ -194,9 +195,14 @@ class PredictedCurve(PeaksOnCard):
             peak_reserved_bytes=likely.peak_reserved_bytes,
             workspace_source=self._conditions.workspace_source,
             versions=versions(),
-            timing=None if time is None else self._timing(batch_size, time),
-            time_note=(self.why_untimed or _NO_WORK) if time is None else time.note,
+            timing=None if time is None or self.parallel else self._timing(batch_size, time),
+            time_note=self._note_of_operators(time),
         )
+
+    def _note_of_operators(self, time: StepTime | None) -> str:
+        if time is None:
+            return self.why_untimed or _NO_WORK
+        return _SEVERAL_STREAMS if self.parallel else time.note
 
     def _timing(self, batch_size: int, time: StepTime) -> Timing | None:
         """The time of a step, operator by operator."""

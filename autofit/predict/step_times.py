@@ -146,7 +146,7 @@ _WORDS: Mapping[str, str] = {
     KernelClass.RECURRENT: "recurrent layers",
     KernelClass.TRANSFER: "copies between CPU and GPU",
     KernelClass.ALL_REDUCE: "all-reduces",
-    KernelClass.COLLECTIVE: "such collectives",
+    KernelClass.COLLECTIVE: "collectives over these links",
     KernelClass.OTHER: "operators that autofit does not know",
     HOST: "kernel launches",
 }

@@ -76,6 +76,14 @@ def test_the_samples_of_all_ranks_count(workload: WorkloadRef, worker: Any) -> N
     assert (of_ddp.samples, of_tp.samples) == (4 * 64, 2 * 64)
 
 
+def test_operators_of_a_rank_have_no_times_of_their_own(workload: WorkloadRef, worker: Any) -> None:
+    worker.trace_at = lambda batch_size: trace_of_ranks(batch_size, 1000)
+    predictor = Predictor(workload, worker, time_residuals=ALL_BUT_COLLECTIVES, plans=FormulaPlans)
+    profile = predictor.profile(KNOBS, A100, 64)
+    assert profile.timing is None
+    assert "collectives run beside them" in profile.time_note
+
+
 def test_what_is_exchanged_takes_its_time(workload: WorkloadRef, worker: Any) -> None:
     small, large = (time_of(workload, worker, num_elements) for num_elements in (1000, 10**9))
     assert small is not None

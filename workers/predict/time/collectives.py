@@ -38,6 +38,7 @@ class Exchange(StrEnum):
     REDUCE = "reduce"
     ALL_TO_ALL = "all_to_all"
     SEND = "send"
+    OTHER = "other"  # as long as an all-reduce of its bytes, the most there is
 
 
 # By how operators' names begin, without underscores: of `torch.distributed`, and of functional collectives.
@@ -55,18 +56,18 @@ _BY_NAME = {
     "recv": Exchange.SEND,
     "irecv": Exchange.SEND,
     "batchp2p": Exchange.SEND,
-    "barrier": Exchange.ALL_REDUCE,
 }
 _NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
 _FROM_EACH_TO_EACH = frozenset({Exchange.ALL_TO_ALL, Exchange.SEND})
+_AS_ALL_REDUCE = frozenset({Exchange.ALL_REDUCE, Exchange.OTHER})
 
 
 def exchange_of(operator: str) -> Exchange:
-    """What a collective does, by PyTorch's name of its operator; one that is not known, the most there is."""
+    """What a collective does, by PyTorch's name of its operator."""
     name = operator.partition(".")[2].replace("_", "")
     found = (begin for begin in _BY_NAME if name.startswith(begin))
     longest = max(found, key=len, default="")
-    return _BY_NAME.get(longest, Exchange.ALL_REDUCE)
+    return _BY_NAME.get(longest, Exchange.OTHER)
 
 
 def exchanged_bytes(work: Work) -> int:
@@ -142,7 +143,7 @@ class Network:
         said = f"ranks are joined by {_NAMES[self.name]} in nodes of {self.num_cards} cards"
         if any(map(self.spans_nodes, groups)):
             said += f", and nodes by {self.nic / 1e9:.3g} GB/s for each card"
-        return f"{said}, as is assumed"
+        return f"{said}, as is assumed; no step of several ranks was ever compared with a real one"
 
     def link(self, group: Group) -> Link:
         """The slowest that a group goes over."""
@@ -171,7 +172,7 @@ class Network:
 
     def _bandwidth(self, exchange: Exchange, group: Group) -> float:
         # Switches add up what cards reduce, so that an all-reduce may be quicker than what one card sends.
-        within = self.bus if exchange is Exchange.ALL_REDUCE else min(self.bus, self.peer)
+        within = self.bus if exchange in _AS_ALL_REDUCE else min(self.bus, self.peer)
         if exchange in _FROM_EACH_TO_EACH:
             within = self.peer
         if not self.spans_nodes(group):
@@ -184,7 +185,7 @@ class Network:
 
 def _algorithms(exchange: Exchange, n: int, tree: float) -> tuple[tuple[float, float, float], ...]:
     """Of each algorithm the steps, the share of the bytes that a link carries, and that of its bandwidth."""
-    if exchange is Exchange.ALL_REDUCE:
+    if exchange in _AS_ALL_REDUCE:
         on_link = 2 * (n - 1) / n
         return (2 * (n - 1), on_link, 1.0), (2 * math.log2(n), on_link, tree)
     if exchange in (Exchange.ALL_GATHER, Exchange.REDUCE_SCATTER):

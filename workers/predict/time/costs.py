@@ -16,8 +16,7 @@ from workers.work import ELEMENT_BYTES, Convolution, Work
 # Of the last cache, what a kernel finds there of what was written before it: A40, A100 and H100 save the
 # traffic of 0.45, 0.18 and 0.23 of their 6, 40 and 50 MB in additions (vidur's operators).
 _KEPT_IN_CACHE = 0.25
-
-
+_LEAST_TIMED_BYTES = 250_000  # of an all-reduce: what residuals.toml says of them is of such
 _USUAL_TAPS = 9
 
 
@@ -103,7 +102,7 @@ class Costs:
         network, group = self.network, kernel.group
         if network is None or group is None or kernel.variant != Exchange.ALL_REDUCE:
             return kernel
-        if not network.num_rows or network.spans_nodes(group):
+        if not network.num_rows or network.spans_nodes(group) or kernel.moved_bytes < _LEAST_TIMED_BYTES:
             return kernel
         return dataclasses.replace(kernel, kind=KernelClass.ALL_REDUCE)
 

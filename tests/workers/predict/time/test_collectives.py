@@ -97,7 +97,8 @@ def test_cards_without_links_of_their_own_have_pcie():
         ("_c10d_functional.all_to_all_single", Exchange.ALL_TO_ALL),
         ("c10d.send", Exchange.SEND),
         ("c10d.recv_", Exchange.SEND),
-        ("c10d.something_new", Exchange.ALL_REDUCE),
+        ("c10d.something_new", Exchange.OTHER),
+        ("c10d.barrier", Exchange.OTHER),
     ],
 )
 def test_what_operators_do(operator, exchange):
