@@ -39,7 +39,10 @@ from workers.trace import Trace
 from workers.work import Convolution
 
 _NO_WORK = "no step time is given, as the step at this batch size was not traced"
-_SEVERAL_STREAMS = "operators of a rank have no times of their own, as collectives run beside them; estimate tells the step's"
+_SEVERAL_STREAMS = (
+    "operators of a rank have no times of their own, as collectives run beside them: "
+    "estimate tells the step's"
+)
 
 
 class PredictedCurve(PeaksOnCard):

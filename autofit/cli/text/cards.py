@@ -7,6 +7,7 @@ from typing import Any
 
 from autofit.cli.text.advice import fitting_command
 from autofit.cli.text.output import code, headed, print_whole, stdout, styled
+from autofit.explain.timing import StepSeconds
 from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
@@ -153,6 +154,7 @@ def print_tuned_cards(results: CardResults) -> None:
     """Prints a row a card with what its search recommends, the smallest memory first."""
     console = stdout()
     first = results.answers[0]
+    is_timed = any(_seconds(result.chosen) is not None for result in results.answers)
     console.print(f"{first.workload}: the batch on each card; predicted, at risk {first.risk}\n")
     table = headed(
         ("--gpu", "left"),
@@ -162,6 +164,7 @@ def print_tuned_cards(results: CardResults) -> None:
         ("with", "left"),
         ("likely", "right"),
         ("up to", "right"),
+        *((("step", "right"), ("samples/s", "right")) if is_timed else ()),
     )
     for result in sorted(results.answers, key=lambda result: result.budget.device_total_bytes):
         budget, chosen = result.budget, result.chosen
@@ -174,12 +177,25 @@ def print_tuned_cards(results: CardResults) -> None:
             _nothing_fits(result.advice) if chosen is None else _setting(result, chosen),
             "" if interval is None else _gib(interval.likely_bytes),
             "" if interval is None else _gib(interval.high_bytes),
+            *(_speed(chosen) if is_timed else ()),
         )
     print_whole(table)
     for reason in dict.fromkeys(results.unanswered.values()):
         cards = [gpu for gpu, why in results.unanswered.items() if why == reason]
         console.print(f"\nNot predicted on {', '.join(cards)}: {reason}.", soft_wrap=True)
     console.print("\n`autofit tune --gpu CARD` shows the whole answer of one.", soft_wrap=True)
+
+
+def _seconds(chosen: Best | None) -> StepSeconds | None:
+    return None if chosen is None else chosen.predicted_step_seconds
+
+
+def _speed(chosen: Best | None) -> tuple[str, str]:
+    """The step and the samples a second of what a card's search recommends."""
+    seconds = _seconds(chosen)
+    if chosen is None or seconds is None or chosen.predicted_samples_per_second is None:
+        return "–", "–"
+    return seconds_in_words(seconds.likely), rate(chosen.predicted_samples_per_second)
 
 
 def _setting(result: TuneResult, chosen: Best) -> str:
