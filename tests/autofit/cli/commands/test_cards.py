@@ -206,6 +206,21 @@ def test_a_search_for_several_cards_is_a_row_and_an_answer_for_each(autofit, res
     assert {settings.conv_algos for settings in on_cards} == {("native",)}
 
 
+def test_of_cards_whose_seconds_are_stated_the_speed_is_told(autofit, results):
+    def tune_each(_on_cards, _workload, _emit):
+        untimed, timed = (results.answer(device=Device(kind="cuda", name=name)) for name in ("t4", "v100"))
+        seconds = StepSeconds(low=0.8, likely=1.0, high=1.2, low_80=0.9, high_80=1.1)
+        best = dataclasses.replace(
+            timed.best, predicted_step_seconds=seconds, predicted_samples_per_second=118.0
+        )
+        return CardResults(answers=(untimed, dataclasses.replace(timed, best=best, recommended=None)))
+
+    finished = autofit("tune", "--model", "davenet", "--gpu", "t4,v100-16g", "--quiet", tune_each=tune_each)
+    rows = [" ".join(line.split()) for line in finished.out.splitlines()]
+    assert any(row.startswith("t4 ") and row.endswith("– –") for row in rows), finished
+    assert any(row.startswith("v100 ") and row.endswith("1 s 118") for row in rows), finished
+
+
 def test_the_size_of_a_sample_that_was_found_is_told_of_each_card(autofit, results):
     found = results.answer()
     sized = {
