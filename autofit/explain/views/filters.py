@@ -104,12 +104,17 @@ class Filters:
         measured: float = getattr(sizes, attributes.get(self.order_by, "requested_bytes"))
         return measured
 
-    def require_no_seconds(self, view: str) -> None:
-        """Raises `UsageError` where a view without times is to be ordered by them."""
+    @property
+    def asking_for_seconds(self) -> str:
+        """The option that asks for times; empty where none does."""
         if self.order_by == SECONDS:
-            raise UsageError(
-                f"--order-by {SECONDS}: --view {view} has no times; choose ops, scopes, code or timeline"
-            )
+            return f"--order-by {SECONDS}"
+        return f"--select {SECONDS}" if SECONDS in self.select and self.select != SELECTABLE else ""
+
+    def require_no_seconds(self, view: str) -> None:
+        """Raises `UsageError` where times are asked for of a view that has none."""
+        if asking := self.asking_for_seconds:
+            raise UsageError(f"{asking}: --view {view} has no times; choose ops, scopes, code or timeline")
 
     def require_only(self, used: Collection[str], view: str) -> None:
         """Raises `UsageError` where a filter is set that a view has no use for.

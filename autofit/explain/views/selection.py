@@ -143,7 +143,7 @@ def timing_of(profile: Profile, filters: Filters) -> tuple[Timing | None, str]:
     """The times of what the filters choose, and what they rest on, or why there are none.
 
     Raises:
-        UsageError: a view is to be ordered by times, and there are none.
+        UsageError: times are asked for, and there are none.
     """
     timed = timed_step(profile)
     if profile.timing is None:
@@ -154,8 +154,8 @@ def timing_of(profile: Profile, filters: Filters) -> tuple[Timing | None, str]:
         found, note = None, "an operator's time is not of one category: leave out --category to see times"
     else:
         found, note = profile.timing, profile.time_note
-    if found is None and filters.order_by == SECONDS:
-        raise UsageError(f"--order-by {SECONDS}: {note}")
+    if found is None and (asking := filters.asking_for_seconds):
+        raise UsageError(f"{asking}: {note}")
     return found, note
 
 

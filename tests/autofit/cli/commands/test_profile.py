@@ -287,6 +287,7 @@ def test_times_stand_beside_bytes_unless_columns_are_selected(shown):
 
 def test_without_times_it_says_why_and_ordering_by_them_is_refused(shown):
     assert words(shown(PROFILE)).endswith("the profile was saved without times: save it again to have them")
-    finished = shown(PROFILE, "--order-by", "seconds")
-    assert finished.code == 2
-    assert "--order-by seconds: the profile was saved without times" in finished.err
+    for option in ("--order-by", "--select"):
+        finished = shown(PROFILE, option, "seconds")
+        assert finished.code == 2
+        assert f"{option} seconds: the profile was saved without times" in finished.err
