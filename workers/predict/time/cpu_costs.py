@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from workers.predict.time.constants import HostConstants
-from workers.predict.time.kernels import Kernel, KernelClass, Product, kernels_of
+from workers.predict.time.kernels import IMAGE_CHANNELS, Kernel, KernelClass, Product, kernels_of
 from workers.predict.time.speeds import Speeds
 from workers.work import ELEMENT_BYTES, Convolution, Operand, Work
 
@@ -28,7 +28,6 @@ CPU = "cpu"  # what a processor has for an architecture
 # glibc maps each block from so many bytes on, and its pages are new (DEFAULT_MMAP_THRESHOLD_MAX of malloc.c).
 MAPPED_FROM_BYTES = 32 * 2**20
 _CHANNELS_OF_VECTOR = 16  # that oneDNN's blocked layouts round up to, where there is more than an image's few
-_IMAGE_CHANNELS = 4
 _RANDOM = ("bernoulli_", "native_dropout", "uniform_", "normal_", "rand_like", "randn_like", "rand", "randn")
 _TRANSCENDENTAL = (
     "gelu", "gelu_backward", "tanh", "silu", "silu_", "sigmoid", "exp", "log", "erf", "sin", "cos",
@@ -248,7 +247,7 @@ def _flops(call: Convolution) -> float:
     taps, positions = math.prod(call.weight_shape[2:]), math.prod(call.output_shape[2:])
     if call.groups == 1:
         filters = _rounded(filters)
-        inputs = _rounded(inputs) if inputs > _IMAGE_CHANNELS else inputs
+        inputs = _rounded(inputs) if inputs > IMAGE_CHANNELS else inputs
     return 2.0 * call.output_shape[0] * positions * filters * inputs * taps * call.groups
 
 

@@ -281,7 +281,7 @@ def _convolutions(work: Work, *, allow_tf32: bool) -> tuple[Kernel, ...]:
 
 
 _PADDED = 8
-_IMAGE_CHANNELS = 4  # up to so many, which cuDNN has kernels for
+IMAGE_CHANNELS = 4  # up to so many, which cuDNN has kernels for
 _OWN_WIDTHS = (4, 8, 16, 24, 32, 48, 64)  # channels of a group that cuDNN has kernels for (`…_g16_…`)
 
 
@@ -304,7 +304,7 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
         groups == 1
         and dtype != "float32"
         and (inputs % _PADDED or filters % _PADDED)
-        and inputs > _IMAGE_CHANNELS
+        and inputs > IMAGE_CHANNELS
     )
     if dtype != "float32" and groups == 1:  # what tensor cores read goes in vectors of 16 bytes
         per_group, outputs = (_PADDED * math.ceil(each / _PADDED) for each in (per_group, outputs))
