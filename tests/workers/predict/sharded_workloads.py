@@ -343,6 +343,7 @@ def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> lis
         tracker.track_external(model, optimizer)
         track_batch = tracker.track_external
     num_passes = knobs.num_passes(BATCH_SIZE_OF_TRACKER)
+    autocast = setting.autocast_factory(knobs, "cpu", parallel)
     peaks = []
     with torch.autograd.set_multithreading_enabled(False):
         for _ in range(NUM_STEPS):
@@ -352,7 +353,7 @@ def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> lis
                 batch = workload.make_batch(BATCH_SIZE_OF_TRACKER, torch.device("cpu"))
                 track_batch((batch,))
                 with tracker:
-                    train_step(workload, model, optimizer, batch, part=part)
+                    train_step(workload, model, optimizer, batch, autocast=autocast, part=part)
                 snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
                 peaks[-1] = max(peaks[-1], snapshot["Total"])
                 tracker.reset_mod_stats()
