@@ -208,6 +208,10 @@ _sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=False)
 _language = functools.partial(Workload, make_batch=_tokens, loss=_next_tokens, optimizer=_sgd)
 gpt = _language(build_model=Gpt)
 llama = _language(build_model=_llama)
+# Of a loss that autocast leaves alone on a GPU as on the CPU.
+llama_squared = dataclasses.replace(
+    llama, loss=lambda model, tokens: model(tokens).logits.float().square().mean()
+)
 mixtral = _language(build_model=_mixtral)
 
 
