@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from workers.predict.fake.fake_gpu import TOLD
 
 _PHILOX_BYTES = 16  # of a GPU's generator, which is not there: its seed and how far it has come
-# PyTorch takes the keys of a wrapper from its device, and of the one that C++ is told another autocast.
+# A wrapper has the dispatch keys of its device; the one that C++ is told has an autocast of its own.
 _AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
 # Those that `_dtensor__new__` hands on from the part (torch/csrc/autograd/python_variable.cpp).
 _HANDED_ON = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate).add(torch._C.DispatchKey.Negative)
