@@ -208,6 +208,10 @@ _sgd = functools.partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=False)
 _language = functools.partial(Workload, make_batch=_tokens, loss=_next_tokens, optimizer=_sgd)
 gpt = _language(build_model=Gpt)
 llama = _language(build_model=_llama)
+# Of a loss that autocast leaves alone on a GPU as on the CPU.
+llama_squared = dataclasses.replace(
+    llama, loss=lambda model, tokens: model(tokens).logits.float().square().mean()
+)
 mixtral = _language(build_model=_mixtral)
 
 
@@ -343,6 +347,7 @@ def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> lis
         tracker.track_external(model, optimizer)
         track_batch = tracker.track_external
     num_passes = knobs.num_passes(BATCH_SIZE_OF_TRACKER)
+    autocast = setting.autocast_factory(knobs, "cpu", parallel)
     peaks = []
     with torch.autograd.set_multithreading_enabled(False):
         for _ in range(NUM_STEPS):
@@ -352,7 +357,7 @@ def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> lis
                 batch = workload.make_batch(BATCH_SIZE_OF_TRACKER, torch.device("cpu"))
                 track_batch((batch,))
                 with tracker:
-                    train_step(workload, model, optimizer, batch, part=part)
+                    train_step(workload, model, optimizer, batch, autocast=autocast, part=part)
                 snapshot = tracker.get_tracker_snapshot("peak")[torch.device("cpu")]
                 peaks[-1] = max(peaks[-1], snapshot["Total"])
                 tracker.reset_mod_stats()

@@ -137,10 +137,6 @@ def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -
         is_causal: bool = False,
         **options: Any,
     ) -> Any:
-        if torch.is_autocast_enabled(query.device.type):
-            # Of what a `DTensor` holds C++ is told another device, for which there is no autocast.
-            dtype = torch.get_autocast_dtype(query.device.type)
-            query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
         if attn_mask is not None or not is_causal or query.size(-2) != key.size(-2):
             what = "a mask" if attn_mask is not None else "attention that is not causal"
             raise InapplicableError(f"--parallel {parallel}: {_NO_RING}, and here is {what}: leave out cp")

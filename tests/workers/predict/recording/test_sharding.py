@@ -51,6 +51,7 @@ TRACKED = (
     "llama=fsdp:2,tp:2={}",
     "resnet=fsdp:2={}",
     'gpt=fsdp:4={"precision": "amp-bf16"}',
+    'llama_squared=tp:2={"precision": "amp-bf16"}',
     'gpt=fsdp:4={"checkpointing": "blocks"}',
     'gpt=fsdp:4={"grad_accumulation": 2}',
 )
