@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import differential_evolution
 
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
@@ -156,6 +155,8 @@ def fit(rows: Sequence[ExchangeRow]) -> None:
 
 
 def _fit_kind(kind: str, rows: Sequence[ExchangeRow]) -> None:
+    from scipy.optimize import differential_evolution  # which scoring does without
+
     cards = sorted({_LINKS[row.table, row.num_ranks] for row in rows})
     own = np.array([cards.index(_LINKS[row.table, row.num_ranks]) for row in rows])
     n = np.array([row.num_ranks for row in rows], dtype=float)
