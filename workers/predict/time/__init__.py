@@ -10,5 +10,6 @@ constants   the constants, of constants.toml
 cpu_costs   how long operators take on a processor, by cpu.toml
 lines       the work of a step at any batch size, from its traces at several
 step        the step: what the host launches, and what the device does, stream beside stream
+tables      the data files
 interval    how sure that is: residuals by class of kernels and by card, of residuals.toml
 """

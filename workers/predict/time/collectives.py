@@ -15,7 +15,6 @@ of nccl-tests). Bandwidths and latencies are those of links.toml.
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -23,6 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from workers.predict.time.tables import text_of
 from workers.work import Group, Operand, Work
 
 SCHEMA = "autofit.links/1"
@@ -224,8 +224,7 @@ def _link(data: Mapping[str, Any]) -> Link:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    text = importlib.resources.files(__package__).joinpath("links.toml").read_text(encoding="utf-8")
-    data = tomllib.loads(text)
+    data = tomllib.loads(text_of("links.toml"))
     if data.get("schema") != SCHEMA:
         raise ValueError(f"expected links of schema {SCHEMA}, got {data.get('schema')!r}")
     return data

@@ -5,13 +5,13 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import importlib.resources
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 from workers.predict.time.products import ProductConstants
+from workers.predict.time.tables import text_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +112,6 @@ class Constants:
 @functools.cache
 def constants() -> Constants:
     """Those that predictions are made with."""
-    text = importlib.resources.files(__package__).joinpath("constants.toml").read_text(encoding="utf-8")
+    text = text_of("constants.toml")
     read = Constants.from_dict(tomllib.loads(text))
     return dataclasses.replace(read, digest=hashlib.sha256(text.encode()).hexdigest())

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.resources
 import math
 import tomllib
 from collections.abc import Mapping
@@ -22,6 +21,7 @@ from dataclasses import dataclass
 from workers.predict.time.constants import HostConstants
 from workers.predict.time.kernels import IMAGE_CHANNELS, Kernel, KernelClass, Product, kernels_of
 from workers.predict.time.speeds import Speeds
+from workers.predict.time.tables import text_of
 from workers.work import ELEMENT_BYTES, Convolution, Operand, Work
 
 CPU = "cpu"  # what a processor has for an architecture
@@ -262,7 +262,7 @@ def _fresh_bytes(outputs: tuple[Operand, ...], mapped_from_bytes: int) -> int:
 @functools.cache
 def cpu_constants() -> tuple[Mapping[str, CpuConstants], str]:
     """The factors of this version by class, and what names them."""
-    text = importlib.resources.files(__package__).joinpath("cpu.toml").read_text(encoding="utf-8")
+    text = text_of("cpu.toml")
     classes = tomllib.loads(text)["classes"]
     found = {name: CpuConstants(**values) for name, values in classes.items()}
     return found, hashlib.sha256(text.encode()).hexdigest()

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.resources
 import math
 import tomllib
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ from typing import Any, Self
 from workers.predict.time.kernels import EXCHANGES, KernelClass
 from workers.predict.time.speeds import Speeds
 from workers.predict.time.step import CONVOLUTIONS, StepClock
+from workers.predict.time.tables import text_of
 
 SCHEMA = "autofit.time-residuals/1"
 HOST = "host"
@@ -187,5 +187,4 @@ def _shares(clock: StepClock, conv_algo: str) -> dict[str, float]:
 @functools.cache
 def time_residuals() -> TimeResiduals:
     """Those that come with this version."""
-    text = importlib.resources.files(__package__).joinpath("residuals.toml").read_text(encoding="utf-8")
-    return TimeResiduals.from_toml(text)
+    return TimeResiduals.from_toml(text_of("residuals.toml"))

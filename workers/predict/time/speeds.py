@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from workers.predict.plans.device_properties import DeviceProperties
+from workers.predict.time.tables import text_of
 
 TF32 = "tf32"  # float32 whose products are made by tensor cores, with 10 bits of mantissa
 
@@ -88,8 +88,7 @@ def sustained(name: str, architecture: str) -> Mapping[str, float]:
 
 @functools.cache
 def _sustained() -> dict[str, Any]:
-    text = importlib.resources.files(__package__).joinpath("sustained.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return tomllib.loads(text_of("sustained.toml"))
 
 
 def speeds_of(properties: DeviceProperties) -> Speeds:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib.resources
 import tomllib
 from typing import Any
 
 from workers.predict.time.products import TILES, Tile
+from workers.predict.time.tables import text_of
 
 
 @functools.cache
@@ -32,5 +32,4 @@ def _capability(architecture: str) -> int:
 
 @functools.cache
 def _table() -> dict[str, Any]:
-    text = importlib.resources.files(__package__).joinpath("tiles.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
+    return tomllib.loads(text_of("tiles.toml"))
