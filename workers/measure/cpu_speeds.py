@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import torch
 
+from workers.predict.recording.names import name_of_type
 from workers.predict.time.cpu_costs import CPU, CpuSpeeds
 from workers.process.outcomes import processor_name
 
@@ -18,7 +19,6 @@ _SIDE, _SLOW_SIDE = 1024, 256  # of the matrices; of types that the processor ha
 _SLOW = (torch.float16,)
 _BLOCK_ELEMENTS = 2**24  # in float32: larger than caches
 _CALLS = 200
-_CACHE_BYTES = 32 * 2**20  # of a last cache; no constant of a processor's operators depends on it
 
 
 def measure_cpu_speeds(seconds_each: float = _SECONDS) -> CpuSpeeds:
@@ -28,7 +28,9 @@ def measure_cpu_speeds(seconds_each: float = _SECONDS) -> CpuSpeeds:
         seconds_each: for each of the things that are timed.
     """
     median = functools.partial(_median_seconds, seconds=seconds_each)
-    flops = {_name(dtype): _flops(dtype, median) for dtype in (torch.float32, torch.bfloat16, torch.float16)}
+    flops = {
+        name_of_type(dtype): _flops(dtype, median) for dtype in (torch.float32, torch.bfloat16, torch.float16)
+    }
     left, right = torch.ones(_BLOCK_ELEMENTS), torch.ones(_BLOCK_ELEMENTS)
     kept = torch.ones(_BLOCK_ELEMENTS)
     in_kept = median(lambda: torch.add(left, right, out=kept))
@@ -46,7 +48,7 @@ def measure_cpu_speeds(seconds_each: float = _SECONDS) -> CpuSpeeds:
         flops=flops,
         vector_flops=flops["float32"],
         bandwidth=3 * kept.nbytes / in_kept,
-        cache_bytes=_CACHE_BYTES,
+        cache_bytes=0,  # on which no constant of a processor depends
         call_seconds=median(calls) / _CALLS,
         page_seconds=max(0.0, in_fresh - in_kept) / kept.nbytes,
     )
@@ -68,7 +70,3 @@ def _median_seconds(action: Callable[[], object], *, seconds: float) -> float:
         action()
         found.append(time.perf_counter() - start)
     return statistics.median(found)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
