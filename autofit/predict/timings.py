@@ -6,7 +6,7 @@ from autofit.explain.timing import Roofs, TimedCall, TimedKernel, Timing
 from autofit.predict.step_times import ClockedStep, StepTime
 from workers.predict.time.kernels import Kernel
 from workers.predict.time.speeds import Speeds
-from workers.predict.time.step import StepClock, kernel_seconds, step_seconds
+from workers.predict.time.step import done_after, kernel_seconds, step_seconds
 from workers.work import Work
 
 _DIGITS = 9  # of a share: a nanosecond of a second
@@ -57,14 +57,9 @@ def _times(found: ClockedStep, whole: float) -> list[float]:
     if repeated is None or not repeated.num_calls:
         return [1.0] * num_calls
     first = num_calls - repeated.num_calls
-    last = found.clock.seconds - _until(found.clock, first)
+    last = found.clock.seconds - done_after(found.clock, first)
     factor = round(1 + (whole - found.clock.seconds) / last, _DIGITS)
     return [1.0] * first + [factor] * repeated.num_calls
-
-
-def _until(clock: StepClock, num_calls: int) -> float:
-    """When the device is done with the first calls."""
-    return clock.calls[num_calls - 1].end_seconds if num_calls else 0.0
 
 
 def _timed(kernel: Kernel, share: float) -> TimedKernel:

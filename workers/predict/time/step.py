@@ -141,17 +141,14 @@ def step_seconds(step: StepWork, clock: StepClock) -> float:
     if step.repeated is None:
         return clock.seconds
     num_calls, times = step.repeated.num_calls, step.repeated.times
-    end, middle, start = (_until(clock, len(clock.calls) - passes * num_calls) for passes in range(3))
+    end, middle, start = (done_after(clock, len(clock.calls) - passes * num_calls) for passes in range(3))
     last, before = end - middle, middle - start
     return clock.seconds + times * last + max(0.0, last - before) * times * (times + 1) / 2
 
 
-def _until(clock: StepClock, num_calls: int) -> float:
-    """When host and device are done with the first calls."""
-    if not num_calls:
-        return 0.0
-    call = clock.calls[num_calls - 1]
-    return max(call.end_seconds, call.launched_seconds)
+def done_after(clock: StepClock, num_calls: int) -> float:
+    """When host and device are done with the first calls: kernels end after the host launched them."""
+    return clock.calls[num_calls - 1].end_seconds if num_calls else 0.0
 
 
 @dataclass(frozen=True, slots=True)
