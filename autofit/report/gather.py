@@ -26,7 +26,7 @@ from autofit.questions.what_if import WhatIf
 from autofit.report.answer import answer_in_words
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, SizeMap, Times
 from autofit.report.html.tables import breakdown_table, frontier_table, parallels_table
-from autofit.report.words import assumptions, evidence_phrase, rate, span_of_seconds
+from autofit.report.words import assumptions, evidence_phrase, likely_and_span, rate
 from autofit.settings.goals import Risk
 from autofit.settings.words import configuration
 from autofit.tuning.result import TuneResult
@@ -382,7 +382,7 @@ def _facts_of_configuration(
     ):
         yield Fact(name=name, value=format_bytes(num_bytes), note=note)
     if seconds is not None:
-        likely, spread = span_of_seconds(seconds).removesuffix(")").split(" (")
+        likely, spread = likely_and_span(seconds)
         yield Fact(name="step time", value=likely, note=f"{spread} with 95% confidence")
 
 

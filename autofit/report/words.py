@@ -139,9 +139,15 @@ def three_digits(number: float) -> str:
 
 def span_of_seconds(seconds: StepSeconds) -> str:
     """A predicted time with its 95 % interval: `45.6 ms (40.1 to 52.3 ms)`."""
+    likely, span = likely_and_span(seconds)
+    return f"{likely} ({span})"
+
+
+def likely_and_span(seconds: StepSeconds) -> tuple[str, str]:
+    """A predicted time, and its 95 % interval: `45.6 ms` and `40.1 to 52.3 ms`."""
     unit, factor = ("s", 1) if seconds.likely >= 1 else ("ms", 1000)
     low, likely, high = (three_digits(factor * each) for each in (seconds.low, seconds.likely, seconds.high))
-    return f"{likely} {unit} ({low} to {high} {unit})"
+    return f"{likely} {unit}", f"{low} to {high} {unit}"
 
 
 def span_of_epoch(num_samples: int, samples: float, seconds: StepSeconds) -> str:
