@@ -12,7 +12,7 @@ test-all:
 coverage:
 	pytest --cov --cov-report=
 	coverage report --include='autofit/*' --format=total --fail-under=90
-	coverage report --include='workers/*' --format=total --fail-under=90
+	coverage report --include='workers/autofit_workers/*' --format=total --fail-under=90
 
 lint:
 	ruff check .

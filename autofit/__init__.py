@@ -17,9 +17,11 @@ or a training script as it is, which says how it takes its batch size:
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from autofit import errors
+from autofit_workers.installation import namesake
 
 if TYPE_CHECKING:
     from autofit.api import check, estimate, kv, observe, peak_curve, peak_surface, tune
@@ -36,9 +38,9 @@ if TYPE_CHECKING:
     from autofit.training.probe_step import StepPeak, probe_step
     from autofit.tuning.found import Best, FrontierEntry
     from autofit.tuning.result import TuneResult
-    from workers.knobs import Knobs
-    from workers.scripts.reference import Script
-    from workers.workload.workload import Workload
+    from autofit_workers.knobs import Knobs
+    from autofit_workers.scripts.reference import Script
+    from autofit_workers.workload.workload import Workload
 
 __all__ = [
     "BatchLengths",
@@ -86,15 +88,15 @@ _PLACES = {
     "Estimate": "autofit.predict.estimate",
     "FrontierEntry": "autofit.tuning.found",
     "Interval": "autofit.predict.estimate",
-    "Knobs": "workers.knobs",
+    "Knobs": "autofit_workers.knobs",
     "KvCache": "autofit.questions.kv",
     "ObservedPeak": "autofit.questions.observe",
     "PredictedCurve": "autofit.predict.curve",
     "PredictedSurface": "autofit.predict.surface",
-    "Script": "workers.scripts.reference",
+    "Script": "autofit_workers.scripts.reference",
     "StepPeak": "autofit.training.probe_step",
     "TuneResult": "autofit.tuning.result",
-    "Workload": "workers.workload.workload",
+    "Workload": "autofit_workers.workload.workload",
     "adapt": "autofit.training.apply",
     "apply_conv_algo": "autofit.training.apply",
     "check": "autofit.api",
@@ -112,6 +114,11 @@ _PLACES = {
     "tune": "autofit.api",
     "worst_case_lengths": "autofit.settings.lengths",
 }
+
+
+_namesake = namesake()
+if _namesake is not None:
+    warnings.warn(_namesake, stacklevel=2)
 
 
 def __getattr__(name: str) -> Any:

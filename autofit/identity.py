@@ -10,7 +10,8 @@ import platform
 from collections.abc import Mapping
 from typing import Any
 
-from workers.predict.versions import is_supported
+from autofit_workers.installation import DISTRIBUTION
+from autofit_workers.predict.versions import is_supported
 
 
 def versions() -> dict[str, str]:
@@ -20,11 +21,11 @@ def versions() -> dict[str, str]:
 
 @functools.cache
 def _versions() -> Mapping[str, str]:
-    distributions = ("autofit", "ray", "optuna")
     return {
         "python": platform.python_version(),
         "torch": told_version(importlib.metadata.version("torch")),
-        **{name: importlib.metadata.version(name) for name in distributions},
+        "autofit": importlib.metadata.version(DISTRIBUTION),
+        **{name: importlib.metadata.version(name) for name in ("ray", "optuna")},
     }
 
 

@@ -19,10 +19,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 pytest.register_assert_rewrite("tests.conformance.dispatcher", "tests.conformance.searches")
 
+from autofit_workers.predict.plans import cudnn_plans  # noqa: E402
+from autofit_workers.run import close_predictor  # noqa: E402
 from tests.marks import CRD_FOLDER_VARIABLE, marking  # noqa: E402 - what is asserted in is rewritten first
 from tests.workers.predict.plan_servers import servers  # noqa: E402
-from workers.predict.plans import cudnn_plans  # noqa: E402
-from workers.run import close_predictor  # noqa: E402
 
 # The settings refuse AUTOFIT_… variables that they do not know, in every process that a test starts.
 if "AUTOFIT_CRD_DIR" in os.environ:
@@ -71,7 +71,7 @@ def _childrens_coverage() -> str | None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _cover_the_children_of_tests_of_workers_alone(request: pytest.FixtureRequest) -> None:
-    """What runs in child processes is `workers`, whose own tests have to reach it."""
+    """What runs in child processes is `autofit_workers`, whose own tests have to reach it."""
     config = _childrens_coverage()
     covers = request.path.is_relative_to(pathlib.Path(__file__).parent / "workers")
     if config is None or covers == (_CHILDRENS_COVERAGE in os.environ):

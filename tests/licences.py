@@ -37,7 +37,7 @@ _MEANING = {
     "python software foundation license": "PSF-2.0",
     "gnu lesser general public license v3 (lgplv3)": "LGPL-3.0-only",
 }
-_ROOT = "autofit[postgres]"
+_ROOT = "autofit-gpu[postgres]"
 _LONGEST_NAME = 80  # what is longer is a licence's text
 
 

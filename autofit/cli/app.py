@@ -34,6 +34,7 @@ from autofit.errors import (
     UsageError,
     WorkloadFailedError,
 )
+from autofit_workers.installation import DISTRIBUTION
 
 
 class _InOrder(click.Group):
@@ -44,7 +45,7 @@ class _InOrder(click.Group):
 
 
 @click.group(cls=_InOrder, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
-@click.version_option(package_name="autofit", message="%(prog)s %(version)s")
+@click.version_option(package_name=DISTRIBUTION, message="%(prog)s %(version)s")
 def autofit() -> None:
     """The largest batch that fits your GPU, with the settings that make it fit, and the evidence.
 

@@ -27,8 +27,8 @@ from autofit.report.html.content import Content
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import session
 from autofit.tuning.result import CardResults, TuneResult
-from workers.knobs import Knobs
-from workers.protocol import WorkloadRef
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import WorkloadRef
 
 if TYPE_CHECKING:
     from autofit.questions.doctor import Check

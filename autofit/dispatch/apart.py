@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import workers
+import autofit_workers
 from autofit.dispatch.base import Devices, Dispatcher, PendingTrials
 from autofit.dispatch.processes import remove_folder
 from autofit.dispatch.ray_connection import RayStartError, no_start, private_folder
@@ -23,18 +23,19 @@ from autofit.dispatch.ray_host import GRACE_SECONDS, HURRY, error_from_dict
 from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, DispatchError
 from autofit.events import EventSink, Progress, ignore
-from workers.process.descendants import MARK, kill_marked
-from workers.process.isolate import require_wanted
-from workers.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.process.descendants import MARK, kill_marked
+from autofit_workers.process.isolate import require_wanted
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec
 
-# Both packages by their path, as another of these names may be in front of them.
+# Both packages by their path, as another `autofit` may be in front of ours.
 _BOOTSTRAP = """
 import importlib, importlib.util, sys
-_, root, folder = sys.argv
+_, *packages, folder = sys.argv
 del sys.argv[1:]
-for name in ("workers", "autofit"):
+for package in packages:
+    name = package.rpartition("/")[2]
     spec = importlib.util.spec_from_file_location(
-        name, f"{root}/{name}/__init__.py", submodule_search_locations=[f"{root}/{name}"])
+        name, f"{package}/__init__.py", submodule_search_locations=[package])
     sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[name])
 importlib.import_module("autofit.dispatch.ray_host").main(folder)
@@ -51,7 +52,7 @@ class RayApart(Dispatcher):
 
     Raises:
         RayStartError, DispatchError, UsageError: see `RayDispatcher`.
-        StoppedError: nobody wants it any more; see `workers.process.isolate.ended_by`.
+        StoppedError: nobody wants it any more; see `autofit_workers.process.isolate.ended_by`.
     """
 
     def __init__(
@@ -141,12 +142,12 @@ class RayApart(Dispatcher):
         remove_folder(self._folder)
 
     def _started(self) -> subprocess.Popen[bytes]:
-        root = str(Path(workers.__path__[0]).parent)
+        packages = [autofit_workers.__path__[0], str(Path(__file__).parents[1])]
         requests, self._requests = os.pipe()
         try:
             with (self._folder / "log").open("wb") as log:
                 return subprocess.Popen(  # noqa: S603 - our own interpreter and code
-                    [sys.executable, "-P", "-c", _BOOTSTRAP, root, str(self._folder)],
+                    [sys.executable, "-P", "-c", _BOOTSTRAP, *packages, str(self._folder)],
                     env={**os.environ, MARK: self._mark},
                     stdin=requests,
                     stdout=subprocess.PIPE,

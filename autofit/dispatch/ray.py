@@ -1,7 +1,7 @@
 """Trials on a Ray cluster: one started here, or one that runs already.
 
     driver (this process)           Ray worker: the supervisor          trial
-      submit(spec) ── JSON ──▶        workers.run(spec) ───────────▶      a fresh process
+      submit(spec) ── JSON ──▶        autofit_workers.run(spec) ───────────▶      a fresh process
       Future       ◀── JSON ──        never imports torch, reused         dies with its supervisor
 
 Ray is imported when a dispatcher is made, never by `import autofit`.
@@ -14,7 +14,7 @@ A request that no node can satisfy is handed to Ray all the same, so that an aut
 given up after a while; Ray would wait for ever.
 
 Ray puts the driver's working directory in front of its workers' import path, where a folder named
-`workers` (or `autofit`) would hide ours. So the supervisor travels by value and takes the package
+`autofit` would hide ours. So the supervisor travels by value and takes the package
 by its path: the driver's own on the same machine or a shared file system, else the one installed
 on that node.
 """
@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import workers
+import autofit_workers
 from autofit.dispatch import processes
 from autofit.dispatch.base import Devices, Dispatcher, PendingTrials, Runner
 from autofit.dispatch.ray_connection import (
@@ -56,9 +56,9 @@ from autofit.dispatch.requests import (
 )
 from autofit.errors import DispatchError
 from autofit.events import EventSink, Progress, ignore
-from workers.process.outcomes import without_answer
-from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
-from workers.shown import brief_error
+from autofit_workers.process.outcomes import without_answer
+from autofit_workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.shown import brief_error
 
 _EXIT_SECONDS = 4.0
 _LOOK_SECONDS = (0.2, 2.0)  # how often to look for nodes: the least and the most
@@ -78,7 +78,7 @@ class RayDispatcher(Dispatcher):
         node_wait_seconds: so long a trial waits for a node that could run it, which an autoscaler
             may add; 0 for not at all. Nothing is waited for on a cluster started here.
         emit: is told when a trial waits for a node.
-        runner: what a worker calls instead of `workers.run`; it has to pickle by value.
+        runner: what a worker calls instead of `autofit_workers.run`; it has to pickle by value.
         folder: where a cluster that is started has its files, and whoever gives it removes it; a private
             one, gone with the dispatcher, unless given.
 
@@ -111,7 +111,7 @@ class RayDispatcher(Dispatcher):
         self._wishes = wishes
         self._node_wait_seconds = 0.0 if self._owns_cluster else node_wait_seconds
         self._emit = emit
-        self._package_root = str(Path(workers.__path__[0]).parent)
+        self._package_root = str(Path(autofit_workers.__path__[0]).parent)
         # In a cluster of others this asks for workers of our own; in ours every worker is one.
         environment = {} if self._owns_cluster else {"env_vars": {f"RAY_{KILLS_CHILDREN}": "0"}}
         self._supervise = ray.remote(max_retries=0, runtime_env=environment)(_supervisor(runner, _loader()))
@@ -264,17 +264,20 @@ def _loader() -> Load:
         import pathlib
         import sys
 
-        roots = [driver_root, *(p for p in sys.path if pathlib.Path(p, "autofit", "dispatch").is_dir())]
-        root = next((p for p in roots if pathlib.Path(p, "workers", "protocol.py").is_file()), None)
-        if root is None:
+        name = "autofit_workers"
+        is_here = pathlib.Path(driver_root, name, "protocol.py").is_file()
+        found = (
+            importlib.machinery.PathFinder.find_spec(name, [driver_root])
+            if is_here
+            else importlib.util.find_spec(name)
+        )
+        if found is None:
             raise ModuleNotFoundError("autofit is not installed there")
-        package = sys.modules.get("workers")
-        if package is None or list(package.__path__) != [str(pathlib.Path(root, "workers"))]:
-            module_spec = importlib.machinery.PathFinder.find_spec("workers", [root])
-            assert module_spec is not None
-            assert module_spec.loader is not None
-            package = sys.modules["workers"] = importlib.util.module_from_spec(module_spec)
-            module_spec.loader.exec_module(package)
+        package = sys.modules.get(name)
+        if package is None or package.__file__ != found.origin:
+            assert found.loader is not None
+            package = sys.modules[name] = importlib.util.module_from_spec(found)
+            found.loader.exec_module(package)
 
     return load
 
@@ -286,8 +289,8 @@ def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
         import importlib
 
         load(driver_root)
-        protocol = importlib.import_module("workers.protocol")
-        run: Runner = runner or importlib.import_module("workers").run
+        protocol = importlib.import_module("autofit_workers.protocol")
+        run: Runner = runner or importlib.import_module("autofit_workers").run
         return run(protocol.TrialSpec.from_json(spec_json)).to_json()
 
     return supervise

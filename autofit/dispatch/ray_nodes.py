@@ -22,10 +22,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from autofit.dispatch.requests import RAY_OPTIONS, Request
-from workers.process.ranks import joined, took_all_steps
-from workers.process.supervision import StoppedError
-from workers.protocol import TrialOutcome, TrialSpec
-from workers.run import measured_by
+from autofit_workers.process.ranks import joined, took_all_steps
+from autofit_workers.process.supervision import StoppedError
+from autofit_workers.protocol import TrialOutcome, TrialSpec
+from autofit_workers.run import measured_by
 
 _LOOK_SECONDS = 0.2
 # A node that lives ends its ranks and answers in a second or two: one that does not answer is lost.
@@ -39,7 +39,7 @@ def agent_class(load: Load) -> type:
     """Makes the class of what runs the ranks of a node; a nested one, because those are pickled by value.
 
     Args:
-        load: makes the package of workers importable there; pickled by value too.
+        load: makes `autofit_workers` importable there; pickled by value too.
     """
 
     class Agent:
@@ -49,8 +49,8 @@ def agent_class(load: Load) -> type:
             import importlib
 
             load(driver_root)
-            self._ranks = importlib.import_module("workers.process.ranks")
-            self._protocol = importlib.import_module("workers.protocol")
+            self._ranks = importlib.import_module("autofit_workers.process.ranks")
+            self._protocol = importlib.import_module("autofit_workers.protocol")
             self._ended = importlib.import_module("threading").Event()
             self._ran = importlib.import_module("contextlib").ExitStack()
             self._listener: Any = None

@@ -19,7 +19,7 @@ from autofit.hardware.context import ContextInterval, context_interval
 from autofit.hardware.gpus import Gpu
 from autofit.hardware.nccl import communicators_interval
 from autofit.units import format_bytes
-from workers.architecture import Architecture, Vendor
+from autofit_workers.architecture import Architecture, Vendor
 
 DEFAULT_MARGIN = Decimal("0.03")
 DEFAULT_ARCHITECTURE = "sm_80"

@@ -16,18 +16,18 @@ from autofit.jobs.records import JobRecord, JobSpec
 from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
-from workers.documents import read_file, resolved
-from workers.protocol import WorkloadRef
-from workers.shown import has_secret
-from workers.workload.libraries import library_of
+from autofit_workers.documents import read_file, resolved
+from autofit_workers.protocol import WorkloadRef
+from autofit_workers.shown import has_secret
+from autofit_workers.workload.libraries import library_of
 
 STORAGE_VARIABLE = "AUTOFIT_STORAGE"
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # those of Ray's own command line
 
 _FRESH = "fresh"
 _MODEL = "model"
-# The folder of the job is in front of the import path, by Ray's doing; a `workers/` or an `autofit/`
-# in it must not hide ours.
+# The folder of the job is in front of the import path, by Ray's doing; an `autofit/` in it
+# must not hide ours.
 _ASIDE = (
     "import os, sys; here = os.getcwd(); sys.path[:] = [p for p in sys.path if os.path.realpath(p) != here]; "
     "from autofit.cli import main; sys.exit(main())"

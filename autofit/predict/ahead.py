@@ -8,10 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
 from autofit.dispatch.base import Runner
-from workers.process.isolate import ended_by
-from workers.protocol import TrialOutcome, TrialSpec
+from autofit_workers.process.isolate import ended_by
+from autofit_workers.protocol import TrialOutcome, TrialSpec
 
-_AT_ONCE = 2  # `workers.run` decides whether they share a process
+_AT_ONCE = 2  # `autofit_workers.run` decides whether they share a process
 
 
 class TracesAhead:

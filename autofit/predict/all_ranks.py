@@ -13,13 +13,13 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate, RankEstimate
 from autofit.predict.step_times import StepTime
 from autofit.settings.goals import Risk
-from workers.knobs import Knobs
-from workers.predict.curve.mixed_convolutions import Candidate
-from workers.predict.curve.peak_estimate import PeakEstimate
-from workers.protocol import TrialOutcome, Verdict
-from workers.setup import Parallel
-from workers.trace import AlikeRanks
-from workers.work import Convolution
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.mixed_convolutions import Candidate
+from autofit_workers.predict.curve.peak_estimate import PeakEstimate
+from autofit_workers.protocol import TrialOutcome, Verdict
+from autofit_workers.setup import Parallel
+from autofit_workers.trace import AlikeRanks
+from autofit_workers.work import Convolution
 
 if TYPE_CHECKING:
     from autofit.predict.predictor import Predictor

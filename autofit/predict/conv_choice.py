@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from autofit.errors import UsageError
-from workers import conv
-from workers.conv import Rewrite
-from workers.knobs import Knobs
-from workers.trace import Trace
+from autofit_workers import conv
+from autofit_workers.conv import Rewrite
+from autofit_workers.knobs import Knobs
+from autofit_workers.trace import Trace
 
 
 def require_applicable(knobs: Knobs, trace: Trace) -> None:

@@ -25,18 +25,18 @@ from autofit.predict.step_times import StepTime, why_untimed
 from autofit.predict.timings import timing_of
 from autofit.predict.widening import spanning
 from autofit.settings.goals import Risk
-from workers import conv
-from workers.allocator import given_blocks
-from workers.architecture import Architecture, Vendor
-from workers.conv import ConvPolicy
-from workers.knobs import Knobs
-from workers.predict.curve.conditions import MIXED, Level
-from workers.predict.curve.mixed_convolutions import Candidate, smallest
-from workers.predict.curve.step_on_card import StepOnCard
-from workers.protocol import Device, Evidence, Peaks, TrialOutcome
-from workers.setup import Parallel
-from workers.trace import Trace
-from workers.work import Convolution
+from autofit_workers import conv
+from autofit_workers.allocator import given_blocks
+from autofit_workers.architecture import Architecture, Vendor
+from autofit_workers.conv import ConvPolicy
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.conditions import MIXED, Level
+from autofit_workers.predict.curve.mixed_convolutions import Candidate, smallest
+from autofit_workers.predict.curve.step_on_card import StepOnCard
+from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome
+from autofit_workers.setup import Parallel
+from autofit_workers.trace import Trace
+from autofit_workers.work import Convolution
 
 _NO_WORK = "no step time is given, as the step at this batch size was not traced"
 _SEVERAL_STREAMS = (

@@ -11,9 +11,9 @@ from typing import Any, overload
 
 from autofit.explain.timing import StepSeconds
 from autofit.predict.confidence import Calibration
-from workers.knobs import Knobs
-from workers.protocol import Device, Evidence
-from workers.setup import Parallel
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Device, Evidence
+from autofit_workers.setup import Parallel
 
 ESTIMATE_SCHEMA = "autofit.estimate/1"
 

@@ -12,15 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import workers
+import autofit_workers
 from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import InfrastructureError
 from autofit.paths import UNVERIFIED_VARIABLE
-from workers.predict.self_test import BATCH_SIZE, findings
-from workers.predict.versions import SUPPORTED_RELEASES, is_supported
-from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
-from workers.trace import Trace
+from autofit_workers.predict.self_test import BATCH_SIZE, findings
+from autofit_workers.predict.versions import SUPPORTED_RELEASES, is_supported
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+from autofit_workers.trace import Trace
 
 SUPPORTED = " or ".join(SUPPORTED_RELEASES)
 
@@ -39,7 +39,7 @@ class SelfTest:
 
 def run_self_test(run: Runner) -> SelfTest:
     """Predicts a tiny workload whose memory events on a GPU are known."""
-    source = Path(workers.__path__[0]) / "predict" / "self_test.py"
+    source = Path(autofit_workers.__path__[0]) / "predict" / "self_test.py"
     workload = WorkloadRef(kind="file", target=f"{source}:workload")
     outcome = run(TrialSpec(workload=workload, batch_size=BATCH_SIZE, probe=Probe.PREDICT))
     if outcome.trace_json is not None:
@@ -109,6 +109,6 @@ def require_release(version: str, environment: Mapping[str, str]) -> None:
 def _build() -> str:
     """Names a PyTorch build together with the code that relies on its internals."""
     digest = hashlib.sha256(importlib.metadata.version("torch").encode())
-    for source in sorted((Path(workers.__path__[0]) / "predict").rglob("*.py")):
+    for source in sorted((Path(autofit_workers.__path__[0]) / "predict").rglob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from autofit.errors import WorkloadFailedError
 from autofit.predict.surfaces import Surfaces
 from autofit.predict.traces import Traces
-from workers.knobs import Knobs
-from workers.predict.curve.host_blocks import HostBlocks
-from workers.predict.curve.peak_curve import (
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.host_blocks import HostBlocks
+from autofit_workers.predict.curve.peak_curve import (
     TRACED_BATCH_SIZES,
     AccumulatedCurve,
     PeakCurve,
@@ -17,9 +17,9 @@ from workers.predict.curve.peak_curve import (
     StepCurve,
     TracedCurve,
 )
-from workers.predict.curve.step_lines import BatchDependentEventsError
-from workers.setup import Setup
-from workers.trace import SampleSize, Trace
+from autofit_workers.predict.curve.step_lines import BatchDependentEventsError
+from autofit_workers.setup import Setup
+from autofit_workers.trace import SampleSize, Trace
 
 
 class StepCurves:

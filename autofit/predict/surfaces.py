@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
-from workers.knobs import Knobs
-from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
-from workers.predict.curve.peak_surface import PeakSurface
-from workers.predict.curve.step_lines import BatchDependentEventsError
-from workers.trace import SampleSize, Trace
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
+from autofit_workers.predict.curve.peak_surface import PeakSurface
+from autofit_workers.predict.curve.step_lines import BatchDependentEventsError
+from autofit_workers.trace import SampleSize, Trace
 
 Point = tuple[int, int]  # batch size, size of a sample
 _DEGREES = (1, 2)  # of texts, and of images

@@ -16,11 +16,11 @@ from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.predict.ahead import TracesAhead
 from autofit.predict.conv_choice import require_its_conv_algo
 from autofit.predict.failures import raise_if_failed
-from workers.knobs import Knobs
-from workers.predict.curve.peak_curve import traced_knobs
-from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict, WorkloadRef
-from workers.setup import ALONE, Setup
-from workers.trace import Trace
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.peak_curve import traced_knobs
+from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.setup import ALONE, Setup
+from autofit_workers.trace import Trace
 
 
 class Traces:

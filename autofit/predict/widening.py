@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from autofit.predict.confidence import Calibration, Residuals, classify
 from autofit.predict.observations import Residual, sharpened
-from workers.predict.curve.conditions import Level
-from workers.predict.curve.peak_estimate import PeakEstimate
-from workers.predict.curve.step_on_card import StepOnCard
-from workers.trace import COMPILED_STEP, MANAGED_MEMORY, Trace
+from autofit_workers.predict.curve.conditions import Level
+from autofit_workers.predict.curve.peak_estimate import PeakEstimate
+from autofit_workers.predict.curve.step_on_card import StepOnCard
+from autofit_workers.trace import COMPILED_STEP, MANAGED_MEMORY, Trace
 
 _SPANNING = {
     MANAGED_MEMORY: "pages of managed memory",

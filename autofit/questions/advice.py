@@ -15,8 +15,8 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import Predictor
 from autofit.questions.levers import Effect, Lever, gentleness, levers
 from autofit.settings.goals import Risk
-from workers.knobs import KNOBS, Knobs
-from workers.predict.curve.peak_curve import traced_knobs
+from autofit_workers.knobs import KNOBS, Knobs
+from autofit_workers.predict.curve.peak_curve import traced_knobs
 
 ADVICE_SECONDS = 10.0
 

@@ -22,8 +22,8 @@ from autofit.questions.advice import Advice, Adviser
 from autofit.settings.goals import Risk
 from autofit.settings.target import among_ranks_of_script, resolve_target
 from autofit.settings.tune_settings import TuneSettings
-from workers.knobs import Knobs
-from workers.protocol import Device, Evidence, Verdict
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Device, Evidence, Verdict
 
 CHECK_SCHEMA = "autofit.check/1"
 

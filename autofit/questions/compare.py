@@ -14,11 +14,11 @@ from autofit.hardware.card import Card
 from autofit.identity import versions
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import local_predictor
-from workers.knobs import Knobs
-from workers.measure.comparison import ComparisonFailedError, OutputComparison, compare_outputs
-from workers.protocol import Device, WorkloadRef
-from workers.setup import Setup
-from workers.trace import FORWARD_END, Trace
+from autofit_workers.knobs import Knobs
+from autofit_workers.measure.comparison import ComparisonFailedError, OutputComparison, compare_outputs
+from autofit_workers.protocol import Device, WorkloadRef
+from autofit_workers.setup import Setup
+from autofit_workers.trace import FORWARD_END, Trace
 
 # One pass of each on the CPU; who compares more than that takes gets the lists without the outputs.
 _DEADLINE_SECONDS = 600.0
@@ -31,7 +31,7 @@ class TensorRow:
     """A tensor of a forward pass.
 
     Attributes:
-        name: see `workers.trace.ListedTensor`.
+        name: see `autofit_workers.trace.ListedTensor`.
         role: `parameter`, `buffer`, `input` or `output`.
         num_bytes: by its shape.
         storage_bytes: of the storage that it brought; 0 for a view.

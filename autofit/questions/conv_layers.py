@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import workers
+import autofit_workers
 from autofit.events import EventSink, ignore
 from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor, local_predictor
-from workers import conv
-from workers.conv import ConvPolicy, Rewrite
-from workers.knobs import Knobs
-from workers.predict.curve.mixed_convolutions import layer_of
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.predict.spans import Workspace, between, certain
-from workers.protocol import HOST_ARCHITECTURE, Device, WorkloadRef
-from workers.setup import Setup
-from workers.trace import Category, Trace
-from workers.work import Convolution
+from autofit_workers import conv
+from autofit_workers.conv import ConvPolicy, Rewrite
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.mixed_convolutions import layer_of
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.predict.spans import Workspace, between, certain
+from autofit_workers.protocol import HOST_ARCHITECTURE, Device, WorkloadRef
+from autofit_workers.setup import Setup
+from autofit_workers.trace import Category, Trace
+from autofit_workers.work import Convolution
 
 _OPERATORS = ("aten.convolution", "aten.convolution_backward")
 # What an algorithm takes for a layer that it applies to.
@@ -148,7 +148,9 @@ def find_conv_layers(
     predictor = local_predictor(workload, setup=Setup(mode=mode), emit=emit)
     trace = predictor.trace(Knobs(), batch_size)
     if card is None:
-        host = Predictor(workload, workers.run, setup=Setup(mode=trace.mode), emit=emit, for_host=True)
+        host = Predictor(
+            workload, autofit_workers.run, setup=Setup(mode=trace.mode), emit=emit, for_host=True
+        )
         taken = _on_host(host, trace)
     else:
         taken = _on_card(predictor, trace, card, names)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import workers
+import autofit_workers
 from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError
@@ -19,7 +19,8 @@ from autofit.hardware.gpus import LocalGpu, local_gpus
 from autofit.paths import UNVERIFIED_VARIABLE
 from autofit.predict.self_test import SUPPORTED, SelfTest, run_self_test
 from autofit.units import format_bytes
-from workers.predict.versions import is_supported
+from autofit_workers.installation import DISTRIBUTION
+from autofit_workers.predict.versions import is_supported
 
 Status = Literal["ok", "warning", "failed"]
 
@@ -40,7 +41,7 @@ class Check:
 
 
 def examine(
-    *, run: Runner = workers.run, gpus: Callable[[], tuple[LocalGpu, ...]] = local_gpus
+    *, run: Runner = autofit_workers.run, gpus: Callable[[], tuple[LocalGpu, ...]] = local_gpus
 ) -> tuple[Check, ...]:
     """Looks at everything; the state directory is created where it is missing.
 
@@ -59,7 +60,7 @@ def examine(
 
 def _packages() -> Iterator[Check]:
     yield Check(name="python", status="ok", detail=platform.python_version())
-    for requirement in importlib.metadata.requires("autofit") or ():
+    for requirement in importlib.metadata.requires(DISTRIBUTION) or ():
         if "extra ==" in requirement:
             continue
         name, lower, upper = _parsed(requirement)

@@ -17,9 +17,9 @@ from autofit.serving.engine import Engine, Options, Sizing
 from autofit.serving.engines import ENGINES
 from autofit.serving.weights import weights_bytes
 from autofit.units import format_bytes
-from workers.architecture import Vendor
-from workers.predict.model_parts import ModelParts, PartsFailedError, list_parts
-from workers.protocol import WorkloadRef
+from autofit_workers.architecture import Vendor
+from autofit_workers.predict.model_parts import ModelParts, PartsFailedError, list_parts
+from autofit_workers.protocol import WorkloadRef
 
 KV_SCHEMA = "autofit.kv/1"
 DTYPES = {"bf16": 2, "fp16": 2, "fp32": 4}

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from workers import conv
-from workers.knobs import KNOBS, Knob, Knobs
-from workers.knobs.allocator import allocator_conf
-from workers.knobs.optimizer import SMALLER_STATES
-from workers.setup import GENERATE, INFER
-from workers.trace import Trace
+from autofit_workers import conv
+from autofit_workers.knobs import KNOBS, Knob, Knobs
+from autofit_workers.knobs.allocator import allocator_conf
+from autofit_workers.knobs.optimizer import SMALLER_STATES
+from autofit_workers.setup import GENERATE, INFER
+from autofit_workers.trace import Trace
 
 _CAPABILITY = 80  # of a GPU: which one makes no difference to the costs that are compared here
 

@@ -8,9 +8,9 @@ from autofit.explain.timing import StepSeconds
 from autofit.hardware.gpus import oldest_first
 from autofit.predict.estimate import Estimate, RankEstimate
 from autofit.units import format_bytes
-from workers.knobs import Knobs
-from workers.protocol import Device, Evidence
-from workers.setup import Parallel
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Device, Evidence
+from autofit_workers.setup import Parallel
 
 _ABOUT_EQUAL = 1.05  # times as long, below which two steps are not told apart
 _UNITS = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))

@@ -29,9 +29,10 @@ from autofit.events import (
 )
 from autofit.jobs.records import JobState
 from autofit.study.damage import Kind
-from workers.knobs import Knobs
-from workers.protocol import Peaks, Probe, Verdict
-from workers.shown import brief
+from autofit_workers.installation import DISTRIBUTION
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Peaks, Probe, Verdict
+from autofit_workers.shown import brief
 
 OTHER = "other"
 
@@ -319,7 +320,7 @@ class _Series:
             "Always 1; the labels are the versions that run.",
             ["version", "python"],
             registry=registry,
-        ).labels(importlib.metadata.version("autofit"), platform.python_version()).set(1)
+        ).labels(importlib.metadata.version(DISTRIBUTION), platform.python_version()).set(1)
 
     def _begin_with_zeros(self) -> None:
         for probe in Probe:

@@ -34,7 +34,7 @@ from autofit.study.search_record import (
     recommendation_of,
     recommended_time_of,
 )
-from workers.knobs import Knobs
+from autofit_workers.knobs import Knobs
 
 
 class StudyReader:

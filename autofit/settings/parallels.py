@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from workers.parallel_kinds import FSDP, PARALLEL_KINDS, REPLICATE, SCRIPT
-from workers.setup import Parallel
+from autofit_workers.parallel_kinds import FSDP, PARALLEL_KINDS, REPLICATE, SCRIPT
+from autofit_workers.setup import Parallel
 
 NAME = "parallel"  # of `--search`
 _HSDP = "hsdp"

@@ -35,9 +35,15 @@ from autofit.study.damage import (
     require_whole,
 )
 from autofit.study.owner import Owner
-from workers.documents import parse_json
-from workers.plain import from_plain
-from workers.protocol import OUTCOME_SCHEMA, PROTOCOL_VERSION, READABLE_OUTCOMES, TrialOutcome, Verdict
+from autofit_workers.documents import parse_json
+from autofit_workers.plain import from_plain
+from autofit_workers.protocol import (
+    OUTCOME_SCHEMA,
+    PROTOCOL_VERSION,
+    READABLE_OUTCOMES,
+    TrialOutcome,
+    Verdict,
+)
 
 OUTCOME = "outcome"
 TRACE_DIGEST = "trace_digest"

@@ -10,9 +10,9 @@ from typing import Any
 from autofit.errors import UsageError
 from autofit.predict.conv_plan import ConvPlan
 from autofit.settings.resolve import resolve_settings
-from workers import conv
-from workers.errors import DeviceError, InapplicableError, UnsupportedError
-from workers.knobs import KNOBS, Knobs
+from autofit_workers import conv
+from autofit_workers.errors import DeviceError, InapplicableError, UnsupportedError
+from autofit_workers.knobs import KNOBS, Knobs
 
 
 @contextmanager
@@ -44,7 +44,7 @@ def apply_conv_algo(
         UsageError: the algorithm or the plan does not exist, it does not apply to the model's device, or
             it applies to none of the model's convolutions; the last is raised by the first forward pass.
     """
-    from workers.apply.own_model import algorithm_in_use  # imports torch
+    from autofit_workers.apply.own_model import algorithm_in_use  # imports torch
 
     algorithm = conv.find(_known(conv_algo))
     try:
@@ -71,7 +71,7 @@ def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
     Raises:
         UsageError: the model has no repeated blocks, or `checkpointing` is none of these.
     """
-    from workers.apply.checkpointing import checkpoint_blocks as apply  # imports torch
+    from autofit_workers.apply.checkpointing import checkpoint_blocks as apply  # imports torch
 
     try:
         apply(model, checkpointing)
@@ -89,7 +89,7 @@ def hidden_weights(model: Any) -> list[Any]:
     Args:
         model: an `nn.Module`.
     """
-    from workers.workload.hidden_weights import hidden_weights as find  # imports torch
+    from autofit_workers.workload.hidden_weights import hidden_weights as find  # imports torch
 
     return [*find(model)]
 
@@ -114,8 +114,8 @@ def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, pr
     Raises:
         UsageError: there is no such value, peft refuses the adapter for this model, or a library is missing.
     """
-    from workers.apply.base import with_base  # imports torch
-    from workers.apply.setting import adapted_model
+    from autofit_workers.apply.base import with_base  # imports torch
+    from autofit_workers.apply.setting import adapted_model
 
     try:
         adapter = KNOBS["adapter"].from_user(adapter)
@@ -138,7 +138,7 @@ def set_loss(model: Any, loss: str) -> None:
     Raises:
         UsageError: it is no such model, its logits are more than a product, or the function is not installed.
     """
-    from workers.apply.loss import set_loss as apply  # imports torch
+    from autofit_workers.apply.loss import set_loss as apply  # imports torch
 
     try:
         apply(model, loss)

@@ -9,7 +9,13 @@ from types import FrameType
 from typing import Any
 
 from autofit.errors import UsageError
-from workers.predict.kernels.registry import REGISTRY, Kernel, Place, RegisteredTwiceError, is_pytorchs
+from autofit_workers.predict.kernels.registry import (
+    REGISTRY,
+    Kernel,
+    Place,
+    RegisteredTwiceError,
+    is_pytorchs,
+)
 
 _NAME = re.compile(r"[A-Za-z_]\w*::[A-Za-z_]\w*(\.[A-Za-z_]\w*)?", re.ASCII)
 

@@ -23,9 +23,9 @@ from autofit.tuning.found import Best, Recommended
 from autofit.tuning.predictions import Predicted, predictor_for
 from autofit.tuning.result import TuneResult
 from autofit.tuning.trials import Measuring
-from workers.knobs import Knobs
-from workers.protocol import TrialOutcome
-from workers.setup import Parallel
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import TrialOutcome
+from autofit_workers.setup import Parallel
 
 if TYPE_CHECKING:
     from autofit.search.pruning import PrunedSetting

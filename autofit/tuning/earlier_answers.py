@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import workers
+import autofit_workers
 from autofit.dispatch.base import Devices
 from autofit.errors import DispatchError, DriverError, StorageError, UsageError
 from autofit.hardware.gpus import LocalGpu
@@ -42,9 +42,9 @@ from autofit.study.damage import (
     require_whole,
 )
 from autofit.tuning.result import TuneResult
-from workers.process.outcomes import processor_name
-from workers.process.sources import content_digest
-from workers.protocol import PROTOCOL_VERSION, WorkloadRef
+from autofit_workers.process.outcomes import processor_name
+from autofit_workers.process.sources import content_digest
+from autofit_workers.protocol import PROTOCOL_VERSION, WorkloadRef
 
 _STUDY_PREFIX = "answer-"
 _IS_ANSWER = "autofit_answer"  # of the study, which nobody else's has
@@ -354,7 +354,7 @@ def _installed_packages() -> str:
 def _own_code() -> str:
     """A digest of autofit itself with its tables, since an installation may be of a work tree."""
     digest = hashlib.sha256()
-    for package in (Path(__file__).parents[1], Path(workers.__path__[0])):
+    for package in (Path(__file__).parents[1], Path(autofit_workers.__path__[0])):
         for path in sorted(package.rglob("*")):
             if path.suffix in (".py", ".toml", ".gz"):
                 digest.update(f"{path.relative_to(package.parent)}\0".encode())

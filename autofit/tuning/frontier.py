@@ -26,9 +26,9 @@ from autofit.settings.words import setting_names
 from autofit.tuning.found import Best, FrontierEntry, Recommended
 from autofit.tuning.predicted_speeds import PredictedSpeeds
 from autofit.units import format_bytes
-from workers.knobs import Knobs
-from workers.protocol import NOT_TRIED, Evidence, Peaks, TrialOutcome, Verdict
-from workers.setup import ALONE, Parallel
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import NOT_TRIED, Evidence, Peaks, TrialOutcome, Verdict
+from autofit_workers.setup import ALONE, Parallel
 
 _PREDICTED = {
     Risk.SAFE: "predicted to reserve up to",

@@ -13,8 +13,8 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.predictions import Predicted
 from autofit.tuning.scope import pruning_of
-from workers.protocol import Probe, TrialSpec
-from workers.setup import LIKELY_SHARE
+from autofit_workers.protocol import Probe, TrialSpec
+from autofit_workers.setup import LIKELY_SHARE
 
 if TYPE_CHECKING:
     from autofit.study.study import TuningStudy

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import workers
+import autofit_workers
 from autofit.errors import UntimedCardError
 from autofit.events import EventSink
 from autofit.hardware import gpus
@@ -29,10 +29,10 @@ from autofit.tuning.scope import (
     search_space,
 )
 from autofit.tuning.trials import Measuring
-from workers.knobs import Knobs
-from workers.protocol import Probe, TrialSpec, WorkloadRef
-from workers.run import start_predictor
-from workers.setup import Setup
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.run import start_predictor
+from autofit_workers.setup import Setup
 
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace
@@ -127,7 +127,7 @@ def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor
     if target.probe is Probe.CPU:
         return Predictor(
             spec.workload,
-            workers.run,
+            autofit_workers.run,
             setup=spec.setup,
             emit=emit,
             for_host=True,

@@ -32,9 +32,9 @@ from autofit.tuning.scope import (
 from autofit.tuning.step_lessons import learn_from
 from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
-from workers.protocol import WorkloadRef
-from workers.run import start_predictor
-from workers.setup import Setup
+from autofit_workers.protocol import WorkloadRef
+from autofit_workers.run import start_predictor
+from autofit_workers.setup import Setup
 
 if TYPE_CHECKING:
     from autofit.study.search_record import RecommendedTime

@@ -25,8 +25,8 @@ from autofit.predict.predictor import Predictor
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.tuning import session
-from workers.knobs import Knobs
-from workers.protocol import Evidence, Verdict
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Evidence, Verdict
 
 WORKLOADS = Path(__file__).with_name("tiny_workloads.py")
 SMALL = f"{WORKLOADS}:small"
@@ -135,7 +135,7 @@ def test_the_same_question_is_answered_from_the_study_and_fresh_asks_again() -> 
 def test_what_the_step_takes_from_outside_its_file_is_part_of_the_question(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import pathlib, torch\n"
-        "from workers.workload.workload import Workload\n"
+        "from autofit_workers.workload.workload import Workload\n"
         "def model():\n"
         "    return torch.nn.Linear(1 << 20, int(pathlib.Path(__file__).with_name('width').read_text()))\n"
         "w = Workload(build_model=model, make_batch=lambda b, d: torch.randn(b, 1 << 20, device=d),\n"

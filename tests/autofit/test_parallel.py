@@ -18,9 +18,9 @@ from autofit.report.answer import answer_in_words
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.target import Target, resolve_target
 from autofit.tuning.result import TuneResult
-from workers.parallel_kinds import PARALLEL_FORMS
-from workers.protocol import Probe, TrialSpec, WorkloadRef
-from workers.setup import Parallel, Setup
+from autofit_workers.parallel_kinds import PARALLEL_FORMS
+from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.setup import Parallel, Setup
 
 MODEL = "davenet-audio"
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"

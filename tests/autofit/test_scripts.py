@@ -17,9 +17,9 @@ from autofit.hardware.budget import assumed_context
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.tuning import earlier_answers, session
+from autofit_workers.protocol import Evidence, WorkloadRef
+from autofit_workers.workload.references import WorkloadError
 from tests.commands import Finished
-from workers.protocol import Evidence, WorkloadRef
-from workers.workload.references import WorkloadError
 
 pytestmark = pytest.mark.process  # a process for each script
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from autofit_workers.predict.time.interval import HOST, Residual, TimeResiduals
+from autofit_workers.predict.time.kernels import KernelClass
+from autofit_workers.trace import Trace
 from tests.autofit.conftest import step_trace
 from tests.workers.predict.time.steps_by_hand import elementwise, product, trace_of_works
-from workers.predict.time.interval import HOST, Residual, TimeResiduals
-from workers.predict.time.kernels import KernelClass
-from workers.trace import Trace
 
 # Real runs of every class of kernels and on every sm_86 card were off by a tenth.
 MEASURED_TIMES = TimeResiduals(

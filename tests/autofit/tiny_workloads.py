@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from workers.workload.workload import Workload
+from autofit_workers.workload.workload import Workload
 
 
 def _model():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from workers.workload.workload import Workload
+from autofit_workers.workload.workload import Workload
 
 NUM_LAYERS = 66
 _KINDS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}

@@ -18,12 +18,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
-import workers
+import autofit_workers
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict
+from autofit_workers.setup import Setup
+from autofit_workers.workload.workload import parse_reference
 from tests.bench.conv_layers import NUM_LAYERS, grid
-from workers.knobs import Knobs
-from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict
-from workers.setup import Setup
-from workers.workload.workload import parse_reference
 
 ALGORITHMS = ("onednn", "native", "im2col", "im2col-chunked:512", "fft", "matmul-1x1", "chunked:2")
 MODES = ("infer", "train")
@@ -77,11 +77,11 @@ def measure_here(algorithm: str, mode: str, num_layers: int) -> dict[int, int]:
     """What the process of `measured` does."""
     import torch
 
-    from workers import conv
-    from workers.measure import steps
-    from workers.measure.allocator_peak import allocator_peak_bytes
-    from workers.measure.cpu import ResidentSet
-    from workers.workload.workload import resolve
+    from autofit_workers import conv
+    from autofit_workers.measure import steps
+    from autofit_workers.measure.allocator_peak import allocator_peak_bytes
+    from autofit_workers.measure.cpu import ResidentSet
+    from autofit_workers.workload.workload import resolve
 
     torch.set_num_threads(1)
     peaks = {}
@@ -107,7 +107,7 @@ def _applies(algorithm: object, layer: int) -> bool:
 def rows_of(algorithm: str, mode: str, layers: range) -> Iterator[Row]:
     """The rows of one algorithm."""
     for layer, peak in measured(algorithm, mode, layers).items():
-        outcome = workers.run(spec_of(algorithm, mode, layer, Probe.PREDICT))
+        outcome = autofit_workers.run(spec_of(algorithm, mode, layer, Probe.PREDICT))
         if outcome.verdict is not Verdict.FITS or outcome.peaks.allocated_bytes is None:
             raise SystemExit(f"{algorithm}, layer {layer}: {outcome.error}")
         yield Row(

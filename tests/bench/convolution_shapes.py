@@ -24,9 +24,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from autofit_workers.work import Convolution, ConvPass
+from autofit_workers.workload.libraries.importing import imported
 from tests.bench.tables.families import ACCEPTANCE_FAMILIES, family_of, timm_modules
-from workers.work import Convolution, ConvPass
-from workers.workload.libraries.importing import imported
 
 SHAPES_PATH = Path(__file__).with_name("convolution_shapes.json.gz")
 ELEMENT_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
@@ -192,8 +192,8 @@ def _timm(timm: Any, name: str) -> tuple[torch.nn.Module, Any]:
 
 
 def _builtin(name: str) -> tuple[torch.nn.Module, Any]:
-    from workers.protocol import WorkloadRef
-    from workers.workload.workload import resolve
+    from autofit_workers.protocol import WorkloadRef
+    from autofit_workers.workload.workload import resolve
 
     workload = resolve(WorkloadRef(kind="builtin", target=name))
     model = workload.build_model()

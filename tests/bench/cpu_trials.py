@@ -21,10 +21,10 @@ sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from autofit.settings.resolve import resolve_settings  # noqa: E402
 from autofit.settings.tune_settings import TuneSettings  # noqa: E402
-from workers import run  # noqa: E402
-from workers.knobs import Knobs  # noqa: E402
-from workers.process.outcomes import processor_name  # noqa: E402
-from workers.protocol import Probe, TrialOutcome, TrialSpec  # noqa: E402
+from autofit_workers import run  # noqa: E402
+from autofit_workers.knobs import Knobs  # noqa: E402
+from autofit_workers.process.outcomes import processor_name  # noqa: E402
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec  # noqa: E402
 
 DEFAULTS = {"model": "davenet-audio", "gpu-mem": "1500M", "optimizer": "adam", "threads": "1"}
 # The margin is for what the prediction of a card leaves out. Here sizes are held against the limit itself.

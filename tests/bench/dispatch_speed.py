@@ -19,7 +19,7 @@ import ray
 
 import autofit
 from autofit.dispatch import RayDispatcher
-from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 NUM_TRIALS = 5
 NUM_EVALUATIONS = 1000
@@ -38,10 +38,10 @@ def timed(spec: TrialSpec) -> TrialOutcome:
     import dataclasses
     import time
 
-    import workers
+    import autofit_workers
 
     begun = time.monotonic()
-    outcome = workers.run(spec)
+    outcome = autofit_workers.run(spec)
     times = {"begun": repr(begun), "ended": repr(time.monotonic())}
     return dataclasses.replace(outcome, environment={**outcome.environment, **times})
 

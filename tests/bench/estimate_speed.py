@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import autofit
-from workers.workload.models import BUILTINS
+from autofit_workers.workload.models import BUILTINS
 
 NUM_RUNS = 3
 ESTIMATE_LIMIT_SECONDS = 6.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from workers.workload.workload import Workload
+from autofit_workers.workload.workload import Workload
 
 
 def _mean_square(model: nn.Module, batch: Tensor) -> Tensor:

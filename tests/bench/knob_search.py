@@ -43,8 +43,17 @@ from autofit.study.study import TuningStudy
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier
 from autofit.tuning.tuner import Tuner
-from workers.knobs import Knobs
-from workers.protocol import Device, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import (
+    Device,
+    Evidence,
+    Peaks,
+    Probe,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
 
 MODELS = ("davenet", "resnet50", "gpt2")
 GPU = "rtx-3090"

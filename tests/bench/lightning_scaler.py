@@ -22,9 +22,9 @@ from pytorch_lightning.tuner import Tuner
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # this environment has Lightning and torch alone
 
-from workers.measure.cpu import data_limit
-from workers.workload.optimizers import make_optimizer
-from workers.workload.workload import Workload, parse_reference, resolve
+from autofit_workers.measure.cpu import data_limit
+from autofit_workers.workload.optimizers import make_optimizer
+from autofit_workers.workload.workload import Workload, parse_reference, resolve
 
 
 class Batches(torch.utils.data.IterableDataset):

@@ -20,9 +20,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from autofit_workers.work import Work  # noqa: E402
 from tests.bench.step_times import EVENT_SECONDS, GROUND_TRUTH, costs_of, device_seconds  # noqa: E402
 from tests.bench.time import neusight_kernels, vidur  # noqa: E402
-from workers.work import Work  # noqa: E402
 
 _ROWS_OF_A_CARD = 400
 # Cards as the tables and as the library name them, and the library's word for the data types of a product.

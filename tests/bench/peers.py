@@ -22,9 +22,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
 from autofit.paths import state_dir
+from autofit_workers.process.isolate import environment_of
+from autofit_workers.protocol import Verdict
 from tests.bench.cpu_trials import ROOT, Setting, add_options, machine, setting_of, tune
-from workers.process.isolate import environment_of
-from workers.protocol import Verdict
 
 MODES = ("power", "binsearch")
 _SCALER = Path(__file__).with_name("lightning_scaler.py")

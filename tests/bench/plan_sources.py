@@ -10,12 +10,12 @@ from pathlib import Path
 
 from autofit.hardware.chips import device_properties
 from autofit.hardware.gpus import find_gpu
+from autofit_workers.predict.plans.cudnn_plans import CudnnPlans
+from autofit_workers.predict.plans.grid_plans import GridPlans
+from autofit_workers.predict.plans.plan import Plan, PlanSource
+from autofit_workers.predict.plans.table_plans import TablePlans
+from autofit_workers.work import Convolution, ConvPass
 from tests.bench.tables.rows import Row
-from workers.predict.plans.cudnn_plans import CudnnPlans
-from workers.predict.plans.grid_plans import GridPlans
-from workers.predict.plans.plan import Plan, PlanSource
-from workers.predict.plans.table_plans import TablePlans
-from workers.work import Convolution, ConvPass
 
 FORMULAS, TABLE, CUDNN = "formulas", "table", "cudnn"
 SOURCES = (TABLE, CUDNN, FORMULAS)

@@ -17,19 +17,19 @@ from pathlib import Path
 
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.confidence import Calibration, classify, shipped_residuals
+from autofit_workers.allocator import replay
+from autofit_workers.predict.curve.conditions import Conditions, Level
+from autofit_workers.predict.curve.peak_curve import StepCurve
+from autofit_workers.predict.curve.sized_step import SizedStep
+from autofit_workers.predict.curve.step_on_card import StepOnCard
+from autofit_workers.predict.versions import parse_release
+from autofit_workers.trace import Trace
 from tests.bench.ladder import runs_in_turn, steps_down
 from tests.bench.plan_sources import sources_of
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import NotTracedError
 from tests.bench.traces import Traced, Traces
-from workers.allocator import replay
-from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.peak_curve import StepCurve
-from workers.predict.curve.sized_step import SizedStep
-from workers.predict.curve.step_on_card import StepOnCard
-from workers.predict.versions import parse_release
-from workers.trace import Trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

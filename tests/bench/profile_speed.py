@@ -20,8 +20,8 @@ from pathlib import Path
 
 from autofit.cli.commands.profile_views import VIEWS
 from autofit.explain.profile import Profile, read_profile
-from workers.allocator import given_blocks
-from workers.trace import Call, Mark
+from autofit_workers.allocator import given_blocks
+from autofit_workers.trace import Call, Mark
 
 NUM_RUNS = 3
 PROFILE_LIMIT_SECONDS = 6.0

@@ -110,8 +110,8 @@ def canonical(sizes: list[int]) -> list[int]:
 
 
 def _spec(listed: Listed) -> Any:
-    from workers.protocol import Probe, TrialSpec
-    from workers.scripts.reference import Script
+    from autofit_workers.protocol import Probe, TrialSpec
+    from autofit_workers.scripts.reference import Script
 
     ways = {"--batch-arg": "batch_argument", "--batch-env": "batch_variable", "--batch-name": "batch_name"}
     named = dict(each.split("=", 1) for each in listed.batch)
@@ -162,8 +162,8 @@ def _as_on_a_gpu() -> None:
 
 
 def predicted_sizes(listed: Listed, root: Path) -> list[int]:
-    from workers.predict.fake import fake_gpu
-    from workers.predict.scripts.tracer import ScriptTracer
+    from autofit_workers.predict.fake import fake_gpu
+    from autofit_workers.predict.scripts.tracer import ScriptTracer
 
     spec = _own(_spec(_filled(listed, root)), listed)
     fake_gpu.install()
@@ -221,11 +221,11 @@ def real_sizes(listed: Listed, root: Path) -> list[int]:
     from torch.profiler import ProfilerActivity, profile
     from torch.utils.data import dataloader
 
-    from workers.scripts.batches import Batches
-    from workers.scripts.running import run_script
-    from workers.scripts.watching import StepWatch
-    from workers.workload.libraries.importing import without_missing_operators
-    from workers.workload.step import seed
+    from autofit_workers.scripts.batches import Batches
+    from autofit_workers.scripts.running import run_script
+    from autofit_workers.scripts.watching import StepWatch
+    from autofit_workers.workload.libraries.importing import without_missing_operators
+    from autofit_workers.workload.step import seed
 
     spec = _own(_spec(_filled(listed, root)), listed)
     call = spec.workload.script

@@ -50,7 +50,7 @@ _NOTHING_FITS = 3  # the exit code of a search that found no batch
 _GRACE_SECONDS = 3.0  # in which processes may end after their command
 # A frame of ours, or of PyTorch beneath the user's: nothing a user can do anything about.
 _FRAME = re.compile(
-    r'^\s*File "(?P<file>[^"]*?(?:/autofit/|/workers/|-packages/torch/)[^"]*)", line (?P<line>\d+)',
+    r'^\s*File "(?P<file>[^"]*?(?:/autofit/|/autofit_workers/|-packages/torch/)[^"]*)", line (?P<line>\d+)',
     re.MULTILINE,
 )
 
@@ -294,7 +294,7 @@ def imported(folder: Path, script: str, environment: Mapping[str, str]) -> float
         import contextlib, json, sys
         sys.path[:0] = [{beside!r}, {root!r}]
         import torch
-        from workers.workload.libraries.importing import without_missing_operators
+        from autofit_workers.workload.libraries.importing import without_missing_operators
         with without_missing_operators():
             for each in json.loads(sys.stdin.read()):
                 with contextlib.suppress(Exception):

@@ -19,13 +19,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from autofit_workers.predict.time.constants import constants  # noqa: E402
+from autofit_workers.predict.time.costs import Costs  # noqa: E402
+from autofit_workers.predict.time.step import clocked  # noqa: E402
+from autofit_workers.work import Operand, Work, WorkCall  # noqa: E402
 from tests.bench import libraries  # noqa: E402
 from tests.bench.time import cards, neusight_e2e, neusight_kernels, timm_steps, vidur  # noqa: E402
 from tests.bench.time.works import Works  # noqa: E402
-from workers.predict.time.constants import constants  # noqa: E402
-from workers.predict.time.costs import Costs  # noqa: E402
-from workers.predict.time.step import clocked  # noqa: E402
-from workers.work import Operand, Work, WorkCall  # noqa: E402
 
 GROUND_TRUTH = ROOT.parent / "shared/groundtruth"
 _LOSS = ("aten._log_softmax", "aten.nll_loss_forward")  # that nobody times, see neusight_models

@@ -14,8 +14,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
+from autofit_workers.protocol import TrialOutcome, Verdict
 from tests.bench.cpu_trials import Setting, Tuned, add_options, machine, setting_of, tune
-from workers.protocol import TrialOutcome, Verdict
 
 MAX_TRIALS = 6
 MIB = 2**20

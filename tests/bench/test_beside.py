@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from autofit_workers.workload.workload import Workload
 from tests.bench.language.beside import ACCELERATE, SIXTEEN, TRACKER, said_by_others
 from tests.bench.language.runs import Run
-from workers.workload.workload import Workload
 
 WIDTH = 256
 NUM_WEIGHTS = WIDTH * WIDTH

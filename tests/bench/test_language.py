@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from autofit_workers.knobs import Knobs
 from tests.bench import language_models
 from tests.bench.language import litgpt, peft, runs, vllm_logs
-from workers.knobs import Knobs
 
 HEADER = "model,method,checkpointing,torch_version,other\n"
 OTHER = (

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from autofit_workers.allocator.pools import AllocatorOutOfMemory
+from autofit_workers.errors import UnsupportedError
+from autofit_workers.knobs import Knobs
+from autofit_workers.trace import Allocation, Category, Mark, Trace
 from tests.bench import language_models
 from tests.bench.language import ms_swift, unlike_lengths
 from tests.bench.language.unlike_lengths import TRACED_LENGTHS, PassesOfLengths, Texts, batches
-from workers.allocator.pools import AllocatorOutOfMemory
-from workers.errors import UnsupportedError
-from workers.knobs import Knobs
-from workers.trace import Allocation, Category, Mark, Trace
 
 HEADER = "source,model,method,parallel,batch_size,seq_len,checkpointing,attention,other,peak_bytes,fit\n"
 LORA = "lora_rank=8; lora_target=DEFAULT; grad_accum=16; dataset=cls-fudan-news-zh (lengths 91..19548)"

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from autofit_workers.setup import Parallel
 from tests.bench.language import llm_foundry, megatron
-from workers.setup import Parallel
 
 _MEGATRON = "gpu,batch_size,peak_bytes,other\n"
 _FITS = "model,gpu,parallel,batch_size,seq_len,checkpointing,precision,other\n"

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from autofit_workers.trace import Category, Trace
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
-from workers.trace import Category, Trace
 
 NETWORK = (
     "input_channels:3_num_classes:5_depth:2_arch:uniform_base_filters:4_batch:2_input_size:8_act:leaky_relu"

@@ -4,7 +4,7 @@
       (setting, batch size)  ───pipe───▶     workload of the setting, steps on the fake GPU
       trace, seconds | why not ◀──pipe──     the trace as JSON
 
-Predictions go the same way through `workers.run`; here the replay is left out, which the bench does
+Predictions go the same way through `autofit_workers.run`; here the replay is left out, which the bench does
 itself under many conditions.
 """
 
@@ -97,10 +97,10 @@ def _serve(connection: Connection) -> None:
 def _trace(setting: Setting, batch_size: int) -> str:
     if setting.release:
         libraries.use(setting.release)
+    from autofit_workers.predict.probe import trace_workload
+    from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
+    from autofit_workers.setup import Setup
     from tests.bench.tables.workloads import workload_of
-    from workers.predict.probe import trace_workload
-    from workers.protocol import Probe, TrialSpec, WorkloadRef
-    from workers.setup import Setup
 
     spec = TrialSpec(
         workload=WorkloadRef(kind="import", target=setting.model),

@@ -17,20 +17,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofit.paths import write_atomically
+from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve, TracedCurve
+from autofit_workers.predict.curve.step_lines import BatchDependentEventsError
+from autofit_workers.trace import Trace
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
-from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve, TracedCurve
-from workers.predict.curve.step_lines import BatchDependentEventsError
-from workers.trace import Trace
 
 ROOT = Path(__file__).parents[2]
 # What a trace depends on is what these import, directly or not, save what only reads traces.
 _TRACING_MODULES = ("tests.bench.tracer",)
 _REPLAYING_MODULES = (
-    "workers.predict.curve.conditions",
-    "workers.predict.curve.peak_curve",
-    "workers.predict.curve.scratch",
-    "workers.predict.plans.workspace",
+    "autofit_workers.predict.curve.conditions",
+    "autofit_workers.predict.curve.peak_curve",
+    "autofit_workers.predict.curve.scratch",
+    "autofit_workers.predict.plans.workspace",
 )
 _LIBRARIES = ("torch", "timm", "torchvision", "transformers")
 
@@ -150,7 +150,7 @@ def _import_closure(modules: tuple[str, ...]) -> set[Path]:
 
 
 def _file_of(module: str) -> Path | None:
-    if module.partition(".")[0] not in ("workers", "tests"):
+    if module.partition(".")[0] not in ("autofit_workers", "tests"):
         return None
     path = ROOT.joinpath(*module.split("."))
     candidates = (path.with_suffix(".py"), path / "__init__.py")

@@ -21,19 +21,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-import workers
+import autofit_workers
 from autofit.dispatch import Dispatcher
 from autofit.errors import DispatchError
+from autofit_workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.setup import Parallel, Setup
 from tests.marks import MARK
-from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from workers.setup import Parallel, Setup
 
-ROOT = Path(workers.__path__[0]).parent
+ROOT = Path(__file__).parents[2]
 
 DRIVER = """
 import signal, sys
 from autofit.dispatch import InlineDispatcher, RayApart, RayDispatcher
-from workers.protocol import TrialSpec
+from autofit_workers.protocol import TrialSpec
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     with {constructor} as dispatcher:
@@ -100,7 +100,7 @@ def trial_processes(mark: str) -> list[psutil.Process]:
     found = []
     for process in marked_processes(mark):
         with suppress(psutil.NoSuchProcess):  # it ended meanwhile; a zombie has no command either
-            if workers.__path__[0] in process.cmdline():
+            if autofit_workers.__path__[0] in process.cmdline():
                 found.append(process)
     return found
 

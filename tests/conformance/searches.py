@@ -27,9 +27,9 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from autofit.study.storage import open_storage
+from autofit_workers.protocol import TrialOutcome, Verdict
 from tests import commands
 from tests.conformance.dispatcher import ROOT, survivors, trial_processes
-from workers.protocol import TrialOutcome, Verdict
 
 # A process started in the background of a script ignores SIGINT, and so do its children.
 _MAIN = """

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from workers.workload.workload import Workload
+from autofit_workers.workload.workload import Workload
 
 FOLDER = Path(__file__).parent
 

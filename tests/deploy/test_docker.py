@@ -128,8 +128,8 @@ def test_what_is_copied_is_enough_to_install(tmp_path: Path) -> None:
     library = (
         environment / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"
     )
-    for package in ("autofit", "workers"):
-        there = {path.relative_to(library) for path in (library / package).rglob("*") if path.is_file()}
-        wanted = {path.relative_to(ROOT) for path in (ROOT / package).rglob("*") if path.is_file()}
+    for package in (ROOT / "autofit", ROOT / "workers" / "autofit_workers"):
+        there = {path.relative_to(library) for path in (library / package.name).rglob("*") if path.is_file()}
+        wanted = {path.relative_to(package.parent) for path in package.rglob("*") if path.is_file()}
         assert {path for path in wanted - there if "__pycache__" not in path.parts} == set()
     assert (environment / "bin" / "autofit").exists()

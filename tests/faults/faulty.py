@@ -14,8 +14,8 @@ import threading
 
 import torch
 
-from workers.errors import DataDependentError
-from workers.workload.workload import Workload
+from autofit_workers.errors import DataDependentError
+from autofit_workers.workload.workload import Workload
 
 MIB = 2**20
 _MOST_MIB = 4096  # where a leak ends although nobody ended it

@@ -46,11 +46,11 @@ import psutil
 import pytest
 
 from autofit.dispatch.processes import is_alive
+from autofit_workers.protocol import TrialOutcome
 from tests.conformance.dispatcher import marked_processes
 from tests.conformance.searches import Finished, Search, finished
 from tests.marks import MARK
 from tests.postgres import Postgres, running_postgres
-from workers.protocol import TrialOutcome
 
 TARGETS = ("coordinator", "trial", "worker", "raylet", "gcs", "database")
 SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
@@ -344,7 +344,11 @@ def _victim(target: str, processes: list[psutil.Process]) -> psutil.Process | No
             if target in servers and process.name() == servers[target]:
                 return process
             parent = process.parent()
-            if "workers.child" in process.cmdline() and parent is not None and _is_rays_worker(parent):
+            if (
+                "autofit_workers.child" in process.cmdline()
+                and parent is not None
+                and _is_rays_worker(parent)
+            ):
                 if target == "trial":
                     return process
                 if target == "worker":

@@ -11,22 +11,21 @@ from pathlib import Path
 import psutil
 import pytest
 
-import workers
+from autofit_workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.setup import Parallel, Setup
 from tests.conformance.dispatcher import survivors
-from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from workers.run import run
-from workers.setup import Parallel, Setup
 
 pytestmark = pytest.mark.process
 
 FAULTY = Path(__file__).with_name("faulty.py")
 MIB = 2**20
 BUDGET_BYTES = 1200 * MIB
-ROOT = Path(workers.__path__[0]).parent
+ROOT = Path(__file__).parents[2]
 COORDINATOR = """
 import sys
-from workers.protocol import TrialSpec
-from workers.run import run
+from autofit_workers.protocol import TrialSpec
+from autofit_workers.run import run
 run(TrialSpec.from_json(sys.argv[1]))
 """
 

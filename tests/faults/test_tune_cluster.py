@@ -11,6 +11,7 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
+from autofit_workers.protocol import Verdict
 from tests.conformance.dispatcher import survivors, trial_processes
 from tests.conformance.searches import (
     SEARCHES,
@@ -21,7 +22,6 @@ from tests.conformance.searches import (
     run_all,
     tries_by_verdict,
 )
-from workers.protocol import Verdict
 
 # The first test waits for all the searches.
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]

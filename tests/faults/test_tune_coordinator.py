@@ -8,9 +8,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autofit_workers.protocol import Verdict
 from tests.conformance.dispatcher import survivors, trial_processes
 from tests.conformance.searches import Finished, Search, finished
-from workers.protocol import Verdict
 
 pytestmark = pytest.mark.process
 

@@ -32,11 +32,11 @@ from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.study.journal import open_journal
 from autofit.tuning.result import TuneResult
+from autofit_workers.protocol import Heartbeat, TrialOutcome
+from autofit_workers.trace import Trace
 from tests.autofit.cli.conftest import answer
 from tests.autofit.explain.toy import TIMED
 from tests.fuzz import hostile
-from workers.protocol import Heartbeat, TrialOutcome
-from workers.trace import Trace
 
 Make = Callable[[Random], bytes]
 Read = Callable[[bytes, Path], None]

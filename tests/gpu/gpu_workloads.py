@@ -8,7 +8,7 @@ import threading
 
 import torch
 
-from workers.workload.workload import Workload
+from autofit_workers.workload.workload import Workload
 
 MIB = 2**20
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.knobs import Knobs
-from workers.knobs.conv_algo import CUDA_POLICIES
-from workers.knobs.optimizer import NAMED
-from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
-from workers.knobs.precision import PRECISIONS
-from workers.measure.card import Card
-from workers.protocol import Evidence, Probe, TrialSpec, Verdict, WorkloadRef
-from workers.run import run
-from workers.scripts.reference import Script
+from autofit_workers.knobs import Knobs
+from autofit_workers.knobs.conv_algo import CUDA_POLICIES
+from autofit_workers.knobs.optimizer import NAMED
+from autofit_workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from autofit_workers.knobs.precision import PRECISIONS
+from autofit_workers.measure.card import Card
+from autofit_workers.protocol import Evidence, Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.scripts.reference import Script
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers import record
-from workers.knobs import Knobs
-from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
-from workers.run import run
+from autofit_workers import record
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.run import run
 
 pytestmark = [
     pytest.mark.gpu,

@@ -20,13 +20,13 @@ import yaml
 from autofit.jobs.queue import JobQueue
 from autofit.jobs.records import JobRecord, JobState
 from autofit.study.storage import open_storage
+from autofit_workers.protocol import TrialOutcome
 from tests.commands import Finished
 from tests.conformance.dispatcher import ROOT
 from tests.daemons import Daemon
 from tests.deploy.places import RULES
 from tests.prometheus import Prometheus
 from tests.ray_cluster import RayCluster, RayNode
-from workers.protocol import TrialOutcome
 
 _CONFIG = ROOT / "deploy" / "prometheus" / "prometheus.yml"
 _COMMAND_SECONDS = 500

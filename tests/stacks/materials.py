@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from workers.workload.libraries.importing import without_missing_operators
+from autofit_workers.workload.libraries.importing import without_missing_operators
 
 WIDTH, FEED_FORWARD, NUM_LAYERS, NUM_HEADS, NUM_KEY_VALUE_HEADS = 256, 704, 2, 4, 2
 NUM_TOKENS = 4096

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from workers.architecture import Architecture, Vendor, of_capability, of_device
+from autofit_workers.architecture import Architecture, Vendor, of_capability, of_device
 
 
 @pytest.mark.parametrize(("name", "capability"), [("sm_70", 70), ("sm_89", 89), ("sm_120", 120)])

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from workers.child import answer
-from workers.process.messages import user_error
-from workers.protocol import ALLOCATOR_PEAK, Probe, TrialSpec, Verdict, WorkloadRef
-from workers.setup import Setup
+from autofit_workers.child import answer
+from autofit_workers.process.messages import user_error
+from autofit_workers.protocol import ALLOCATOR_PEAK, Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.setup import Setup
 
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.documents import (
+from autofit_workers.documents import (
     MOST_BYTES,
     MOST_LEVELS,
     MOST_MEMBERS,

@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.knobs import Knobs
-from workers.knobs.allocator import ALLOCATORS
-from workers.knobs.base import BASES
-from workers.knobs.cache import CACHES
-from workers.knobs.checkpointing import CHECKPOINTINGS
-from workers.knobs.conv_algo import CONV_ALGO_NAMES, CONV_ALGOS
-from workers.knobs.kernels import ALL_KERNELS
-from workers.knobs.loss import LOSSES
-from workers.knobs.memory_format import MEMORY_FORMATS
-from workers.knobs.optimizer import OPTIMIZERS
-from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
-from workers.knobs.precision import PRECISIONS
-from workers.protocol import (
+from autofit_workers.knobs import Knobs
+from autofit_workers.knobs.allocator import ALLOCATORS
+from autofit_workers.knobs.base import BASES
+from autofit_workers.knobs.cache import CACHES
+from autofit_workers.knobs.checkpointing import CHECKPOINTINGS
+from autofit_workers.knobs.conv_algo import CONV_ALGO_NAMES, CONV_ALGOS
+from autofit_workers.knobs.kernels import ALL_KERNELS
+from autofit_workers.knobs.loss import LOSSES
+from autofit_workers.knobs.memory_format import MEMORY_FORMATS
+from autofit_workers.knobs.optimizer import OPTIMIZERS
+from autofit_workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from autofit_workers.knobs.precision import PRECISIONS
+from autofit_workers.protocol import (
     PROTOCOL_VERSION,
     Device,
     Evidence,
@@ -37,7 +37,7 @@ from workers.protocol import (
     Verdict,
     WorkloadRef,
 )
-from workers.setup import BATCH_KINDS, MODES, Setup
+from autofit_workers.setup import BATCH_KINDS, MODES, Setup
 
 sizes = st.none() | st.integers(min_value=0, max_value=1 << 50)
 seconds = st.none() | st.floats(min_value=0, max_value=1e6)
@@ -313,7 +313,8 @@ def test_a_spec_cannot_be_changed_on_its_way():
 
 
 def test_the_vocabulary_needs_the_standard_library_alone():
-    modules = "workers.protocol, workers.trace, workers.predict.curve.peak_curve, workers.predict.self_test"
+    names = ("protocol", "trace", "predict.curve.peak_curve", "predict.self_test")
+    modules = ", ".join(f"autofit_workers.{name}" for name in names)
     code = f"import sys, {modules}; print('torch' in sys.modules, 'numpy' in sys.modules)"
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert printed.split() == ["False", "False"]

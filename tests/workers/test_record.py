@@ -9,12 +9,21 @@ from itertools import islice
 import pytest
 import torch
 
-from workers import record
-from workers.knobs import Knobs
-from workers.knobs.conv_algo import CUDA_POLICIES
-from workers.knobs.precision import PRECISIONS
-from workers.protocol import Device, Evidence, Peaks, Probe, TrialError, TrialOutcome, TrialSpec, Verdict
-from workers.workload.workload import resolve
+from autofit_workers import record
+from autofit_workers.knobs import Knobs
+from autofit_workers.knobs.conv_algo import CUDA_POLICIES
+from autofit_workers.knobs.precision import PRECISIONS
+from autofit_workers.protocol import (
+    Device,
+    Evidence,
+    Peaks,
+    Probe,
+    TrialError,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+)
+from autofit_workers.workload.workload import resolve
 
 PEAKS = Peaks(allocated_bytes=10, reserved_bytes=20, device_bytes=30)
 

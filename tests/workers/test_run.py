@@ -8,8 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workers.knobs import Knobs
-from workers.protocol import (
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import (
     Device,
     Evidence,
     Probe,
@@ -19,7 +19,7 @@ from workers.protocol import (
     Verdict,
     WorkloadRef,
 )
-from workers.run import close_predictor, may_be_memory, run, start_predictor
+from autofit_workers.run import close_predictor, may_be_memory, run, start_predictor
 
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
 

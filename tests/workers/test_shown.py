@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autofit_workers.shown import LONGEST, brief, has_secret, redacted, redacted_place, shown, visible
 from tests.secret_urls import SECRET, SECRET_TEXTS, SECRET_URLS
-from workers.shown import LONGEST, brief, has_secret, redacted, redacted_place, shown, visible
 
 HARMLESS = (
     "http://head:8265",

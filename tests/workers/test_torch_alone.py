@@ -1,4 +1,4 @@
-"""Where torch and nothing else is installed, `workers` measures all the same."""
+"""Where torch and nothing else is installed, `autofit_workers` measures all the same."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pathlib import Path
 
 import pytest
 
-import workers
-from workers.protocol import Probe, TrialSpec, WorkloadRef
+import autofit_workers
+from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
 
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
 DRIVER = """
 import importlib.util, sys
-from workers import run
-from workers.protocol import TrialSpec
+from autofit_workers import run
+from autofit_workers.protocol import TrialSpec
 for name in ("numpy", "click", "optuna", "ray", "psutil", "prometheus_client", "autofit", "pynvml"):
     assert importlib.util.find_spec(name) is None, name
 print(run(TrialSpec.from_json(sys.argv[1])).to_json())
@@ -46,7 +46,7 @@ def distributions_of(name: str, seen: set[str]) -> Iterator[importlib.metadata.D
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory) -> Path:
-    """An environment's interpreter that has this environment's torch, and `workers`."""
+    """An environment's interpreter that has this environment's torch, and `autofit_workers`."""
     folder = tmp_path_factory.mktemp("torch-alone")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
@@ -55,7 +55,9 @@ def python(tmp_path_factory) -> Path:
             # Several share folders such as `nvidia`, which is there as a whole then.
             if not (site / top).exists():
                 (site / top).symlink_to(distribution.locate_file(top))
-    shutil.copytree(workers.__path__[0], site / "workers", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        autofit_workers.__path__[0], site / "autofit_workers", ignore=shutil.ignore_patterns("__pycache__")
+    )
     return folder / "bin" / "python"
 
 

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from workers.knobs import Knobs
-from workers.trace import Mark, Trace, last_step
-from workers.work import Convolution, ConvPass, Layout, Operand, Work, WorkCall
+from autofit_workers.knobs import Knobs
+from autofit_workers.trace import Mark, Trace, last_step
+from autofit_workers.work import Convolution, ConvPass, Layout, Operand, Work, WorkCall
 
 IMAGES = Operand((4, 3, 8, 8), "float16", Layout.CHANNELS_LAST)
 CONVOLUTION = Convolution(

@@ -20,7 +20,7 @@ from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from autofit.units import format_bytes
-from workers.knobs import Knobs
+from autofit_workers.knobs import Knobs
 
 OBSERVATIONS_SCHEMA = "autofit.observations/1"
 
@@ -62,7 +62,7 @@ def observe(
 
     Compares it with the prediction, and keeps it: `estimate`, `check` and `tune` of the same workload,
     setting and card are sharper from then on. FILE is the JSON of a measured `tune`, or rows of
-    `python -m workers.record`.
+    `python -m autofit_workers.record`.
     """
     if lists or forget is not None:
         _print_kept(

@@ -18,7 +18,7 @@ from autofit.explain.profile import Profile, read_profile
 from autofit.explain.views.filters import CATEGORIES, ORDERS, SECONDS, SELECTABLE, Filters, parse_filters
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
-from workers.process.garbage import without_collections
+from autofit_workers.process.garbage import without_collections
 
 _NUM_ROWS = 40  # of a text, unless told otherwise
 _FILE = click.Path(path_type=Path)

@@ -31,7 +31,7 @@ from autofit.settings.resolve import chosen_cards, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from autofit.tuning.result import TuneResult
-from workers.setup import Parallel
+from autofit_workers.setup import Parallel
 
 if TYPE_CHECKING:
     from autofit.jobs.driver import JobDriver

@@ -18,10 +18,10 @@ from autofit.errors import UsageError
 from autofit.hardware.gpus import catalogue
 from autofit.settings.options import OPTIONS
 from autofit.settings.values import ALL_CARDS, SEARCHABLE
-from workers import conv
-from workers.knobs import KNOBS as ALL_KNOBS
-from workers.shown import has_secret
-from workers.workload.models import BUILTINS
+from autofit_workers import conv
+from autofit_workers.knobs import KNOBS as ALL_KNOBS
+from autofit_workers.shown import has_secret
+from autofit_workers.workload.models import BUILTINS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _Callback = Callable[[click.Context, click.Parameter, str | None], str | None]

@@ -17,9 +17,9 @@ from autofit.report.answer import needed_at_least
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
-from workers import conv
-from workers.architecture import Vendor
-from workers.setup import TRAIN
+from autofit_workers import conv
+from autofit_workers.architecture import Vendor
+from autofit_workers.setup import TRAIN
 
 _NUM_CARDS = 4
 _NUM_LEVERS = 6

@@ -18,7 +18,7 @@ from autofit.hardware.budget import outside_allocator, shown_by
 from autofit.predict.estimate import Breakdown, Estimate
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
-from workers.shown import shown
+from autofit_workers.shown import shown
 
 Justify = Literal["left", "right"]
 

@@ -24,7 +24,7 @@ from autofit.events import (
 )
 from autofit.settings.words import in_short
 from autofit.units import format_bytes
-from workers.protocol import Probe, TrialOutcome
+from autofit_workers.protocol import Probe, TrialOutcome
 
 
 @contextlib.contextmanager

@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.found import Best
-from workers import conv
-from workers.knobs import KNOBS, Knobs
-from workers.knobs.base import QUANTIZATIONS
-from workers.knobs.deepspeed_config import deepspeed_config
-from workers.knobs.optimizer import NAMED, NamedOptimizer
-from workers.parallel_kinds import CP, DDP, EP, FSDP, PP, REPLICATE, TP, Zero
-from workers.pipeline import Pipeline
-from workers.protocol import ScriptCall
-from workers.scripts.launcher_commands import launcher_command
-from workers.setup import ALONE, Parallel
+from autofit_workers import conv
+from autofit_workers.knobs import KNOBS, Knobs
+from autofit_workers.knobs.base import QUANTIZATIONS
+from autofit_workers.knobs.deepspeed_config import deepspeed_config
+from autofit_workers.knobs.optimizer import NAMED, NamedOptimizer
+from autofit_workers.parallel_kinds import CP, DDP, EP, FSDP, PP, REPLICATE, TP, Zero
+from autofit_workers.pipeline import Pipeline
+from autofit_workers.protocol import ScriptCall
+from autofit_workers.scripts.launcher_commands import launcher_command
+from autofit_workers.setup import ALONE, Parallel
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
 _IMPLEMENTATIONS = {

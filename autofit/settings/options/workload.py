@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from autofit.settings import values
 from autofit.settings.options.option import Option
-from workers.knobs.knob import switch, whole_number
-from workers.scripts.launcher_commands import LAUNCHERS
-from workers.setup import MOST_RANKS
+from autofit_workers.knobs.knob import switch, whole_number
+from autofit_workers.scripts.launcher_commands import LAUNCHERS
+from autofit_workers.setup import MOST_RANKS
 
 WORKLOAD = (
     Option(

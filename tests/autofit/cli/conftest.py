@@ -19,9 +19,9 @@ from autofit.search.choice import RecommendedBy
 from autofit.tuning.compared import CardAnswer
 from autofit.tuning.found import Best, FrontierEntry, Recommended
 from autofit.tuning.result import TuneResult
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from tests.commands import Finished
-from workers.knobs import Knobs
-from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 GIB = 1024**3
 MIB = 1024**2
@@ -65,7 +65,7 @@ def workload_file(tmp_path: pathlib.Path) -> pathlib.Path:
 
 _WORKLOADS = """
 import torch
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 
 def workload(**parts):

@@ -44,7 +44,7 @@ def test_what_needs_neither_torch_nor_ray_nor_optuna_does_not_import_them():
 
 def test_the_version_is_that_of_the_installed_package(autofit):
     finished = autofit("--version")
-    assert (finished.code, finished.out) == (0, f"autofit {importlib.metadata.version('autofit')}\n")
+    assert (finished.code, finished.out) == (0, f"autofit {importlib.metadata.version('autofit-gpu')}\n")
 
 
 def test_help_lists_the_commands_with_what_is_wanted_most_first(autofit):

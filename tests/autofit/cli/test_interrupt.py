@@ -26,7 +26,7 @@ from tests.marks import MARK
 WORKLOAD = """
 import os, threading
 import torch
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 
 def stuck(batch_size, device):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.documents import MOST_BYTES
+from autofit_workers.documents import MOST_BYTES
 
 ROOT = str(Path(__file__).parent)
 COMMANDS: dict[str, Callable[[str], tuple[str, ...]]] = {

@@ -141,6 +141,6 @@ def test_no_process_that_is_started_has_the_secret_in_its_arguments(tmp_path: Pa
                     continue
         told = process.stdout.read() if process.stdout is not None else ""
     assert process.returncode == 5, told
-    assert any("workers" in command for command in seen)
+    assert any("autofit_workers" in command for command in seen)
     assert not [command for command in seen if SECRET in command]
     assert SECRET not in told

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from autofit.dispatch import Dispatcher
+from autofit_workers.protocol import TrialOutcome
+from autofit_workers.setup import Parallel, Setup
 from tests.conformance.dispatcher import TrialFolder
-from workers.protocol import TrialOutcome
-from workers.setup import Parallel, Setup
 
 
 @pytest.fixture(scope="module")

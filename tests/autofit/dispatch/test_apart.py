@@ -16,11 +16,11 @@ import pytest
 
 from autofit.dispatch import RayApart
 from autofit.errors import DispatchError
+from autofit_workers.process.isolate import ended_by
+from autofit_workers.process.supervision import StoppedError
+from autofit_workers.protocol import Probe
 from tests.conformance.dispatcher import DispatcherConformance, TrialFolder, marked_processes, survivors
 from tests.marks import marking
-from workers.process.isolate import ended_by
-from workers.process.supervision import StoppedError
-from workers.protocol import Probe
 
 pytestmark = pytest.mark.process
 

@@ -11,9 +11,9 @@ import pytest
 from autofit.dispatch import Devices, InlineDispatcher
 from autofit.errors import DispatchError
 from autofit.hardware.gpus import LocalGpu
+from autofit_workers.process.outcomes import without_answer
+from autofit_workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from tests.conformance.dispatcher import DispatcherConformance, marked_processes
-from workers.process.outcomes import without_answer
-from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 pytestmark = pytest.mark.process
 

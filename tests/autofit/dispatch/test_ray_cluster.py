@@ -15,8 +15,8 @@ import autofit
 from autofit.dispatch import Devices, RayDispatcher, Runner, Wishes
 from autofit.errors import DispatchError, ExitCode
 from autofit.events import Event, Progress
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
 from tests.conformance.dispatcher import TrialFolder, survivors
-from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
 
 pytestmark = [
     pytest.mark.process,
@@ -62,8 +62,8 @@ def tells_its_node(meeting: Path | None = None, num_expected: int = 0) -> Runner
 
         import ray
 
-        from workers.process.outcomes import without_answer
-        from workers.protocol import TrialError, Verdict
+        from autofit_workers.process.outcomes import without_answer
+        from autofit_workers.protocol import TrialError, Verdict
 
         give_up = time.monotonic() + 60
         if num_expected:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from autofit.dispatch import RayDispatcher
+from autofit_workers.protocol import Verdict
 from tests.conformance.dispatcher import TrialFolder, marked_processes, survivors
-from workers.protocol import Verdict
 
 pytestmark = pytest.mark.process
 

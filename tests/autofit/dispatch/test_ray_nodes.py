@@ -19,9 +19,9 @@ from ray.util import placement_group_table
 from autofit.dispatch import RayDispatcher, Wishes
 from autofit.dispatch.ray_connection import own_token
 from autofit.errors import DispatchError
+from autofit_workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.setup import Parallel, Setup
 from tests.conformance.dispatcher import ROOT, TrialFolder, survivors, trial_processes
-from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from workers.setup import Parallel, Setup
 
 pytestmark = [
     pytest.mark.process,
@@ -32,7 +32,7 @@ MIB = 2**20
 COORDINATOR = """
 import sys
 from autofit.dispatch import RayDispatcher
-from workers.protocol import TrialSpec
+from autofit_workers.protocol import TrialSpec
 RayDispatcher(sys.argv[1]).submit(TrialSpec.from_json(sys.argv[2])).result()
 """
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from autofit.explain.profile import Profile
+from autofit_workers.trace import Allocation, Call, Category
 from tests.autofit.explain.profiles import allocation, profile_of
-from workers.trace import Allocation, Call, Category
 
 
 @dataclass

@@ -33,9 +33,9 @@ from autofit.explain.views.timeline import course_of, timeline
 from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.settings.workloads import refer
+from autofit_workers.allocator import CachingAllocator
+from autofit_workers.knobs import Knobs
 from tests.autofit.explain.trace_events import of_kind, validate
-from workers.allocator import CachingAllocator
-from workers.knobs import Knobs
 
 ALL = parse_filters()
 MODELS = {"davenet-audio": 4, "resnet50": 32, "davenet": 32, "gpt2": 32}

@@ -10,16 +10,16 @@ from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.questions.summary import summarize_workload
 from autofit.settings.workloads import refer
-from workers.knobs import Knobs
-from workers.setup import Setup
-from workers.workload.models import BUILTINS
+from autofit_workers.knobs import Knobs
+from autofit_workers.setup import Setup
+from autofit_workers.workload.models import BUILTINS
 
 MIB = 1024**2
 
 _SOURCE = """
 import torch
 from torch import nn
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 
 class Block(nn.Module):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from autofit.errors import BudgetError
 from autofit.hardware.budget import make_budget, outside_allocator, shown_by
 from autofit.hardware.gpus import Gpu, catalogue
+from autofit_workers.architecture import Vendor
 from tests.each import check_each
-from workers.architecture import Vendor
 
 MIB = 1024**2
 GIB = 1024**3

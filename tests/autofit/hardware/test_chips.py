@@ -9,9 +9,9 @@ import pytest
 from autofit.errors import UnknownGpuError
 from autofit.hardware.chips import TYPICAL_CARDS, device_properties, properties_for
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
+from autofit_workers.architecture import Vendor
+from autofit_workers.predict.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 from tests.each import check_each
-from workers.architecture import Vendor
-from workers.predict.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
 
 CARDS = [gpu for gpu in catalogue().values() if gpu.vendor is Vendor.NVIDIA]
 CHIPS = tomllib.loads(

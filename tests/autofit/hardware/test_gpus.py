@@ -28,8 +28,8 @@ from autofit.hardware.gpus import (
     oldest_first,
     visible_gpus,
 )
+from autofit_workers.architecture import Vendor
 from tests.each import check_each
-from workers.architecture import Vendor
 
 MIB = 1024**2
 GIB = 1024**3

@@ -30,7 +30,7 @@ TRAIN = """
 import os, pathlib, time
 import torch
 import layers
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 
 def workload():
@@ -101,7 +101,7 @@ def queue(cluster: Cluster) -> Iterator[JobQueue]:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A user's folder, in which packages are called as ours are."""
+    """A user's folder, in which packages are called as ours are, and as folders of ours."""
     folder = tmp_path / "project"
     for package in ("workers", "autofit"):
         (folder / package).mkdir(parents=True)

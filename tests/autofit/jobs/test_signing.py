@@ -279,7 +279,7 @@ _LOOKS = """
 import os
 import torch
 from pathlib import Path
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 Path(__file__).with_name("seen").write_text(str(dict(os.environ)))
 net = Workload(

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from autofit.predict.ahead import TracesAhead
-from workers.knobs import Knobs
-from workers.process import isolate
-from workers.protocol import Device, Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.knobs import Knobs
+from autofit_workers.process import isolate
+from autofit_workers.protocol import Device, Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 PATIENCE_SECONDS = 60.0  # a test that waits longer has failed
 

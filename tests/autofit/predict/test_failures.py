@@ -10,8 +10,8 @@ from autofit.errors import (
     WorkloadFailedError,
 )
 from autofit.predict.failures import raise_if_failed
-from workers.knobs import Knobs
-from workers.protocol import Device, Evidence, TrialError, TrialOutcome, Verdict
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Device, Evidence, TrialError, TrialOutcome, Verdict
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-import workers
+import autofit_workers
 from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
 from autofit.predict.predictor import Predictor
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
-from workers.knobs import Knobs
-from workers.predict.curve.host_blocks import HostBlocks
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.host_blocks import HostBlocks
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 
 MIB = 1024**2
 NUM_THREADS = 2
@@ -59,7 +59,7 @@ def test_a_process_that_could_not_be_measured_is_assumed(lost_outcome: TrialOutc
 
 @functools.cache
 def measured_process() -> HostProcess:
-    outcome = workers.run(baseline_spec(num_threads=NUM_THREADS, deadline_seconds=300.0))
+    outcome = autofit_workers.run(baseline_spec(num_threads=NUM_THREADS, deadline_seconds=300.0))
     assert outcome.verdict is Verdict.FITS, outcome.error
     return HostProcess.of(outcome)
 
@@ -68,11 +68,11 @@ def measured_process() -> HostProcess:
 @pytest.mark.parametrize("name", ["perceptron", "images", "adversaries"])
 def test_a_real_trial_lies_within_the_interval(name: str, small_file: str) -> None:
     reference = WorkloadRef(kind="file", target=f"{small_file}:{name}")
-    predictor = Predictor(reference, workers.run, for_host=True, num_threads=NUM_THREADS)
+    predictor = Predictor(reference, autofit_workers.run, for_host=True, num_threads=NUM_THREADS)
     found = predictor.host_blocks(Knobs())
     assert not found.needs_traces
     predicted = HostCurve(found, measured_process)(16)
-    outcome = workers.run(
+    outcome = autofit_workers.run(
         TrialSpec(workload=reference, batch_size=16, probe=Probe.CPU, num_steps=1, num_threads=NUM_THREADS)
     )
     assert outcome.budgeted_bytes is not None
@@ -85,7 +85,7 @@ def test_a_real_trial_lies_within_the_interval(name: str, small_file: str) -> No
 @pytest.fixture
 def lost_outcome() -> TrialOutcome:
     spec = baseline_spec(num_threads=1, deadline_seconds=0.0)
-    return workers.run(spec)
+    return autofit_workers.run(spec)
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ def small_file(tmp_path: Any) -> str:
         """
 import torch
 from torch import nn
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 def mean_square(model, batch):
     return model(batch).square().mean()

@@ -15,10 +15,10 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.measured_steps import MeasuredSteps
 from autofit.predict.predictor import Predictor
 from autofit.tuning.step_lessons import learn_from
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.protocol import Device, Evidence, TrialOutcome, Verdict
 from tests.autofit.timed import UNMEASURED_TIMES, timed_trace
-from workers.knobs import Knobs
-from workers.predict.plans.formula_plans import FormulaPlans
-from workers.protocol import Device, Evidence, TrialOutcome, Verdict
 
 KNOBS, OTHER = Knobs(), Knobs(precision="amp-fp16")
 RTX_3090 = card_named("rtx-3090")

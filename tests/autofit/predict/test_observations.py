@@ -14,10 +14,10 @@ from autofit.predict import observations
 from autofit.predict.confidence import Calibration, ModelClass, Residuals
 from autofit.predict.observations import Observation, Observations, PeakKind, Residual, sharpened
 from autofit.predict.predictor import Predictor
-from workers.knobs import Knobs
-from workers.predict.plans.formula_plans import FormulaPlans
-from workers.protocol import WorkloadRef
-from workers.setup import TYPICAL
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.protocol import WorkloadRef
+from autofit_workers.setup import TYPICAL
 
 MIB = 1024**2
 WIDE = Calibration(

@@ -16,11 +16,19 @@ from autofit.hardware.card import Card, card_named
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.report.words import assumed_sizes
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
+from autofit_workers.protocol import Evidence
+from autofit_workers.trace import (
+    COMPILED_STEP,
+    MANAGED_MEMORY,
+    Allocation,
+    Assumption,
+    Category,
+    Scratch,
+    Trace,
+)
 from tests.workers.predict.plan_tables import of_sizes
-from workers.knobs import Knobs
-from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
-from workers.protocol import Evidence
-from workers.trace import COMPILED_STEP, MANAGED_MEMORY, Allocation, Assumption, Category, Scratch, Trace
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")

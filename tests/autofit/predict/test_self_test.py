@@ -4,16 +4,16 @@ import dataclasses
 
 import pytest
 
-import workers
+import autofit_workers
 from autofit import paths
 from autofit.errors import InfrastructureError
 from autofit.identity import told_version
 from autofit.paths import UNVERIFIED_VARIABLE
 from autofit.predict.self_test import checked, require_prediction, require_release, run_self_test
-from workers.predict.self_test import findings
-from workers.process.outcomes import without_answer
-from workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from workers.trace import Trace
+from autofit_workers.predict.self_test import findings
+from autofit_workers.process.outcomes import without_answer
+from autofit_workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.trace import Trace
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def outcome() -> TrialOutcome:
     seen: list[TrialOutcome] = []
 
     def run(spec: TrialSpec) -> TrialOutcome:
-        seen.append(workers.run(spec))
+        seen.append(autofit_workers.run(spec))
         return seen[-1]
 
     assert run_self_test(run).findings == ()

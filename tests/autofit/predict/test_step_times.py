@@ -12,12 +12,12 @@ from autofit.hardware.card import Card, card_named
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.predict.step_times import StepTime
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
+from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.predict.time.interval import HOST, Confidence, Residual
+from autofit_workers.predict.time.kernels import KernelClass
 from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES, timed_trace
-from workers.knobs import Knobs
-from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
-from workers.predict.plans.formula_plans import FormulaPlans
-from workers.predict.time.interval import HOST, Confidence, Residual
-from workers.predict.time.kernels import KernelClass
 
 RTX_3090 = card_named("rtx-3090")
 KNOBS = Knobs()

@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
-import workers
+import autofit_workers
 from autofit.hardware.card import Card, card_named
 from autofit.predict.measured_steps import MeasuredStep, MeasuredSteps
 from autofit.predict.observations import card_key
 from autofit.predict.predictor import Predictor
 from autofit.predict.step_times import StepTime, why_untimed
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.predict.time.interval import Residual, TimeResiduals
+from autofit_workers.protocol import TrialOutcome, TrialSpec, WorkloadRef
+from autofit_workers.setup import Parallel, Setup
+from autofit_workers.trace import AlikeRanks, Trace
+from autofit_workers.work import Group, Operand, Work, WorkCall
 from tests.autofit.timed import MEASURED_TIMES, timed_trace
-from workers.knobs import Knobs
-from workers.predict.plans.formula_plans import FormulaPlans
-from workers.predict.time.interval import Residual, TimeResiduals
-from workers.protocol import TrialOutcome, TrialSpec, WorkloadRef
-from workers.setup import Parallel, Setup
-from workers.trace import AlikeRanks, Trace
-from workers.work import Group, Operand, Work, WorkCall
 
 A100, RTX_3090 = card_named("a100-80g"), card_named("rtx-3090")
 KNOBS = Knobs()
@@ -201,7 +201,7 @@ def test_ranks_that_are_traced_here_have_times_at_any_batch() -> None:
     times = {}
     for parallel in ("ddp:2", "fsdp:2"):
         setup = Setup(parallel=Parallel.parse(parallel))
-        curve = Predictor(ref, workers.run, setup=setup, plans=FormulaPlans).curve(KNOBS, A100)
+        curve = Predictor(ref, autofit_workers.run, setup=setup, plans=FormulaPlans).curve(KNOBS, A100)
         for batch_size in (8, LARGE):
             time = curve.step_time(batch_size)
             assert time is not None

@@ -15,11 +15,11 @@ from autofit.errors import (
 from autofit.events import Event, Progress
 from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor
-from workers.knobs import Knobs
-from workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
-from workers.protocol import Probe, TrialError, Verdict
-from workers.setup import Setup
-from workers.trace import Trace
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
+from autofit_workers.protocol import Probe, TrialError, Verdict
+from autofit_workers.setup import Setup
+from autofit_workers.trace import Trace
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")

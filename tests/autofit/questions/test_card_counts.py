@@ -14,10 +14,10 @@ from autofit.questions.cards import CardsAnswer, CardsQuestion, which_cards
 from autofit.questions.check import Answer
 from autofit.settings.parallels import parallels_by_number
 from autofit.settings.tune_settings import TuneSettings
+from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.protocol import WorkloadRef
+from autofit_workers.setup import Setup
 from tests.autofit.conftest import FakeWorker, step_trace
-from workers.predict.plans.formula_plans import FormulaPlans
-from workers.protocol import WorkloadRef
-from workers.setup import Setup
 
 # 100 MiB, and what so many GPUs share of 960 MiB for each sample.
 MIB_PER_SAMPLE = 960

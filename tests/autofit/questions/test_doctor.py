@@ -9,8 +9,8 @@ from autofit.errors import DriverError
 from autofit.hardware.gpus import LocalGpu
 from autofit.predict.self_test import SelfTest
 from autofit.questions import doctor
-from workers.process.outcomes import without_answer
-from workers.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.process.outcomes import without_answer
+from autofit_workers.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
 
 
 def aborting(spec: TrialSpec) -> TrialOutcome:

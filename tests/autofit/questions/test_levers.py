@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from autofit.questions.levers import Effect, Lever, gentleness, levers
-from workers import conv
-from workers.knobs import Knobs
+from autofit_workers import conv
+from autofit_workers.knobs import Knobs
 
 
 def lever(how: str, knobs: Knobs = Knobs()) -> Lever:  # noqa: B008 - frozen

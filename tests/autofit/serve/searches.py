@@ -13,9 +13,9 @@ from autofit.search.space import SearchSpace
 from autofit.serve.metrics import Metrics
 from autofit.serve.reader import DirectoryReader, StorageReader, reader_of
 from autofit.study.study import Ask, TuningStudy
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from tests.conformance.dispatcher import ROOT
-from workers.knobs import Knobs
-from workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 GIB = 2**30
 BUDGET_BYTES = 15 * GIB

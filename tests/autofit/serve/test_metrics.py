@@ -30,8 +30,17 @@ from autofit.events import (
 )
 from autofit.serve.metrics import Metrics
 from autofit.serve.server import serve_metrics
-from workers.knobs import Knobs
-from workers.protocol import Device, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import (
+    Device,
+    Evidence,
+    Peaks,
+    Probe,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
 
 GIB = 2**30
 PEAKS = Peaks(allocated_bytes=11 * GIB, reserved_bytes=12 * GIB, device_bytes=13 * GIB)

@@ -16,6 +16,7 @@ from autofit.paths import studies_dir
 from autofit.study.search_record import OPENED
 from autofit.study.search_record import RECOMMENDED as RECOMMENDED_ATTRIBUTE
 from autofit.study.storage import open_storage, quiet_optuna
+from autofit_workers.protocol import Verdict
 from tests.autofit.serve.searches import (
     BUDGET_BYTES,
     GIB,
@@ -25,7 +26,6 @@ from tests.autofit.serve.searches import (
     tell,
 )
 from tests.postgres import Postgres, running_postgres
-from workers.protocol import Verdict
 
 FITS = "trials_total cuda FITS"
 OOM = "trials_total cuda OOM"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from workers.workload.workload import Workload
+from autofit_workers.workload.workload import Workload
 
 TOKENS, SEQS, HIDDEN, VOCABULARY = 512, 256, 64, 8192
 

@@ -15,13 +15,13 @@ from autofit.serving.profile_run import (
     sorted_sampler,
     sorted_sampler_in_half,
 )
+from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.trace import Trace
 from tests.autofit.serving import sampler_workloads
 from tests.autofit.serving.models import parts
 from tests.autofit.serving.sampler_workloads import HIDDEN, SEQS, TOKENS, VOCABULARY
 from tests.bench.language.runs import Seen
-from workers.protocol import Probe, TrialSpec, WorkloadRef
-from workers.run import run
-from workers.trace import Trace
 
 WORKLOADS = Path(sampler_workloads.__file__)
 

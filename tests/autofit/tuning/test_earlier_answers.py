@@ -27,13 +27,13 @@ from autofit.study.storage import open_storage
 from autofit.tuning import earlier_answers
 from autofit.tuning.found import Best, FrontierEntry
 from autofit.tuning.result import TUNE_SCHEMA, TuneResult
+from autofit_workers.knobs import Knobs
+from autofit_workers.plain import from_plain
+from autofit_workers.process.sources import content_digest
+from autofit_workers.protocol import Device, Evidence
+from autofit_workers.run import close_predictor
+from autofit_workers.workload.workload import parse_reference
 from tests.autofit.predict.test_observations import SEEN
-from workers.knobs import Knobs
-from workers.plain import from_plain
-from workers.process.sources import content_digest
-from workers.protocol import Device, Evidence
-from workers.run import close_predictor
-from workers.workload.workload import parse_reference
 
 GIB = 1024**3
 CARD = LocalGpu(
@@ -287,7 +287,7 @@ def test_cards_that_cannot_be_told_are_asked_nothing() -> None:
 NET = """
 import torch
 import layers
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 net = Workload(
     build_model=lambda: torch.nn.Linear(64, layers.width),

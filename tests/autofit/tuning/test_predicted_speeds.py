@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-import workers
+import autofit_workers
 from autofit.hardware.card import card_named
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import Predictor
@@ -16,18 +16,18 @@ from autofit.search.boundary import Boundary, largest_fitting_batch
 from autofit.search.choice import EQUALLY_FAST_RATE, NEAR_THE_BEST_RATE
 from autofit.settings.workloads import refer
 from autofit.tuning.predicted_speeds import PredictedSpeeds
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.predict.time.interval import Confidence, TimeResiduals
+from autofit_workers.protocol import TrialOutcome, TrialSpec, Verdict
 from tests.autofit.conftest import EXACT
 from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES
-from workers.knobs import Knobs
-from workers.predict.plans.formula_plans import FormulaPlans
-from workers.predict.time.interval import Confidence, TimeResiduals
-from workers.protocol import TrialOutcome, TrialSpec, Verdict
 
 GIB = 2**30
 BUDGET_BYTES = 4 * GIB
 NET = """
 import torch
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 def build():
     return torch.nn.Sequential(
@@ -54,7 +54,7 @@ def predictor_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TimeRe
 
     def run_once(spec: TrialSpec) -> TrialOutcome:
         if spec.batch_size not in traced:
-            traced[spec.batch_size] = workers.run(spec)
+            traced[spec.batch_size] = autofit_workers.run(spec)
         return traced[spec.batch_size]
 
     return lambda residuals: Predictor(

@@ -23,10 +23,10 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._tools.mem_tracker import MemTracker
 
+from autofit_workers.predict.fake.fake_gpu import FakeGpuMode
+from autofit_workers.predict.recording.recorder import Recorder
+from autofit_workers.workload.libraries.importing import imported
 from tests.bench.language.runs import ScriptRun, Traced
-from workers.predict.fake.fake_gpu import FakeGpuMode
-from workers.predict.recording.recorder import Recorder
-from workers.workload.libraries.importing import imported
 
 TRACKER, ACCELERATE, SIXTEEN = "PyTorch's MemTracker", "accelerate estimate-memory", "16 bytes a parameter"
 # Where the tracker stands when these are measured; of all else, its peak.

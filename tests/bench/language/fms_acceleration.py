@@ -33,10 +33,10 @@ from torch import nn
 
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
+from autofit_workers.knobs import Knobs
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.workload import Workload
 from tests.bench.language.runs import Run, Table
-from workers.knobs import Knobs
-from workers.workload.libraries.importing import imported
-from workers.workload.workload import Workload
 
 FILE = "llm/fms_acceleration.csv"
 CARD = find_gpu("a100-80g")

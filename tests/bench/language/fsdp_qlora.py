@@ -33,13 +33,13 @@ from torch.nn.functional import cross_entropy
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
 from autofit.hardware.nccl import communicator_interval
+from autofit_workers.knobs import Knobs
+from autofit_workers.setup import Parallel
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.workload import Workload
 from tests.bench.language.fsdp_qlora_stages import keep_inputs_of_quantized_layers
 from tests.bench.language.old_transformers import Until437
 from tests.bench.language.runs import Run, Table
-from workers.knobs import Knobs
-from workers.setup import Parallel
-from workers.workload.libraries.importing import imported
-from workers.workload.workload import Workload
 
 FILE = "llm/fsdp_qlora.csv"
 _NAME = "Llama-2 7B"

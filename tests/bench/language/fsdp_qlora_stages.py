@@ -29,12 +29,12 @@ from typing import Any
 
 import torch
 
+from autofit_workers.knobs import Knobs
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.workload import Workload
 from tests.bench.language.old_pytorch import keep_inputs_of_means
 from tests.bench.language.old_transformers import Of438, Until437
 from tests.bench.language.runs import Run, Table
-from workers.knobs import Knobs
-from workers.workload.libraries.importing import imported
-from workers.workload.workload import Workload
 
 FILE = "llm/fsdp_qlora_stages.csv"
 _ARCHITECTURE = "sm_86"  # of 16 GB, with bfloat16

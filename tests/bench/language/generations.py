@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from workers.workload.libraries.importing import imported
+from autofit_workers.workload.libraries.importing import imported
 
 
 def build(config_class: str, config: dict[str, Any], *, generates: bool = True) -> torch.nn.Module:

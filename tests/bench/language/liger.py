@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
+from autofit_workers.workload.workload import Workload
 from tests.bench.language.kernels import KERNELS, REFERENCES, Inputs, Kernel
 from tests.bench.language.liger_scripts import Clone, workload
 from tests.bench.language.operators import Row
 from tests.bench.language.runs import Run, Table
-from workers.workload.workload import Workload
 
 FILE = "llm/liger_kernels.csv"
 _QUANTITY = "allocated peak of a call"

@@ -32,11 +32,11 @@ import torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from workers.predict.fake.fake_device import FakeDeviceMode, parameters_diverted
-from workers.predict.fake.properties import card_properties
-from workers.predict.kernels import triton
-from workers.workload.libraries.importing import without_missing_operators
-from workers.workload.workload import Workload
+from autofit_workers.predict.fake.fake_device import FakeDeviceMode, parameters_diverted
+from autofit_workers.predict.fake.properties import card_properties
+from autofit_workers.predict.kernels import triton
+from autofit_workers.workload.libraries.importing import without_missing_operators
+from autofit_workers.workload.workload import Workload
 
 _DATA = "benchmark/data/all_benchmark_data.csv"
 _SCRIPTS = "benchmark/scripts"

@@ -42,11 +42,11 @@ import torch
 
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
+from autofit_workers.scripts.reference import Script
+from autofit_workers.workload.libraries.importing import imported
 from tests.bench.language.old_bitsandbytes import without_its_library
 from tests.bench.language.old_pytorch import kept_inputs_of_means
 from tests.bench.language.runs import ScriptRun, Table
-from workers.scripts.reference import Script
-from workers.workload.libraries.importing import imported
 
 FILE = "llm/litgpt.csv"
 _CARDS = {"A100-SXM4-40GB": "a100-40g", "A10G": "a10g"}

@@ -33,10 +33,10 @@ from torch.nn import functional
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
 from autofit.hardware.nccl import communicator_interval
+from autofit_workers.knobs import Knobs
+from autofit_workers.setup import Parallel
+from autofit_workers.workload.workload import Workload
 from tests.bench.language.runs import Run, Table
-from workers.knobs import Knobs
-from workers.setup import Parallel
-from workers.workload.workload import Workload
 
 FILE = "llm/llm_foundry_fits.csv"
 _CARDS = {"a100_40gb": "a100-40g", "a100_80gb": "a100-80g", "h100_80gb": "h100-80g"}

@@ -40,14 +40,14 @@ from torch import nn
 
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
+from autofit_workers.errors import UnsupportedError
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.kernels.stand_ins import asking
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.workload import Workload
 from tests.bench.language.old_pytorch import keep_inputs_of_means
 from tests.bench.language.runs import Run, Table, UnlikeLengths
 from tests.bench.language.unlike_lengths import TRACED_LENGTHS, Texts
-from workers.errors import UnsupportedError
-from workers.knobs import Knobs
-from workers.predict.kernels.stand_ins import asking
-from workers.workload.libraries.importing import imported
-from workers.workload.workload import Workload
 
 FILE = "llm/ms_swift.csv"
 _CARD = find_gpu("a100-80g")

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from workers.workload.libraries.importing import imported
+from autofit_workers.workload.libraries.importing import imported
 
 _ATTENTION = "sdpa_of_4_38"
 

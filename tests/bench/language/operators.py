@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 - as everybody calls it
 from torch import Tensor, nn
 
-from workers.workload.libraries.importing import imported
+from autofit_workers.workload.libraries.importing import imported
 
 Row = Mapping[str, Any]
 

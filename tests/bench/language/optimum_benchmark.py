@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from autofit_workers.knobs import Knobs
+from autofit_workers.workload.workload import Workload
 from tests.bench.language import generations
 from tests.bench.language.runs import Run, Table
-from workers.knobs import Knobs
-from workers.workload.workload import Workload
 
 FILE = "llm/optimum_benchmark.csv"
 _MODEL, _PROMPT, _NEW_TOKENS = "NousResearch/Llama-2-7b-hf", 256, 512

@@ -25,10 +25,10 @@ from typing import Any
 
 import torch
 
+from autofit_workers.knobs import Knobs
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.workload import Workload
 from tests.bench.language.runs import Run, Table, by_rules
-from workers.knobs import Knobs
-from workers.workload.libraries.importing import imported
-from workers.workload.workload import Workload
 
 FILE = "llm/peft.csv"
 _BATCH_SIZE = 4

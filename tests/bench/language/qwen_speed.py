@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
+from autofit_workers.knobs import Knobs
+from autofit_workers.workload.workload import Workload
 from tests.bench.language import generations
 from tests.bench.language.runs import Run, Table
-from workers.knobs import Knobs
-from workers.workload.workload import Workload
 
 FILE = "llm/qwen_speed.csv"
 _USED = {"source": "Qwen speed benchmark (Qwen2)", "method": "bf16"}

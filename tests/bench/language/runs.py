@@ -18,19 +18,19 @@ from tempfile import TemporaryDirectory
 
 import torch
 
+from autofit_workers.allocator.caching import CachingAllocator
+from autofit_workers.allocator.pools import AllocatorOutOfMemory
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.conditions import Conditions, Level
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.predict.curve.step_on_card import StepOnCard
+from autofit_workers.predict.plans.offline_plans import offline_source
+from autofit_workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.scripts.reference import Script
+from autofit_workers.setup import LIKELY_SHARE, Parallel, Setup
+from autofit_workers.trace import Trace
+from autofit_workers.workload.workload import Workload
 from tests.bench.language.unlike_lengths import NUM_ORDERS, PassesOfLengths, Texts, batches
-from workers.allocator.caching import CachingAllocator
-from workers.allocator.pools import AllocatorOutOfMemory
-from workers.knobs import Knobs
-from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.predict.curve.step_on_card import StepOnCard
-from workers.predict.plans.offline_plans import offline_source
-from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
-from workers.scripts.reference import Script
-from workers.setup import LIKELY_SHARE, Parallel, Setup
-from workers.trace import Trace
-from workers.workload.workload import Workload
 
 Quantity = Callable[["Seen"], int]
 
@@ -117,9 +117,9 @@ class Run(Traced):
 
     def trace_of(self, workload: Workload) -> Trace:
         """Traces a workload as this run's."""
-        from workers.predict.fake import dynamo, of_transformers
-        from workers.predict.kernels import triton
-        from workers.predict.probe import trace_workload
+        from autofit_workers.predict.fake import dynamo, of_transformers
+        from autofit_workers.predict.kernels import triton
+        from autofit_workers.predict.probe import trace_workload
 
         dynamo.install()
         of_transformers.install()
@@ -146,8 +146,8 @@ class ScriptRun(Traced):
     lay: Callable[[Path], Script]
 
     def trace(self) -> Trace:
-        from workers.predict.fake import fake_gpu
-        from workers.predict.probe import trace_script
+        from autofit_workers.predict.fake import fake_gpu
+        from autofit_workers.predict.probe import trace_script
 
         fake_gpu.install()  # before `lay` imports what asks for a GPU
         with TemporaryDirectory() as folder:

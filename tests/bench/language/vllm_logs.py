@@ -106,8 +106,8 @@ def _sized(name: str, card: str, options: Mapping[str, Any]) -> dict[str, int]:
 
     from autofit.hardware.gpus import find_gpu
     from autofit.questions.kv import KvQuestion, kv_cache
-    from workers.predict.listing_parts import parts_of
-    from workers.workload.workload import parse_reference
+    from autofit_workers.predict.listing_parts import parts_of
+    from autofit_workers.workload.workload import parse_reference
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"

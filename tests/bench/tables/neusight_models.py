@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from autofit_workers.workload.libraries.importing import imported
 from tests.bench.tables.setting import Setting
-from workers.workload.libraries.importing import imported
 
 RELEASE = "transformers==4.38.1"  # of its setup.py
 

@@ -7,13 +7,13 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.workload import Workload
 from tests.bench.tables import steps, synthetic_net, transformers_configs
 from tests.bench.tables.neusight_models import NeusightTask
 from tests.bench.tables.setting import Setting
 from tests.bench.tables.steps import Batch
 from tests.bench.tables.synthetic_recipe import Recipe
-from workers.workload.libraries.importing import imported
-from workers.workload.workload import Workload
 
 
 def workload_of(setting: Setting) -> Workload:

@@ -25,15 +25,15 @@ sys.path.insert(0, str(ROOT))
 import torch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-from workers.apply import setting  # noqa: E402
-from workers.knobs import Knobs  # noqa: E402
-from workers.measure import steps  # noqa: E402
-from workers.measure.cpu import ResidentSet  # noqa: E402
-from workers.measure.cpu_speeds import measure_cpu_speeds  # noqa: E402
-from workers.predict.recording.names import name_of  # noqa: E402
-from workers.predict.time.cpu_costs import CpuSpeeds  # noqa: E402
-from workers.protocol import Device, Probe, TrialSpec, WorkloadRef  # noqa: E402
-from workers.workload.workload import resolve  # noqa: E402
+from autofit_workers.apply import setting  # noqa: E402
+from autofit_workers.knobs import Knobs  # noqa: E402
+from autofit_workers.measure import steps  # noqa: E402
+from autofit_workers.measure.cpu import ResidentSet  # noqa: E402
+from autofit_workers.measure.cpu_speeds import measure_cpu_speeds  # noqa: E402
+from autofit_workers.predict.recording.names import name_of  # noqa: E402
+from autofit_workers.predict.time.cpu_costs import CpuSpeeds  # noqa: E402
+from autofit_workers.protocol import Device, Probe, TrialSpec, WorkloadRef  # noqa: E402
+from autofit_workers.workload.workload import resolve  # noqa: E402
 
 FILE = Path(__file__).with_name("cpu_workloads.py")
 _WARM_UP_STEPS, _LEAST_STEPS, _MOST_STEPS, _SECONDS = 3, 5, 40, 1.5

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from workers.workload.libraries.importing import imported
-from workers.workload.models.davenet import AudioBranch
-from workers.workload.workload import Workload
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.models.davenet import AudioBranch
+from autofit_workers.workload.workload import Workload
 
 _CLASSES = 100
 _VOCABULARY, _LENGTH = 8000, 128

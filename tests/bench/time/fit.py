@@ -25,12 +25,12 @@ from scipy.optimize import minimize
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
+from autofit_workers.predict.time.constants import ClassConstants, Constants, constants  # noqa: E402
+from autofit_workers.predict.time.costs import Costs  # noqa: E402
+from autofit_workers.predict.time.speeds import Speeds, sustained  # noqa: E402
+from autofit_workers.work import Work  # noqa: E402
 from tests.bench.step_times import EVENT_SECONDS, GROUND_TRUTH, device_seconds  # noqa: E402
 from tests.bench.time import cards, neusight_kernels, vidur  # noqa: E402
-from workers.predict.time.constants import ClassConstants, Constants, constants  # noqa: E402
-from workers.predict.time.costs import Costs  # noqa: E402
-from workers.predict.time.speeds import Speeds, sustained  # noqa: E402
-from workers.work import Work  # noqa: E402
 
 _ROWS_OF_A_GROUP = 60
 _CUT = 0.3

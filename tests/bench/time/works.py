@@ -8,10 +8,10 @@ from pathlib import Path
 
 from autofit import paths
 from autofit.paths import write_atomically
+from autofit_workers.trace import Trace
+from autofit_workers.work import WorkCall
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import NotTracedError, Tracer
-from workers.trace import Trace
-from workers.work import WorkCall
 
 
 class Works:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from workers.allocator import AllocatorSettings, Streams
-from workers.trace import HostWait
+from autofit_workers.allocator import AllocatorSettings, Streams
+from autofit_workers.trace import HostWait
 
 MIB = 1 << 20
 

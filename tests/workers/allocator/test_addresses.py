@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from workers.allocator.addresses import AddressSpace
+from autofit_workers.allocator.addresses import AddressSpace
 
 untimed = run_settings(deadline=None)  # a busy machine is no failure
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
+from autofit_workers.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
 
 MIB = 1 << 20
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers.allocator import Choice, Choices, replay
+from autofit_workers.allocator import Choice, Choices, replay
 
 MIB = 1 << 20
 FIRST = 0  # who asks

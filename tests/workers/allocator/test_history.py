@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from tests.workers.allocator.streams import SETTINGS, on_streams, streams
-from workers.allocator import (
+from autofit_workers.allocator import (
     ActionKind,
     AllocatorSettings,
     CachingAllocator,
@@ -22,7 +21,8 @@ from workers.allocator import (
     record_history,
     replay,
 )
-from workers.trace import HostWait
+from autofit_workers.trace import HostWait
+from tests.workers.allocator.streams import SETTINGS, on_streams, streams
 
 untimed = run_settings(deadline=None)  # a busy machine is no failure
 

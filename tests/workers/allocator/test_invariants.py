@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from workers.allocator import (
+from autofit_workers.allocator import (
     AllocatorOutOfMemory,
     AllocatorSettings,
     Block,

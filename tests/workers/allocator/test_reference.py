@@ -8,7 +8,13 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from workers.allocator import AllocatorOutOfMemory, AllocatorSettings, Block, CachingAllocator, StreamEvent
+from autofit_workers.allocator import (
+    AllocatorOutOfMemory,
+    AllocatorSettings,
+    Block,
+    CachingAllocator,
+    StreamEvent,
+)
 
 untimed = run_settings(deadline=None)  # a busy machine is no failure
 

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import settings as run_settings
 from hypothesis import strategies as st
 
-from tests.workers.allocator.streams import SETTINGS, on_streams, streams
-from workers.allocator import (
+from autofit_workers.allocator import (
     ONE_STREAM,
     AllocatorOutOfMemory,
     AllocatorSettings,
@@ -22,6 +21,7 @@ from workers.allocator import (
     peak_of_blocks,
     replay,
 )
+from tests.workers.allocator.streams import SETTINGS, on_streams, streams
 
 untimed = run_settings(deadline=None)  # a busy machine is no failure
 

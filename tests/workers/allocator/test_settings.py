@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.allocator import AllocatorSettings
+from autofit_workers.allocator import AllocatorSettings
 
 MIB = 1 << 20
 

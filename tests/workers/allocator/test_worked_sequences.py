@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from workers.allocator import AllocatorOutOfMemory, AllocatorSettings, Block, CachingAllocator, lags
+from autofit_workers.allocator import AllocatorOutOfMemory, AllocatorSettings, Block, CachingAllocator, lags
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 from torch import nn
 
-from workers.apply.attention import MODELS, every_model_told, set_attention
-from workers.errors import InapplicableError, MissingLibraryError
+from autofit_workers.apply.attention import MODELS, every_model_told, set_attention
+from autofit_workers.errors import InapplicableError, MissingLibraryError
 
 
 class OfTransformers(nn.Module):

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from workers.apply.checkpointing import checkpoint_blocks
-from workers.errors import InapplicableError
+from autofit_workers.apply.checkpointing import checkpoint_blocks
+from autofit_workers.errors import InapplicableError
 
 
 class Block(nn.Module):

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from workers.knobs import Knobs
-from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
-from workers.run import run
-from workers.trace import Trace
-from workers.workload.references import parse_reference
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.run import run
+from autofit_workers.trace import Trace
+from autofit_workers.workload.references import parse_reference
 
 for needed in ("transformers", "liger_kernel"):
     if importlib.util.find_spec(needed) is None:

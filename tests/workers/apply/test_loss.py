@@ -13,17 +13,17 @@ import pytest
 import torch
 from torch import nn
 
-from workers.apply.adapter import with_adapter
-from workers.apply.loss import set_loss
-from workers.errors import InapplicableError, MissingLibraryError
-from workers.knobs import Knobs
-from workers.predict.curve.conditions import Conditions
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.protocol import Probe, TrialSpec, Verdict
-from workers.run import run
-from workers.trace import Trace
-from workers.workload.libraries.importing import imported
-from workers.workload.references import parse_reference
+from autofit_workers.apply.adapter import with_adapter
+from autofit_workers.apply.loss import set_loss
+from autofit_workers.errors import InapplicableError, MissingLibraryError
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.conditions import Conditions
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.protocol import Probe, TrialSpec, Verdict
+from autofit_workers.run import run
+from autofit_workers.trace import Trace
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.references import parse_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 if importlib.util.find_spec("transformers") is None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from workers.apply.segments import join
+from autofit_workers.apply.segments import join
 
 
 class Block(nn.Module):

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workers.apply.checkpointing import checkpoint_blocks
-from workers.errors import InapplicableError
+from autofit_workers.apply.checkpointing import checkpoint_blocks
+from autofit_workers.errors import InapplicableError
 
 WIDTH = 8
 

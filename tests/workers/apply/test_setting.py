@@ -9,12 +9,12 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from workers import conv
-from workers.apply import setting
-from workers.errors import UnsupportedError
-from workers.knobs import Knobs
-from workers.knobs.conv_algo import CUDA_POLICIES
-from workers.knobs.precision import PRECISIONS
+from autofit_workers import conv
+from autofit_workers.apply import setting
+from autofit_workers.errors import UnsupportedError
+from autofit_workers.knobs import Knobs
+from autofit_workers.knobs.conv_algo import CUDA_POLICIES
+from autofit_workers.knobs.precision import PRECISIONS
 
 
 def flags():

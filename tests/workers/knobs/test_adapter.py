@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.knobs import KNOBS, Knobs
-from workers.knobs.adapter import split_adapter
+from autofit_workers.knobs import KNOBS, Knobs
+from autofit_workers.knobs.adapter import split_adapter
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from workers.apply.setting import applied
-from workers.errors import UnsupportedError
-from workers.knobs import KNOBS, Knobs
-from workers.knobs.attention import ATTENTIONS, IMPLEMENTATIONS
+from autofit_workers.apply.setting import applied
+from autofit_workers.errors import UnsupportedError
+from autofit_workers.knobs import KNOBS, Knobs
+from autofit_workers.knobs.attention import ATTENTIONS, IMPLEMENTATIONS
 
 NAMED = [name for name in ATTENTIONS if name != "default" and name not in IMPLEMENTATIONS]
 SWITCHES = torch.backends.cuda

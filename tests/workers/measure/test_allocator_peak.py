@@ -7,7 +7,7 @@ import gc
 import pytest
 import torch
 
-from workers.measure.allocator_peak import allocator_peak_bytes, live_bytes, peak_of
+from autofit_workers.measure.allocator_peak import allocator_peak_bytes, live_bytes, peak_of
 
 MIB = 2**20
 

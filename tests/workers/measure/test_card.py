@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from workers.errors import BusyDeviceError
-from workers.measure.card import Nvml, Occupancy, Tenant
+from autofit_workers.errors import BusyDeviceError
+from autofit_workers.measure.card import Nvml, Occupancy, Tenant
 
 MIB, GIB = 2**20, 2**30
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from workers.apply.compiling import require_compilable
-from workers.errors import InapplicableError
-from workers.knobs import Knobs
-from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from workers.run import run
+from autofit_workers.apply.compiling import require_compilable
+from autofit_workers.errors import InapplicableError
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.run import run
 
 SMALL_WORKLOADS = Path(__file__).parents[1] / "predict" / "small_workloads.py"
 

@@ -8,10 +8,10 @@ import resource
 import pytest
 import torch
 
-from workers.errors import InvalidTrialError
-from workers.measure import cpu
-from workers.measure.steps import Progress
-from workers.protocol import Peaks
+from autofit_workers.errors import InvalidTrialError
+from autofit_workers.measure import cpu
+from autofit_workers.measure.steps import Progress
+from autofit_workers.protocol import Peaks
 
 GIB = 2**30
 ALLOCATOR = (

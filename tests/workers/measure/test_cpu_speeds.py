@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workers.measure.cpu_speeds import measure_cpu_speeds
-from workers.predict.time.cpu_costs import CPU, CpuCosts, demand_of
-from workers.work import Operand, Work
+from autofit_workers.measure.cpu_speeds import measure_cpu_speeds
+from autofit_workers.predict.time.cpu_costs import CPU, CpuCosts, demand_of
+from autofit_workers.work import Operand, Work
 
 
 @pytest.fixture(scope="module")

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.errors import DeviceError
-from workers.measure import cuda
-from workers.measure.card import Card
+from autofit_workers.errors import DeviceError
+from autofit_workers.measure import cuda
+from autofit_workers.measure.card import Card
 
 GIB = 2**30
 

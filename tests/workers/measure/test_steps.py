@@ -10,15 +10,15 @@ import random
 import pytest
 import torch
 
-from workers.errors import InapplicableError, InvalidTrialError, UnsupportedError
-from workers.knobs import Knobs
-from workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
-from workers.measure import after_steps, steps
-from workers.protocol import Peaks, Probe, TrialSpec, WorkloadRef
-from workers.setup import Setup
-from workers.workload.in_backward import make_in_backward
-from workers.workload.step import Part, infer_step, train_step
-from workers.workload.workload import Workload, WorkloadError
+from autofit_workers.errors import InapplicableError, InvalidTrialError, UnsupportedError
+from autofit_workers.knobs import Knobs
+from autofit_workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from autofit_workers.measure import after_steps, steps
+from autofit_workers.protocol import Peaks, Probe, TrialSpec, WorkloadRef
+from autofit_workers.setup import Setup
+from autofit_workers.workload.in_backward import make_in_backward
+from autofit_workers.workload.step import Part, infer_step, train_step
+from autofit_workers.workload.workload import Workload, WorkloadError
 
 CPU = torch.device("cpu")
 FOLLOW_UP = ("evaluation", "checkpoint")

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from workers.knobs import Knobs
-from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from workers.run import run
-from workers.setup import Setup
-from workers.trace import Allocation, Trace
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.setup import Setup
+from autofit_workers.trace import Allocation, Trace
 
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
 DEFAULT_ARCHITECTURE = "sm_80"

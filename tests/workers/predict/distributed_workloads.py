@@ -15,10 +15,10 @@ from torch import Tensor, distributed, nn
 from torch._C._distributed_c10d import _create_work_from_future
 from torch.futures import Future
 
-from workers.predict.probe import NUM_TRACED_STEPS
-from workers.workload.optimizers import make_optimizers
-from workers.workload.step import train_step
-from workers.workload.workload import Workload
+from autofit_workers.predict.probe import NUM_TRACED_STEPS
+from autofit_workers.workload.optimizers import make_optimizers
+from autofit_workers.workload.step import train_step
+from autofit_workers.workload.workload import Workload
 
 WIDTH = 1000
 

@@ -12,6 +12,6 @@ def servers() -> list[psutil.Process]:
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # also of one that is dead and not yet reaped
-            if "workers.predict.plans.plan_server" in child.cmdline():
+            if "autofit_workers.predict.plans.plan_server" in child.cmdline():
                 found.append(child)
     return found

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workers.knobs import Knobs
-from workers.predict.plans.plan import Plan
-from workers.trace import Allocation, Category, Trace
-from workers.work import Convolution, ConvPass
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.plans.plan import Plan
+from autofit_workers.trace import Allocation, Category, Trace
+from autofit_workers.work import Convolution, ConvPass
 
 MIB = 1 << 20
 

@@ -21,15 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from workers.apply import setting
-from workers.apply.parallel.ranks import Ranks
-from workers.knobs import Knobs
-from workers.parallel_kinds import FSDP
-from workers.setup import Parallel
-from workers.workload.libraries.importing import imported
-from workers.workload.optimizers import make_optimizers
-from workers.workload.step import Part, train_step
-from workers.workload.workload import Workload
+from autofit_workers.apply import setting
+from autofit_workers.apply.parallel.ranks import Ranks
+from autofit_workers.knobs import Knobs
+from autofit_workers.parallel_kinds import FSDP
+from autofit_workers.setup import Parallel
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.optimizers import make_optimizers
+from autofit_workers.workload.step import Part, train_step
+from autofit_workers.workload.workload import Workload
 
 VOCABULARY = 512
 TOKENS = 32

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from workers.workload.workload import Workload
+from autofit_workers.workload.workload import Workload
 
 WIDTH = 16
 HIDDEN = 48

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from workers.apply import setting
-from workers.knobs import Knobs
-from workers.knobs.optimizer import TORCH_OPTIMIZERS
-from workers.predict.probe import NUM_TRACED_STEPS
-from workers.predict.versions import release_of
-from workers.workload.in_backward import make_in_backward
-from workers.workload.optimizers import make_optimizers
-from workers.workload.step import Part, train_step
-from workers.workload.workload import Workload, with_overrides
+from autofit_workers.apply import setting
+from autofit_workers.knobs import Knobs
+from autofit_workers.knobs.optimizer import TORCH_OPTIMIZERS
+from autofit_workers.predict.probe import NUM_TRACED_STEPS
+from autofit_workers.predict.versions import release_of
+from autofit_workers.workload.in_backward import make_in_backward
+from autofit_workers.workload.optimizers import make_optimizers
+from autofit_workers.workload.step import Part, train_step
+from autofit_workers.workload.workload import Workload, with_overrides
 
 DEFAULT = Knobs()
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"

@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 
-from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, WorkloadRef
-from workers.run import run
-from workers.trace import Category, Trace
+from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.trace import Category, Trace
 
 _SOURCE = """
 import torch
 from torch import nn
 from torch.nn import functional
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 
 class Net(nn.Module):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
+from autofit_workers.predict.curve.conditions import Conditions, Level
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.predict.curve.step_on_card import StepOnCard
+from autofit_workers.predict.plans.plan import Plan
+from autofit_workers.protocol import Verdict
+from autofit_workers.trace import Trace
 from tests.workers.predict.plan_tables import MIB, MadeUpPlans, of_sizes, step
-from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.predict.curve.step_on_card import StepOnCard
-from workers.predict.plans.plan import Plan
-from workers.protocol import Verdict
-from workers.trace import Trace
 
 BATCH_SIZE = 20
 BARE_BYTES = 60 * MIB  # of that batch, without a workspace

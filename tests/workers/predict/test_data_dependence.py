@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from workers.protocol import Verdict
-from workers.trace import Trace
+from autofit_workers.protocol import Verdict
+from autofit_workers.trace import Trace
 
 KEPT = 12_345  # numbers that a workload keeps on the device
 SOURCE = Path(__file__).parent / "small_workloads.py"

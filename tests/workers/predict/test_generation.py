@@ -15,15 +15,15 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from workers.errors import InapplicableError
-from workers.knobs import Knobs
-from workers.predict.curve.unrolled import unrolled
-from workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, WorkloadRef
-from workers.run import run
-from workers.setup import Setup
-from workers.trace import Trace
-from workers.workload.generation import Generate
-from workers.workload.workload import parse_reference, resolve, with_overrides
+from autofit_workers.errors import InapplicableError
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.unrolled import unrolled
+from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.setup import Setup
+from autofit_workers.trace import Trace
+from autofit_workers.workload.generation import Generate
+from autofit_workers.workload.workload import parse_reference, resolve, with_overrides
 
 pytest.importorskip("transformers")
 
@@ -100,9 +100,10 @@ def traced(reference, knobs) -> Trace:
 def traced_longer(reference, knobs, num_passes: int, folder: Path) -> Trace:
     """With so many passes followed, in a process of its own."""
     code = (
-        "import sys; from pathlib import Path; from workers.predict.recording import generation; "
-        f"generation.NUM_TRACED_PASSES = {num_passes}; from workers.predict.probe import predict; "
-        "from workers.protocol import TrialSpec; outcome = predict(TrialSpec.from_json(sys.argv[1])); "
+        "import sys; from pathlib import Path; from autofit_workers.predict.recording import generation; "
+        f"generation.NUM_TRACED_PASSES = {num_passes}; from autofit_workers.predict.probe import predict; "
+        "from autofit_workers.protocol import TrialSpec; "
+        "outcome = predict(TrialSpec.from_json(sys.argv[1])); "
         "Path(sys.argv[2]).write_text(outcome.trace_json)"
     )
     file = folder / "trace.json"

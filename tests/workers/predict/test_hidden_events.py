@@ -6,9 +6,9 @@ from collections import Counter
 
 import pytest
 
-from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.corrections import CORRECTION_NAMES
-from workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.predict.curve.conditions import Conditions, Level
+from autofit_workers.predict.curve.corrections import CORRECTION_NAMES
+from autofit_workers.predict.curve.peak_curve import PeakCurve
 
 CUBLAS_BYTES = 8_519_680
 NONE: frozenset[str] = frozenset()

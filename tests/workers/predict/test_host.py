@@ -7,11 +7,11 @@ import itertools
 import pytest
 import torch
 
+from autofit_workers.predict.curve.host_blocks import MAPPED_FROM_BYTES, HostBlocks, block_bytes
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.protocol import HOST_ARCHITECTURE, Verdict
+from autofit_workers.trace import Category, Trace
 from tests.workers.predict.test_against_cpu import allocator_events_on_cpu, load, predicted_events
-from workers.predict.curve.host_blocks import MAPPED_FROM_BYTES, HostBlocks, block_bytes
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.protocol import HOST_ARCHITECTURE, Verdict
-from workers.trace import Category, Trace
 
 PAGE_BYTES = 4096
 BATCH_SIZES = (4, 6, 10)

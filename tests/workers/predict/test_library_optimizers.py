@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.errors import MissingLibraryError
-from workers.knobs.optimizer import NAMED
-from workers.trace import COMPILED_STEP, MANAGED_MEMORY
-from workers.workload.optimizers import each_of, make_named
-from workers.workload.step import train_step
-from workers.workload.workload import Workload, WorkloadError, tensors_of
+from autofit_workers.errors import MissingLibraryError
+from autofit_workers.knobs.optimizer import NAMED
+from autofit_workers.trace import COMPILED_STEP, MANAGED_MEMORY
+from autofit_workers.workload.optimizers import each_of, make_named
+from autofit_workers.workload.step import train_step
+from autofit_workers.workload.workload import Workload, WorkloadError, tensors_of
 
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
 OF_LIBRARIES = [name for name, named in NAMED.items() if named.distribution]

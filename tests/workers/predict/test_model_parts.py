@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from workers.predict.listing_parts import parts_of
-from workers.predict.model_parts import PartsFailedError, list_parts
-from workers.workload.workload import parse_reference
+from autofit_workers.predict.listing_parts import parts_of
+from autofit_workers.predict.model_parts import PartsFailedError, list_parts
+from autofit_workers.workload.workload import parse_reference
 
 TINY = {
     "model_type": "qwen2",

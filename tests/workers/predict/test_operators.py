@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workers.predict.versions import release_of
-from workers.work import ConvPass
+from autofit_workers.predict.versions import release_of
+from autofit_workers.work import ConvPass
 
 HIDDEN_BYTES = 4 * 48 * 4
 IS_2_13 = release_of(torch.__version__) == "2.13"

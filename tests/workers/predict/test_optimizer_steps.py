@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.knobs.optimizer import TORCH_OPTIMIZERS
-from workers.workload.optimizers import each_of, make_named
-from workers.workload.step import train_step
-from workers.workload.workload import Workload
+from autofit_workers.knobs.optimizer import TORCH_OPTIMIZERS
+from autofit_workers.workload.optimizers import each_of, make_named
+from autofit_workers.workload.step import train_step
+from autofit_workers.workload.workload import Workload
 
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"
 PARAMETERS_BYTES = [16 * 48 * 4, 48 * 4, 48 * 2 * 4, 2 * 4]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from workers.predict import self_test
-from workers.protocol import Probe, TrialSpec, WorkloadRef
-from workers.run import run
-from workers.trace import Allocation, Category, Trace
+from autofit_workers.predict import self_test
+from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.trace import Allocation, Category, Trace
 
 
 @pytest.fixture(scope="module")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from workers.allocator import Streams, keeps_up, lags, replay
-from workers.predict.recording.stream_order import StreamOrder
-from workers.trace import HostWait
+from autofit_workers.allocator import Streams, keeps_up, lags, replay
+from autofit_workers.predict.recording.stream_order import StreamOrder
+from autofit_workers.trace import HostWait
 
 MIB = 1 << 20
 COMPUTE, GATHER, COPY = 0, 1, 2

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.predict.versions import SUPPORTED_RELEASES, WHEELS, is_supported, release_of
+from autofit_workers.predict.versions import SUPPORTED_RELEASES, WHEELS, is_supported, release_of
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from workers.work import ConvPass, Layout, WorkCall
+from autofit_workers.work import ConvPass, Layout, WorkCall
 
 
 def operators(calls: tuple[WorkCall, ...]) -> Counter[str]:

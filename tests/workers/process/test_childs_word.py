@@ -8,16 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from workers.child import answer
-from workers.documents import MOST_BYTES
-from workers.process.isolate import Child, environment_of
-from workers.process.messages import told
-from workers.protocol import DECIDED, Device, Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from workers.run import _decided
+from autofit_workers.child import answer
+from autofit_workers.documents import MOST_BYTES
+from autofit_workers.process.isolate import Child, environment_of
+from autofit_workers.process.messages import told
+from autofit_workers.protocol import (
+    DECIDED,
+    Device,
+    Evidence,
+    Probe,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
+from autofit_workers.run import _decided
 
 _WORKLOADS = """
 import os, sys, torch
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 
 class Own(BaseException):

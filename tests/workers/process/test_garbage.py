@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.process.garbage import importing
+from autofit_workers.process.garbage import importing
 
 
 @pytest.fixture(autouse=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workers.knobs import Knobs
-from workers.process import child_process
-from workers.process.isolate import Child, environment_of
-from workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.knobs import Knobs
+from autofit_workers.process import child_process
+from autofit_workers.process.isolate import Child, environment_of
+from autofit_workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 
 FAULTY = Path(__file__).parents[2] / "faults" / "faulty.py"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers.process.log import END_BYTES, Log
+from autofit_workers.process.log import END_BYTES, Log
 
 
 @pytest.fixture

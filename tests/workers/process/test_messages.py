@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workers.process.messages import told
+from autofit_workers.process.messages import told
 
 
 def test_a_module_that_is_missing_is_named_with_what_to_do():

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
-from workers.knobs import Knobs
-from workers.process.outcomes import answering
-from workers.protocol import (
+from autofit_workers.knobs import Knobs
+from autofit_workers.process.outcomes import answering
+from autofit_workers.protocol import (
     Device,
     Evidence,
     Probe,
@@ -19,7 +19,7 @@ from workers.protocol import (
     Verdict,
     WorkloadRef,
 )
-from workers.setup import Parallel, Setup
+from autofit_workers.setup import Parallel, Setup
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="vgg16"), batch_size=8, probe=Probe.CPU)
 OUTCOME = TrialOutcome(

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from workers.process.ranks import Place, joined, variables_of
-from workers.process.supervision import Supervision
-from workers.protocol import (
+from autofit_workers.process.ranks import Place, joined, variables_of
+from autofit_workers.process.supervision import Supervision
+from autofit_workers.protocol import (
     Device,
     Evidence,
     Peaks,
@@ -21,7 +21,7 @@ from workers.protocol import (
     Verdict,
     WorkloadRef,
 )
-from workers.setup import Parallel, Setup
+from autofit_workers.setup import Parallel, Setup
 
 SPEC = TrialSpec(
     workload=WorkloadRef(kind="builtin", target="any"),

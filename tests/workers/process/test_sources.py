@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from workers.process.sources import content_digest, is_installed
+from autofit_workers.process.sources import content_digest, is_installed
 
 ROOT = Path(__file__).parents[3]
 
@@ -16,7 +16,7 @@ def used_by(folder: Path, program: str) -> dict[str, str]:
     """What a program reports of itself that watches from its first line on, by the names of the files."""
     (folder / "main.py").write_text(
         f"import sys, json\nsys.path[:0] = [{str(ROOT)!r}, {str(folder)!r}]\n"
-        "from workers.process.sources import used_files, watch\nwatch()\n"
+        "from autofit_workers.process.sources import used_files, watch\nwatch()\n"
         f"{program}\nprint(json.dumps(used_files()))\n"
     )
     done = subprocess.run(

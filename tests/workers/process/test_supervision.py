@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from workers.process import descendants, host_memory, isolate
-from workers.process.supervision import Supervision, TooMuchMemoryError
-from workers.protocol import ALLOCATOR_PEAK, Device, Heartbeat, Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.process import descendants, host_memory, isolate
+from autofit_workers.process.supervision import Supervision, TooMuchMemoryError
+from autofit_workers.protocol import ALLOCATOR_PEAK, Device, Heartbeat, Probe, TrialSpec, Verdict, WorkloadRef
 
 MIB = 2**20
 SPEC = TrialSpec(

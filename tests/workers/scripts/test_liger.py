@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
-from workers.run import run
-from workers.scripts.reference import Script
-from workers.trace import Trace
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.run import run
+from autofit_workers.scripts.reference import Script
+from autofit_workers.trace import Trace
 
 EXAMPLE = Path(__file__).parent / "examples" / "liger.py"
 BATCH, TOKENS, VOCABULARY = 8, 64, 32000

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict
-from workers.run import run
-from workers.scripts.files import KeptFiles
-from workers.scripts.reference import Script
+from autofit_workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.run import run
+from autofit_workers.scripts.files import KeptFiles
+from autofit_workers.scripts.reference import Script
 
 PLAIN = Path(__file__).parent / "examples" / "plain.py"
 BATCH = 256

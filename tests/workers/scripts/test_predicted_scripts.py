@@ -12,10 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from workers.run import run
-from workers.scripts.reference import Script
-from workers.trace import Category, Trace
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.scripts.reference import Script
+from autofit_workers.trace import Category, Trace
 
 pytestmark = pytest.mark.process  # a process for each script
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from workers.scripts.printed import Printed
+from autofit_workers.scripts.printed import Printed
 
 
 def test_remembers_the_last_line_and_leaves_the_streams_as_they_were(

@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from workers.run import run
-from workers.scripts.launcher_commands import launcher_command
-from workers.scripts.reference import Script
-from workers.setup import Parallel, Setup
-from workers.trace import Category, Trace
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.scripts.launcher_commands import launcher_command
+from autofit_workers.scripts.reference import Script
+from autofit_workers.setup import Parallel, Setup
+from autofit_workers.trace import Category, Trace
 
 pytestmark = pytest.mark.process  # each script has a process, with the imports of what it trains by
 

@@ -7,12 +7,12 @@ import sys
 
 import pytest
 
-from workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
-from workers.run import run
-from workers.scripts.reference import Script
-from workers.trace import Trace
-from workers.workload.libraries.importing import without_missing_operators
-from workers.workload.references import UnknownWorkloadError
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.run import run
+from autofit_workers.scripts.reference import Script
+from autofit_workers.trace import Trace
+from autofit_workers.workload.libraries.importing import without_missing_operators
+from autofit_workers.workload.references import UnknownWorkloadError
 
 pytestmark = pytest.mark.process  # a process for each script
 

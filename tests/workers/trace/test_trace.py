@@ -7,8 +7,8 @@ import json
 
 import pytest
 
-from workers.knobs import Knobs
-from workers.trace import (
+from autofit_workers.knobs import Knobs
+from autofit_workers.trace import (
     TRACE_SCHEMA,
     Allocation,
     Call,
@@ -19,7 +19,7 @@ from workers.trace import (
     Scratch,
     Trace,
 )
-from workers.work import Convolution, ConvPass
+from autofit_workers.work import Convolution, ConvPass
 
 CONVOLUTION = Convolution(
     conv_pass=ConvPass.WGRAD,

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-import workers
-from workers.errors import UnknownNameError
-from workers.process.messages import told
-from workers.protocol import WorkloadRef
-from workers.workload.references import (
+import autofit_workers
+from autofit_workers.errors import UnknownNameError
+from autofit_workers.process.messages import told
+from autofit_workers.protocol import WorkloadRef
+from autofit_workers.workload.references import (
     FILE_MODULE_PREFIX,
     SourceChangedError,
     UnknownWorkloadError,
@@ -25,7 +25,7 @@ from workers.workload.references import (
     parse_reference,
 )
 
-REPOSITORY = Path(workers.__file__).parents[1]
+REPOSITORY = Path(autofit_workers.__file__).parents[1]
 
 Write = Callable[[str, str], Path]
 
@@ -48,7 +48,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def run_python(code: str, *, cwd: Path) -> str:
-    """Runs code in a fresh interpreter that finds `workers` but not what lies in its folder."""
+    """Runs code in a fresh interpreter that finds `autofit_workers` but not what lies in its folder."""
     result = subprocess.run(
         [sys.executable, "-P", "-c", textwrap.dedent(code)],
         cwd=cwd,
@@ -124,9 +124,9 @@ def test_parsing_imports_neither_torch_nor_anything_of_the_users(write: Write, t
     loaded = run_python(
         """
         import sys
-        import workers.workload, workers.workload.models
-        workers.workload.workload.parse_reference("nets.models:net")
-        workers.workload.workload.parse_reference("nets/models.py:net")
+        import autofit_workers.workload, autofit_workers.workload.models
+        autofit_workers.workload.workload.parse_reference("nets.models:net")
+        autofit_workers.workload.workload.parse_reference("nets/models.py:net")
         print([name for name in ("torch", "nets", "cloudpickle") if name in sys.modules])
         """,
         cwd=tmp_path,
@@ -284,13 +284,13 @@ def test_folder_with_its_own_torch_and_workers_gets_the_real_ones(write: Write, 
         "train.py",
         """
         import torch
-        from workers.workload import Workload
+        from autofit_workers.workload import Workload
         net = Workload(build_model=lambda: torch.nn.Linear(2, 2), make_batch=None, loss=None)
         """,
     )
     loaded = run_python(
         """
-        from workers.workload import Workload
+        from autofit_workers.workload import Workload
         print(type(Workload.load("train.py:net").build_model()).__name__)
         """,
         cwd=tmp_path,

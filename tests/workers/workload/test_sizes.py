@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from workers.errors import InapplicableError
-from workers.knobs import Knobs
-from workers.setup import Setup
-from workers.trace import SampleSize
-from workers.workload.sizes import sample_size
-from workers.workload.workload import Workload, with_overrides
+from autofit_workers.errors import InapplicableError
+from autofit_workers.knobs import Knobs
+from autofit_workers.setup import Setup
+from autofit_workers.trace import SampleSize
+from autofit_workers.workload.sizes import sample_size
+from autofit_workers.workload.workload import Workload, with_overrides
 
 CPU = torch.device("cpu")
 

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import nn
 
-from workers.errors import InvalidTrialError, NoBatchKindsError
-from workers.knobs import Knobs
-from workers.predict.values.made_up import MadeUpFloat
-from workers.protocol import WorkloadRef
-from workers.setup import ALONE, WORST, Setup
-from workers.workload.workload import (
+from autofit_workers.errors import InvalidTrialError, NoBatchKindsError
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.values.made_up import MadeUpFloat
+from autofit_workers.protocol import WorkloadRef
+from autofit_workers.setup import ALONE, WORST, Setup
+from autofit_workers.workload.workload import (
     CloudpickleMissingError,
     InvalidBatchError,
     InvalidLossError,
@@ -42,7 +42,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 
 def make_batch(batch_size, device):
@@ -144,7 +144,8 @@ def test_unknown_mode_and_optimizer_are_refused_with_the_known_ones() -> None:
 def test_invalid_workload_in_a_file_is_told_in_its_own_words(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(
-        "from workers.workload import Workload\nWorkload(build_model=1, make_batch=1, loss=1, mode='eval')"
+        "from autofit_workers.workload import Workload\n"
+        "Workload(build_model=1, make_batch=1, loss=1, mode='eval')"
     )
     with pytest.raises(WorkloadError, match=r"one of train, infer, generate; got 'eval'$"):
         Workload.load(f"{path}:workload")

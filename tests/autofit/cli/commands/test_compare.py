@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from workers.measure.comparison import ComparisonFailedError, compare_outputs
-from workers.workload.references import parse_reference
+from autofit_workers.measure.comparison import ComparisonFailedError, compare_outputs
+from autofit_workers.workload.references import parse_reference
 
 _MODELS = """
 import torch
 from torch import nn
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 
 def workload(build, features=6, loss=lambda model, batch: model(batch).sum()):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from workers import conv
+from autofit_workers import conv
 
 _MODELS = """
 import torch
 from torch import nn
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 
 def workload(*layers, loss=lambda model, batch: model(batch).square().mean()):

@@ -11,9 +11,9 @@ from autofit.explain.timing import StepSeconds
 from autofit.predict.predictor import Predictor
 from autofit.questions.levers import levers
 from autofit.questions.what_if import LeverResult, WhatIf
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.plans.formula_plans import FormulaPlans
 from tests.autofit.timed import UNMEASURED_TIMES, timed_trace
-from workers.knobs import Knobs
-from workers.predict.plans.formula_plans import FormulaPlans
 
 TINY = f"{Path(__file__).parents[2] / 'tiny_workloads.py'}:small"
 ESTIMATE = ("estimate", "--model", "davenet", "--batch-size", "94")

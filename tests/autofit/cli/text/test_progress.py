@@ -10,8 +10,17 @@ from rich.console import Console
 
 from autofit.cli.text.progress import ProgressLine
 from autofit.events import Noted, Progress, TrialFinished, TrialStarted, TuneStarted
-from workers.knobs import Knobs
-from workers.protocol import Device, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import (
+    Device,
+    Evidence,
+    Peaks,
+    Probe,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="davenet"), batch_size=61, probe=Probe.CPU)
 OUTCOME = TrialOutcome(

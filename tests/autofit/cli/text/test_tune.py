@@ -22,9 +22,9 @@ from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
-from workers.knobs import Knobs
-from workers.protocol import Device, Evidence, Peaks, Verdict
-from workers.setup import Setup
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import Device, Evidence, Peaks, Verdict
+from autofit_workers.setup import Setup
 
 GIB = 1024**3
 MIB = 1024**2

@@ -12,8 +12,8 @@ import torch.cuda._memory_viz as memory_viz
 
 from autofit.explain.exports.snapshot import FIRST_ADDRESS, encode_snapshot, snapshot
 from autofit.explain.profile import peak_position
+from autofit_workers.trace import Category
 from tests.autofit.explain.profiles import allocation, profile_of
-from workers.trace import Category
 
 MIB = 1 << 20
 STACK = ("train.py:9:<module>", "model.py:3:forward")

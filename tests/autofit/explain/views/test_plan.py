@@ -17,11 +17,11 @@ from autofit.explain.views.plan import plan
 from autofit.explain.views.step_graph import StepGraph, step_graph
 from autofit.hardware.card import Card
 from autofit.predict.predictor import local_predictor
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import WorkloadRef
+from autofit_workers.trace import Category
 from tests.autofit.explain.profiles import allocation, profile_of
 from tests.autofit.explain.programs import Program, programs
-from workers.knobs import Knobs
-from workers.protocol import WorkloadRef
-from workers.trace import Category
 
 untimed = run_settings(deadline=None)
 
@@ -41,7 +41,7 @@ def kernels(profile: Profile) -> tuple[int, int]:
 _TOY = """
 import torch
 from torch import nn
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 
 def program(model, batch):

@@ -8,9 +8,9 @@ import pytest
 
 from autofit.errors import UsageError
 from autofit.explain.views.timeline import course_of, timeline
+from autofit_workers.knobs import Knobs
+from autofit_workers.trace import Category
 from tests.autofit.explain.profiles import allocation, profile_of
-from workers.knobs import Knobs
-from workers.trace import Category
 
 MIB = 1 << 20
 PROFILE = profile_of(

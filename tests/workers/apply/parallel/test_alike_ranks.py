@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from workers.apply.parallel.alike_ranks import alike_ranks
-from workers.setup import Parallel
-from workers.trace import AlikeRanks
+from autofit_workers.apply.parallel.alike_ranks import alike_ranks
+from autofit_workers.setup import Parallel
+from autofit_workers.trace import AlikeRanks
 
 
 def kinds_of(parallel: str, *rows: int) -> tuple[AlikeRanks, ...]:
@@ -15,7 +15,7 @@ def kinds_of(parallel: str, *rows: int) -> tuple[AlikeRanks, ...]:
     from torch import distributed
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
-    from workers.apply.parallel.ranks import Ranks
+    from autofit_workers.apply.parallel.ranks import Ranks
 
     parsed = Parallel.parse(parallel)
     distributed.init_process_group("fake", rank=0, world_size=parsed.num_ranks, store=FakeStore())

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from workers import conv
-from workers.conv import Rewrite
-from workers.conv.lowerings.intercept import rewriting
+from autofit_workers import conv
+from autofit_workers.conv import Rewrite
+from autofit_workers.conv.lowerings.intercept import rewriting
 
 CONVOLUTIONS = {1: torch.conv1d, 2: torch.conv2d, 3: torch.conv3d}
 REWRITES = ("im2col", "im2col-chunked:1", "im2col-chunked:7", "im2col-chunked:4096", "fft", "chunked:2")

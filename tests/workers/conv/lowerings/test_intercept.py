@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workers import conv
-from workers.conv.lowerings.intercept import rewriting, rewriting_layers
-from workers.errors import InapplicableError
+from autofit_workers import conv
+from autofit_workers.conv.lowerings.intercept import rewriting, rewriting_layers
+from autofit_workers.errors import InapplicableError
 
 
 class Net(nn.Module):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from workers.architecture import Architecture
-from workers.predict.curve.amd_scratch import scratch_span
-from workers.predict.curve.conditions import Conditions, demands
-from workers.predict.curve.scratch import Platform, scratch_bytes
-from workers.predict.plans.miopen import MiopenPlans
-from workers.predict.spans import NO_WORKSPACE, Workspace, between, certain
-from workers.trace import Scratch
+from autofit_workers.architecture import Architecture
+from autofit_workers.predict.curve.amd_scratch import scratch_span
+from autofit_workers.predict.curve.conditions import Conditions, demands
+from autofit_workers.predict.curve.scratch import Platform, scratch_bytes
+from autofit_workers.predict.plans.miopen import MiopenPlans
+from autofit_workers.predict.spans import NO_WORKSPACE, Workspace, between, certain
+from autofit_workers.trace import Scratch
 
 MIB = 1024**2
 RELEASE = (2, 13)

@@ -6,12 +6,12 @@ import functools
 
 import pytest
 
+from autofit_workers.predict.curve.call_lines import call_lines
+from autofit_workers.predict.curve.polynomials import NotPolynomialError, line_through
+from autofit_workers.predict.spans import between
+from autofit_workers.trace import Allocation, Category, Scratch
+from autofit_workers.work import Convolution
 from tests.workers.predict.plan_tables import CONVOLUTION, of_samples, variant
-from workers.predict.curve.call_lines import call_lines
-from workers.predict.curve.polynomials import NotPolynomialError, line_through
-from workers.predict.spans import between
-from workers.trace import Allocation, Category, Scratch
-from workers.work import Convolution
 
 SIZES = (4, 6, 9)
 FIT = functools.partial(line_through, SIZES)

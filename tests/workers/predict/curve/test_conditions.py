@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from autofit_workers.architecture import Architecture
+from autofit_workers.predict.curve.conditions import Conditions, Level, demands
+from autofit_workers.predict.curve.scratch import Platform, scratch_bytes
+from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.predict.plans.plan import Plan
+from autofit_workers.predict.plans.workspace import native_workspace
+from autofit_workers.predict.spans import NO_WORKSPACE, between, certain
+from autofit_workers.trace import Scratch
 from tests.workers.predict.plan_tables import CONVOLUTION, DEPTHWISE, GROUPED, MadeUpPlans, of_sizes, variant
-from workers.architecture import Architecture
-from workers.predict.curve.conditions import Conditions, Level, demands
-from workers.predict.curve.scratch import Platform, scratch_bytes
-from workers.predict.plans.formula_plans import FormulaPlans
-from workers.predict.plans.plan import Plan
-from workers.predict.plans.workspace import native_workspace
-from workers.predict.spans import NO_WORKSPACE, between, certain
-from workers.trace import Scratch
 
 RELEASE = (2, 13)
 SPAN = between(10, 20, 30)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from workers.architecture import Architecture
-from workers.predict.curve.flash_scratch import CAPPED, CAUSAL, FULL
-from workers.predict.curve.scratch import Platform, scratch_bytes
-from workers.trace import Scratch
+from autofit_workers.architecture import Architecture
+from autofit_workers.predict.curve.flash_scratch import CAPPED, CAUSAL, FULL
+from autofit_workers.predict.curve.scratch import Platform, scratch_bytes
+from autofit_workers.trace import Scratch
 
 
 def taken(formula: str, *dimensions: int, card: str = "sm_80") -> int:

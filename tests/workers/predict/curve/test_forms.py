@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.predict.curve.forms import Forms, polynomial_through
-from workers.predict.curve.polynomials import NotPolynomialError, value_at
+from autofit_workers.predict.curve.forms import Forms, polynomial_through
+from autofit_workers.predict.curve.polynomials import NotPolynomialError, value_at
 
 coefficients = st.lists(st.integers(-20, 20), min_size=1, max_size=4)
 places = st.lists(st.integers(0, 30), min_size=4, max_size=4, unique=True)

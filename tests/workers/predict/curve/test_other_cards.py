@@ -6,6 +6,15 @@ import dataclasses
 
 import pytest
 
+from autofit_workers.predict.curve.conditions import Conditions, demands
+from autofit_workers.predict.curve.other_cards import OtherCards
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.predict.plans.plan import Plan
+from autofit_workers.predict.plans.table_plans import TablePlans
+from autofit_workers.predict.plans.workspace import native_workspace
+from autofit_workers.predict.spans import Workspace, between
+from autofit_workers.trace import Scratch
 from tests.workers.predict.plan_tables import (
     CONVOLUTION,
     MIB,
@@ -15,15 +24,6 @@ from tests.workers.predict.plan_tables import (
     step,
     variant,
 )
-from workers.predict.curve.conditions import Conditions, demands
-from workers.predict.curve.other_cards import OtherCards
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.predict.plans.formula_plans import FormulaPlans
-from workers.predict.plans.plan import Plan
-from workers.predict.plans.table_plans import TablePlans
-from workers.predict.plans.workspace import native_workspace
-from workers.predict.spans import Workspace, between
-from workers.trace import Scratch
 
 RELEASE = (2, 13)
 SPAN = between(10, 20, 30)

@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 
-from workers.allocator import AllocatorSettings
-from workers.allocator import replay as allocator_replay
-from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.peak_curve import PeakCurve, SingleSampleCurve, TracedCurve
-from workers.predict.curve.peak_estimate import PeakEstimate
-from workers.predict.curve.step_lines import BatchDependentEventsError
-from workers.protocol import Verdict
-from workers.trace import Category
-from workers.workload.models import BUILTINS
+from autofit_workers.allocator import AllocatorSettings
+from autofit_workers.allocator import replay as allocator_replay
+from autofit_workers.predict.curve.conditions import Conditions, Level
+from autofit_workers.predict.curve.peak_curve import PeakCurve, SingleSampleCurve, TracedCurve
+from autofit_workers.predict.curve.peak_estimate import PeakEstimate
+from autofit_workers.predict.curve.step_lines import BatchDependentEventsError
+from autofit_workers.protocol import Verdict
+from autofit_workers.trace import Category
+from autofit_workers.workload.models import BUILTINS
 
 TRACED = (4, 6, 9)
 ASKED = (2, 3, 8, 16, 33)

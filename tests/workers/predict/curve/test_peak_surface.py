@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.predict.curve.peak_surface import PeakSurface
-from workers.predict.curve.step_lines import BatchDependentEventsError
+from autofit_workers.predict.curve.conditions import Conditions, Level
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.predict.curve.peak_surface import PeakSurface
+from autofit_workers.predict.curve.step_lines import BatchDependentEventsError
 
 # By workload: how far sizes lie apart, the degree, and where the surface is traced.
 SURFACES = {

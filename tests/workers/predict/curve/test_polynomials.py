@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from workers.predict.curve.polynomials import (
+from autofit_workers.predict.curve.polynomials import (
     NotPolynomialError,
     line_through,
     lines_through,

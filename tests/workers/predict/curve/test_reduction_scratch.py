@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from workers.architecture import Architecture
-from workers.predict.curve.reduction_scratch import Processors, reduction_bytes
-from workers.predict.curve.scratch import Platform, scratch_bytes
-from workers.trace import Scratch
+from autofit_workers.architecture import Architecture
+from autofit_workers.predict.curve.reduction_scratch import Processors, reduction_bytes
+from autofit_workers.predict.curve.scratch import Platform, scratch_bytes
+from autofit_workers.trace import Scratch
 
 A100, H100 = (Processors(num=num, threads=2048) for num in (108, 132))
 AMPERE = Architecture.of("sm_86")

@@ -10,22 +10,22 @@ from typing import Any
 import pytest
 import torch
 
-from tests.workers.predict.plan_tables import variant
-from workers.knobs import Knobs
-from workers.predict.curve.conditions import Conditions
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.predict.curve.refusals import (
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.conditions import Conditions
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.predict.curve.refusals import (
     MOST_SAMPLES,
     OPERATORS,
     too_many_elements,
     why_not_convolved,
     why_not_taken,
 )
-from workers.predict.plans.workspace import MOST_ELEMENTS, goes_to_cudnn
-from workers.predict.recording.counted import COUNTED, counted_shape
-from workers.protocol import Verdict
-from workers.trace import Allocation, Category, Trace
-from workers.work import Convolution
+from autofit_workers.predict.plans.workspace import MOST_ELEMENTS, goes_to_cudnn
+from autofit_workers.predict.recording.counted import COUNTED, counted_shape
+from autofit_workers.protocol import Verdict
+from autofit_workers.trace import Allocation, Category, Trace
+from autofit_workers.work import Convolution
+from tests.workers.predict.plan_tables import variant
 
 # blocks.1.0.conv_dw of efficientnet_b3 at 320 pixels, one sample.
 LAYER = variant(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from workers.architecture import Architecture
-from workers.predict.curve.corrections import CORRECTION_NAMES, CORRECTIONS
-from workers.predict.curve.scratch import Platform, scratch_bytes
-from workers.predict.versions import parse_release
-from workers.trace import Scratch
+from autofit_workers.architecture import Architecture
+from autofit_workers.predict.curve.corrections import CORRECTION_NAMES, CORRECTIONS
+from autofit_workers.predict.curve.scratch import Platform, scratch_bytes
+from autofit_workers.predict.versions import parse_release
+from autofit_workers.trace import Scratch
 
 MIB = 1024**2
 

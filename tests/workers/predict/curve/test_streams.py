@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from workers.allocator import ONE_STREAM, Streams
-from workers.knobs import Knobs
-from workers.predict.curve.conditions import Conditions, Level
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.predict.curve.step_lines import BatchDependentEventsError
-from workers.predict.curve.unrolled import unrolled, unrolled_streams
-from workers.protocol import Verdict
-from workers.trace import Allocation, Category, HostWait, Repetition, Trace
+from autofit_workers.allocator import ONE_STREAM, Streams
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.conditions import Conditions, Level
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.predict.curve.step_lines import BatchDependentEventsError
+from autofit_workers.predict.curve.unrolled import unrolled, unrolled_streams
+from autofit_workers.protocol import Verdict
+from autofit_workers.trace import Allocation, Category, HostWait, Repetition, Trace
 
 MIB = 1 << 20
 GATHERED_BYTES = 20 * MIB

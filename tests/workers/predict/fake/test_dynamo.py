@@ -8,7 +8,7 @@ import sys
 # In a process of its own: where the real package is there already, it stays.
 _CODE = """
 import sys
-from workers.predict.fake import dynamo
+from autofit_workers.predict.fake import dynamo
 dynamo.install()
 import torch
 
@@ -28,7 +28,7 @@ _DECORATORS = (
 )
 _UTILS = """
 import sys
-from workers.predict.fake import dynamo
+from autofit_workers.predict.fake import dynamo
 dynamo.install()
 from torch._dynamo.utils import is_compile_supported
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from workers.protocol import Probe, TrialSpec, Verdict
-from workers.run import run
-from workers.scripts.reference import Script
-from workers.trace import Trace
-from workers.workload.references import parse_reference
+from autofit_workers.protocol import Probe, TrialSpec, Verdict
+from autofit_workers.run import run
+from autofit_workers.scripts.reference import Script
+from autofit_workers.trace import Trace
+from autofit_workers.workload.references import parse_reference
 
 BATCH, HEADS, KEY_HEADS, LENGTH, WIDTH = 2, 4, 2, 256, 16
 ROWS_BYTES = BATCH * HEADS * LENGTH * 4  # float32 numbers, one for each row of scores
@@ -89,7 +89,7 @@ _WORKLOAD = f"""
 import torch
 from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 IMPORT
 

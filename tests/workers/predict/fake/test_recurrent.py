@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from workers.predict.fake.recurrent_sizes import RecurrentNetwork, reserve, workspace
-from workers.workload.workload import Workload
+from autofit_workers.predict.fake.recurrent_sizes import RecurrentNetwork, reserve, workspace
+from autofit_workers.workload.workload import Workload
 
 SMALL_WORKLOADS = Path(__file__).parents[1] / "small_workloads.py"
 LSTM = RecurrentNetwork(num_gates=4, input_size=8, hidden_size=6)

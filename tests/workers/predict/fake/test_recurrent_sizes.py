@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from workers.predict.fake.recurrent_sizes import RecurrentNetwork, reserve, workspace
+from autofit_workers.predict.fake.recurrent_sizes import RecurrentNetwork, reserve, workspace
 
 # pytorch/pytorch#2895: 4 layers of 320 units on 123 features; 250 steps of 100 sequences.
 LSTM, GRU = (RecurrentNetwork(num_gates=g, input_size=123, hidden_size=320, num_layers=4) for g in (4, 3))

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from workers.predict.fake.devices import GPU
-from workers.predict.fake.shapes import FakeTensors, ShapeCache
+from autofit_workers.predict.fake.devices import GPU
+from autofit_workers.predict.fake.shapes import FakeTensors, ShapeCache
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")

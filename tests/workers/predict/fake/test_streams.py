@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from autofit_workers.run import run
+from autofit_workers.trace import Trace
 from tests.workers.predict.conftest import predict_spec
-from workers.run import run
-from workers.trace import Trace
 
 
 @pytest.fixture(scope="module")

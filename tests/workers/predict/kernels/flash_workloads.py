@@ -10,10 +10,10 @@ import functools
 import torch
 from torch import Tensor, nn
 
-from workers.predict.kernels.stand_ins import flash_attn2, flash_attn3
-from workers.predict.kernels.stand_ins.flash_attn2_padding import pad_input, unpad_input
-from workers.predict.kernels.stand_ins.flash_attn2_rotary import apply_rotary_emb
-from workers.workload.workload import Workload
+from autofit_workers.predict.kernels.stand_ins import flash_attn2, flash_attn3
+from autofit_workers.predict.kernels.stand_ins.flash_attn2_padding import pad_input, unpad_input
+from autofit_workers.predict.kernels.stand_ins.flash_attn2_rotary import apply_rotary_emb
+from autofit_workers.workload.workload import Workload
 
 ROWS, HEADS, KEY_HEADS, SIZE = 200, 8, 4, 36
 KEPT = 150  # tokens of a padded sequence

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from workers.predict.kernels.following import kernel_of, scratch_of
+from autofit_workers.predict.kernels.following import kernel_of, scratch_of
 
 ROWS, WIDTH, OUT = 2048, 256, 512
 

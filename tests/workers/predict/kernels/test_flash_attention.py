@@ -9,12 +9,12 @@ from typing import NamedTuple
 
 import pytest
 
-from workers.knobs import Knobs
-from workers.predict.curve.conditions import Conditions
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
-from workers.run import run
-from workers.trace import Trace
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.conditions import Conditions
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.trace import Trace
 
 FILE = Path(__file__).parent / "flash_workloads.py"
 BATCH, ROWS, HEADS, KEY_HEADS, SIZE, KEPT = 2, 200, 8, 4, 40, 150  # heads of 36 numbers, padded

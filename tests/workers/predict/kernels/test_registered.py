@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
-from workers.predict.curve.conditions import Conditions
-from workers.predict.curve.corrections import CORRECTION_NAMES
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
-from workers.run import run
-from workers.trace import Trace
+from autofit_workers.predict.curve.conditions import Conditions
+from autofit_workers.predict.curve.corrections import CORRECTION_NAMES
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.trace import Trace
 
 FILE = Path(__file__).parent / "registered.py"
 ROWS_BYTES = 4 * 16 * 4  # a batch of four

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from workers.errors import UnsupportedError
-from workers.predict.kernels.stand_ins.finder import StandIn, StandInFinder
+from autofit_workers.errors import UnsupportedError
+from autofit_workers.predict.kernels.stand_ins.finder import StandIn, StandInFinder
 
 STAND_IN = StandIn(
     package="not_installed",
     distribution="not-installed",
     version="1.2.3",
     modules={
-        "not_installed": "workers.predict.kernels.stand_ins.flash_attn2",
-        "not_installed.padding": "workers.predict.kernels.stand_ins.flash_attn2_padding",
+        "not_installed": "autofit_workers.predict.kernels.stand_ins.flash_attn2",
+        "not_installed.padding": "autofit_workers.predict.kernels.stand_ins.flash_attn2_padding",
     },
 )
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from workers.predict.kernels.stand_ins import selective_scan
-from workers.protocol import Probe, TrialSpec, WorkloadRef
-from workers.run import run
-from workers.trace import Trace
+from autofit_workers.predict.kernels.stand_ins import selective_scan
+from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.trace import Trace
 
 FILE = Path(__file__).parent / "triton_workloads.py"
 NUM_FEATURES = 16
@@ -97,7 +97,7 @@ def test_the_compiled_module_of_mamba_makes_what_its_source_does() -> None:
 
 _COMPILER = """
 import sys
-from workers.predict.kernels import triton as kernels
+from autofit_workers.predict.kernels import triton as kernels
 kernels.install()
 import triton
 import triton.language

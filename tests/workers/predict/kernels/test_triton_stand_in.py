@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from workers.predict.kernels.stand_ins import triton_language as tl
-from workers.predict.kernels.stand_ins import triton_runtime as triton
+from autofit_workers.predict.kernels.stand_ins import triton_language as tl
+from autofit_workers.predict.kernels.stand_ins import triton_runtime as triton
 
 
 @triton.jit

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from workers.predict.kernels.flash_attn2 import KERNELS as OF_FLASH_2
-from workers.predict.kernels.flash_attn3 import KERNELS as OF_FLASH_3
-from workers.predict.kernels.xformers import KERNELS
-from workers.trace import Scratch
+from autofit_workers.predict.kernels.flash_attn2 import KERNELS as OF_FLASH_2
+from autofit_workers.predict.kernels.flash_attn3 import KERNELS as OF_FLASH_3
+from autofit_workers.predict.kernels.xformers import KERNELS
+from autofit_workers.trace import Scratch
 
 HALF = torch.bfloat16
 Q, K = torch.empty(2, 200, 8, 64, dtype=HALF), torch.empty(2, 200, 4, 64, dtype=HALF)

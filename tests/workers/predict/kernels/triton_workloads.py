@@ -13,7 +13,7 @@ from torch.library import triton_op, wrap_triton
 from torch.utils._triton import has_triton, has_triton_package
 from triton.language.extra.libdevice import rsqrt
 
-from workers.workload.workload import Workload
+from autofit_workers.workload.workload import Workload
 
 NUM_FEATURES = 16
 _DTYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}

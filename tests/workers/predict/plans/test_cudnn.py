@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
+from autofit_workers.predict.plans.cudnn import Cudnn, CudnnError, dotted, find_library, strides_of
+from autofit_workers.predict.plans.cudnn_plans import CudnnPlans
+from autofit_workers.predict.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
+from autofit_workers.predict.plans.plan import Plan
+from autofit_workers.predict.plans.workspace import at_once
+from autofit_workers.work import Convolution, ConvPass
 from tests.workers.predict.plan_tables import CONVOLUTION, DEPTHWISE, GROUPED, MAPS_BYTES, POINTWISE, variant
-from workers.predict.plans.cudnn import Cudnn, CudnnError, dotted, find_library, strides_of
-from workers.predict.plans.cudnn_plans import CudnnPlans
-from workers.predict.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
-from workers.predict.plans.plan import Plan
-from workers.predict.plans.workspace import at_once
-from workers.work import Convolution, ConvPass
 
 needs_libcudnn = pytest.mark.skipif(
     not CudnnPlans.is_available(), reason="needs libcudnn: pip install -c constraints.txt '.[cudnn]'"
@@ -81,7 +81,7 @@ def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Pat
 def load_error() -> str:
     """What loading libcudnn in a process of its own is refused with."""
     code = """if True:
-        from workers.predict.plans.cudnn import Cudnn, CudnnError
+        from autofit_workers.predict.plans.cudnn import Cudnn, CudnnError
         try:
             Cudnn.load()
         except CudnnError as error:

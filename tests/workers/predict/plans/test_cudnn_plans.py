@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+from autofit_workers.predict.plans import cudnn_plans
+from autofit_workers.predict.plans.cudnn import CudnnError
+from autofit_workers.predict.plans.cudnn_plans import CudnnPlans
+from autofit_workers.predict.plans.device_properties import DeviceProperties
+from autofit_workers.process.child_process import ChildProcess
+from autofit_workers.process.isolate import NO_GPU
 from tests.workers.predict.plan_servers import servers
 from tests.workers.predict.plan_tables import CONVOLUTION, GROUPED, variant
-from workers.predict.plans import cudnn_plans
-from workers.predict.plans.cudnn import CudnnError
-from workers.predict.plans.cudnn_plans import CudnnPlans
-from workers.predict.plans.device_properties import DeviceProperties
-from workers.process.child_process import ChildProcess
-from workers.process.isolate import NO_GPU
 
 needs_libcudnn = pytest.mark.skipif(
     not CudnnPlans.is_available(), reason="needs libcudnn: pip install -c constraints.txt '.[cudnn]'"
@@ -65,7 +65,7 @@ def test_nothing_is_written_when_there_is_no_answer(without_libcudnn, tmp_path):
 
 
 def test_the_process_answers_each_request_until_an_empty_line(without_libcudnn):
-    server = ChildProcess("workers.predict.plans.plan_server", NO_GPU)
+    server = ChildProcess("autofit_workers.predict.plans.plan_server", NO_GPU)
     request = json.dumps({"device": CARD.to_json(), "calls": [dataclasses.asdict(CONVOLUTION)]})
     for _ in range(2):
         assert "libcudnn is not installed" in json.loads(server.ask(request, deadline=float("inf")))["error"]
@@ -215,7 +215,7 @@ def test_a_process_that_died_of_an_error_leaves_its_last_words(no_server):
 def test_nothing_is_left_behind_by_a_process_that_ends(no_server):
     code = """if True:
         import os
-        from workers.predict.plans import cudnn_plans
+        from autofit_workers.predict.plans import cudnn_plans
         cudnn_plans._server.start()
         print(cudnn_plans._server._process._popen.pid)
         if os.environ["ENDS"] == "killed":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.predict.plans import driver_stub
+from autofit_workers.predict.plans import driver_stub
 
 MACHINES = driver_stub._MACHINES
 _ERROR_NO_DEVICE = 100  # of the driver's `CUresult`
@@ -60,7 +60,7 @@ def test_once_loaded_it_is_found_by_name_and_its_file_is_gone(tmp_path):
     code = """if True:
         import ctypes, sys, tempfile
         from pathlib import Path
-        from workers.predict.plans import driver_stub
+        from autofit_workers.predict.plans import driver_stub
         tempfile.tempdir = sys.argv[1]
         driver_stub.load()
         driver_stub.load()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.predict.plans.plan import Plan
+from autofit_workers.work import Convolution, ConvPass
 from tests.workers.predict.plan_tables import (
     CONVOLUTION,
     DEPTHWISE,
@@ -13,9 +16,6 @@ from tests.workers.predict.plan_tables import (
     of_samples,
     variant,
 )
-from workers.predict.plans.formula_plans import FormulaPlans
-from workers.predict.plans.plan import Plan
-from workers.work import Convolution, ConvPass
 
 # F(4×4, 3×3) cuts 14×14 tiles of 36 transformed elements from either side, and transforms the filters.
 WINOGRAD_BYTES = 4 * 36 * (64 * 64 * 14 * 14 + 64 * 64 * 14 * 14 + 64 * 64)

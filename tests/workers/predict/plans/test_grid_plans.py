@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from autofit_workers.predict.plans.grid_plans import GridPlans, neighbours
+from autofit_workers.predict.plans.plan import Plan
 from tests.workers.predict.plan_tables import CONVOLUTION, MadeUpPlans, of_samples, variant
-from workers.predict.plans.grid_plans import GridPlans, neighbours
-from workers.predict.plans.plan import Plan
 
 untimed = settings(deadline=None)  # a busy machine is no failure
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from autofit_workers.predict.curve.conditions import Conditions, demands, leaves_some_to_backend
+from autofit_workers.predict.plans.miopen import MiopenPlans
+from autofit_workers.predict.plans.offline_plans import offline_source
+from autofit_workers.predict.plans.workspace import native_workspace
 from tests.workers.predict.plan_tables import CONVOLUTION
-from workers.predict.curve.conditions import Conditions, demands, leaves_some_to_backend
-from workers.predict.plans.miopen import MiopenPlans
-from workers.predict.plans.offline_plans import offline_source
-from workers.predict.plans.workspace import native_workspace
 
 RELEASE = (2, 13)
 

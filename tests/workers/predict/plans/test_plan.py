@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from autofit_workers.predict.plans.cudnn_plans import CudnnPlans
+from autofit_workers.predict.plans.device_properties import DeviceProperties
+from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.predict.plans.grid_plans import GridPlans
+from autofit_workers.predict.plans.plan import PlanSource
+from autofit_workers.work import ConvPass
 from tests.workers.predict.plan_tables import CONVOLUTION, DEPTHWISE, GROUPED, POINTWISE, of_samples, variant
-from workers.predict.plans.cudnn_plans import CudnnPlans
-from workers.predict.plans.device_properties import DeviceProperties
-from workers.predict.plans.formula_plans import FormulaPlans
-from workers.predict.plans.grid_plans import GridPlans
-from workers.predict.plans.plan import PlanSource
-from workers.work import ConvPass
 
 CARD = DeviceProperties(
     name="a card",

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from workers.conv import ConvPolicy, cudnn, cudnn_benchmark, cudnn_deterministic
-from workers.predict.plans.grid_plans import GridPlans
-from workers.predict.plans.plan import Plan
-from workers.predict.plans.plan_table import PlanTable, encoded, file_name, held_tables, load_table
-from workers.predict.plans.table_plans import TablePlans, plans_in
-from workers.predict.plans.workspace import workspace
-from workers.work import Convolution, ConvPass
+from autofit_workers.conv import ConvPolicy, cudnn, cudnn_benchmark, cudnn_deterministic
+from autofit_workers.predict.plans.grid_plans import GridPlans
+from autofit_workers.predict.plans.plan import Plan
+from autofit_workers.predict.plans.plan_table import PlanTable, encoded, file_name, held_tables, load_table
+from autofit_workers.predict.plans.table_plans import TablePlans, plans_in
+from autofit_workers.predict.plans.workspace import workspace
+from autofit_workers.work import Convolution, ConvPass
 
 TENSOR = {"uses_tensor_cores": True}
 
@@ -213,7 +213,7 @@ def test_every_table_that_is_shipped_plans_every_type_and_pass():
 
 
 def test_the_tables_are_small():
-    data = importlib.resources.files("workers.predict").joinpath("data")
+    data = importlib.resources.files("autofit_workers.predict").joinpath("data")
     assert sum(len(entry.read_bytes()) for entry in data.iterdir()) <= 3_000_000
 
 
@@ -241,7 +241,7 @@ def test_outputs_are_copied_where_filters_fill_no_whole_vectors(
 
 
 def test_every_table_that_is_shipped_holds_uneven_convolutions_of_either_filter_in_its_types():
-    folder = importlib.resources.files("workers.predict").joinpath("data")
+    folder = importlib.resources.files("autofit_workers.predict").joinpath("data")
     for capability, version in held_tables():
         content = json.loads(gzip.decompress(folder.joinpath(file_name(capability, version)).read_bytes()))
         geometries = list(zip(*content["geometries"], strict=True))

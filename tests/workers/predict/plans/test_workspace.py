@@ -6,12 +6,18 @@ import dataclasses
 
 import pytest
 
+from autofit_workers.conv import cudnn, cudnn_benchmark, cudnn_capped, cudnn_deterministic
+from autofit_workers.predict.plans.plan import Plan
+from autofit_workers.predict.plans.workspace import (
+    at_once,
+    goes_to_cudnn,
+    is_depthwise,
+    native_workspace,
+    workspace,
+)
+from autofit_workers.predict.spans import NO_WORKSPACE, Workspace, between, certain
+from autofit_workers.work import ConvPass
 from tests.workers.predict.plan_tables import CONVOLUTION, DEPTHWISE, GROUPED, POINTWISE, variant
-from workers.conv import cudnn, cudnn_benchmark, cudnn_capped, cudnn_deterministic
-from workers.predict.plans.plan import Plan
-from workers.predict.plans.workspace import at_once, goes_to_cudnn, is_depthwise, native_workspace, workspace
-from workers.predict.spans import NO_WORKSPACE, Workspace, between, certain
-from workers.work import ConvPass
 
 MIB = 2**20
 CUDNN, DETERMINISTIC, BENCHMARK = cudnn.POLICY, cudnn_deterministic.POLICY, cudnn_benchmark.POLICY

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from workers.predict.recording.bindings import Bindings
+from autofit_workers.predict.recording.bindings import Bindings
 
 BINDINGS = Bindings()
 FOUND: list[str] = []

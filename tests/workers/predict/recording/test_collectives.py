@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import workers
+import autofit_workers
+from autofit_workers.predict.recording.call_order import CallOrder
+from autofit_workers.protocol import WorkloadRef
+from autofit_workers.setup import Parallel, Setup
+from autofit_workers.trace import Trace
+from autofit_workers.work import Group
 from tests.workers.predict.conftest import predict_spec
-from workers.predict.recording.call_order import CallOrder
-from workers.protocol import WorkloadRef
-from workers.setup import Parallel, Setup
-from workers.trace import Trace
-from workers.work import Group
 
 SHARDED = Path(__file__).parents[1] / "sharded_workloads.py"
 
@@ -21,7 +21,7 @@ SHARDED = Path(__file__).parents[1] / "sharded_workloads.py"
 def trace_of(parallel: str, workload: WorkloadRef | None = None) -> Trace:
     setup = Setup(parallel=Parallel.parse(parallel))
     spec = predict_spec("small:attention", 4)
-    outcome = workers.run(dataclasses.replace(spec, setup=setup, workload=workload or spec.workload))
+    outcome = autofit_workers.run(dataclasses.replace(spec, setup=setup, workload=workload or spec.workload))
     assert outcome.trace_json is not None, outcome.error
     return Trace.from_json(outcome.trace_json)
 

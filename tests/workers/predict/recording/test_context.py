@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, Verdict
+from autofit_workers.trace import Category, Trace
 from tests.workers.predict.recording.test_sharding import live_bytes, most_live, predicted, trace_of
-from workers.protocol import HOST_ARCHITECTURE, Probe, Verdict
-from workers.trace import Category, Trace
 
 KNOBS = {"precision": "amp-bf16"}
 

@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import distributed
 
-import workers
+import autofit_workers
+from autofit_workers.predict.recording.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, NAME, buckets_of
+from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.setup import ALONE, Parallel, Setup
+from autofit_workers.trace import Category, Trace
 from tests.workers.predict.test_against_cpu import canonical
-from workers.predict.recording.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, NAME, buckets_of
-from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from workers.setup import ALONE, Parallel, Setup
-from workers.trace import Category, Trace
 
 FILE = Path(__file__).parents[1] / "distributed_workloads.py"
 # Below are biases, counters, and what ranks tell each other of shapes.
@@ -34,7 +34,7 @@ def ranks(number: int) -> Setup:
 def predicted(name: str, architecture: str = "sm_80", **changes) -> TrialOutcome:
     workload = WorkloadRef(kind="file", target=f"{FILE}:{name}")
     options = {"batch_size": 4, "setup": ranks(4), "architecture": architecture, **changes}
-    return workers.run(TrialSpec(workload=workload, probe=Probe.PREDICT, **options))
+    return autofit_workers.run(TrialSpec(workload=workload, probe=Probe.PREDICT, **options))
 
 
 def trace_of(name: str, architecture: str = "sm_80", **changes) -> Trace:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 
-from workers.architecture import Architecture
-from workers.predict.curve.scratch import Platform, scratch_bytes
-from workers.predict.recording.hidden import Lifetime, Recipe, Stage, recipe
+from autofit_workers.architecture import Architecture
+from autofit_workers.predict.curve.scratch import Platform, scratch_bytes
+from autofit_workers.predict.recording.hidden import Lifetime, Recipe, Stage, recipe
 
 aten: Any = torch.ops.aten
 

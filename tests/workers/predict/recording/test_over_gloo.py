@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from autofit_workers.protocol import HOST_ARCHITECTURE
+from autofit_workers.setup import Parallel
 from tests.workers.predict.recording.test_sharding import FILE, large, sizes_in_steps, trace_of
 from tests.workers.predict.test_against_cpu import canonical
-from workers.protocol import HOST_ARCHITECTURE
-from workers.setup import Parallel
 
 pytestmark = pytest.mark.process
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-import workers
+import autofit_workers
+from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.setup import Parallel, Setup
+from autofit_workers.trace import AlikeRanks, Allocation, Category, Trace
 from tests.workers.predict.sharded_workloads import BATCH_SIZE_OF_TRACKER
 from tests.workers.predict.test_against_cpu import canonical
-from workers.knobs import Knobs
-from workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from workers.setup import Parallel, Setup
-from workers.trace import AlikeRanks, Allocation, Category, Trace
 
 FILE = Path(__file__).parents[1] / "sharded_workloads.py"
 # Below are what kernels of the CPU take for themselves, and numbers that ranks exchange.
@@ -69,7 +69,7 @@ def predicted(
     with_alike_ranks: bool = False,
     **knobs,
 ) -> TrialOutcome:
-    return workers.run(
+    return autofit_workers.run(
         TrialSpec(
             workload=WorkloadRef(kind="file", target=f"{FILE}:{name}"),
             batch_size=batch_size,

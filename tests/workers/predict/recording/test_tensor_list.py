@@ -6,15 +6,15 @@ import dataclasses
 
 import pytest
 
-from workers.protocol import Probe, TrialSpec, WorkloadRef
-from workers.run import run
-from workers.setup import Setup
-from workers.trace import FORWARD_END, Role, Trace
+from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.setup import Setup
+from autofit_workers.trace import FORWARD_END, Role, Trace
 
 _SOURCE = """
 import torch
 from torch import nn
-from workers.workload import Workload
+from autofit_workers.workload import Workload
 
 
 class Net(nn.Module):

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
+from autofit_workers.trace import Trace
 from tests.workers.predict.recording.test_sharding import trace_of
-from workers.trace import Trace
 
 PRODUCTS = ("aten.mm", "aten.addmm", "aten.bmm")
 

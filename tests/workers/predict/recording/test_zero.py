@@ -6,6 +6,10 @@ import sys
 
 import pytest
 
+from autofit_workers.apply.parallel import zero
+from autofit_workers.errors import MissingLibraryError
+from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, Verdict
+from autofit_workers.trace import Category, Trace
 from tests.workers.predict.recording.test_sharding import (
     BOTH,
     large,
@@ -15,10 +19,6 @@ from tests.workers.predict.recording.test_sharding import (
     sizes_in_steps,
     trace_of,
 )
-from workers.apply.parallel import zero
-from workers.errors import MissingLibraryError
-from workers.protocol import HOST_ARCHITECTURE, Probe, Verdict
-from workers.trace import Category, Trace
 
 pytest.importorskip("deepspeed")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workers.knobs import Knobs
-from workers.trace import HostWait, Mark, Repetition, Trace
-from workers.work import ELEMENT_BYTES, Convolution, ConvPass, Operand, Work, WorkCall
+from autofit_workers.knobs import Knobs
+from autofit_workers.trace import HostWait, Mark, Repetition, Trace
+from autofit_workers.work import ELEMENT_BYTES, Convolution, ConvPass, Operand, Work, WorkCall
 
 MARKS = ("model", "step 1 input", "step 1 forward", "step 1 backward", "step 1 optimizer")
 

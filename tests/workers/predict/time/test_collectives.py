@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.predict.time.collectives import Exchange, exchange_of, exchanged_bytes, network_of
-from workers.work import Group, Operand, Work
+from autofit_workers.predict.time.collectives import Exchange, exchange_of, exchanged_bytes, network_of
+from autofit_workers.work import Group, Operand, Work
 
 A100 = network_of("NVIDIA A100-SXM4-80GB", "sm_80")
 MIB = 2**20

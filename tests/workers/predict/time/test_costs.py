@@ -6,12 +6,12 @@ import dataclasses
 
 import pytest
 
-from workers.predict.time.constants import ClassConstants, Constants, HostConstants, constants
-from workers.predict.time.costs import Costs
-from workers.predict.time.kernels import Kernel, KernelClass, Product
-from workers.predict.time.products import ProductConstants
-from workers.predict.time.speeds import Speeds
-from workers.work import Operand, Work
+from autofit_workers.predict.time.constants import ClassConstants, Constants, HostConstants, constants
+from autofit_workers.predict.time.costs import Costs
+from autofit_workers.predict.time.kernels import Kernel, KernelClass, Product
+from autofit_workers.predict.time.products import ProductConstants
+from autofit_workers.predict.time.speeds import Speeds
+from autofit_workers.work import Operand, Work
 
 SPEEDS = Speeds(
     name="a card",

@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 
-from tests.workers.predict.time.steps_by_hand import elementwise, product, trace_of_works
-from workers.predict.time.cpu_costs import (
+from autofit_workers.predict.time.cpu_costs import (
     CPU,
     MAPPED_FROM_BYTES,
     CpuConstants,
@@ -16,10 +15,11 @@ from workers.predict.time.cpu_costs import (
     cpu_constants,
     demand_of,
 )
-from workers.predict.time.kernels import EXCHANGES, KernelClass
-from workers.predict.time.lines import work_of
-from workers.predict.time.step import clocked
-from workers.work import Convolution, ConvPass, Operand, Work
+from autofit_workers.predict.time.kernels import EXCHANGES, KernelClass
+from autofit_workers.predict.time.lines import work_of
+from autofit_workers.predict.time.step import clocked
+from autofit_workers.work import Convolution, ConvPass, Operand, Work
+from tests.workers.predict.time.steps_by_hand import elementwise, product, trace_of_works
 
 SPEEDS = CpuSpeeds(
     name="a processor",

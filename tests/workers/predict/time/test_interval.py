@@ -7,10 +7,10 @@ import math
 
 import pytest
 
-from workers.predict.time.interval import HOST, Confidence, Residual, TimeResiduals, time_residuals
-from workers.predict.time.kernels import KernelClass
-from workers.predict.time.speeds import Speeds
-from workers.predict.time.step import StepClock
+from autofit_workers.predict.time.interval import HOST, Confidence, Residual, TimeResiduals, time_residuals
+from autofit_workers.predict.time.kernels import KernelClass
+from autofit_workers.predict.time.speeds import Speeds
+from autofit_workers.predict.time.step import StepClock
 
 MEASURED = Residual(sigma=0.1, num_rows=100, sources=("a table",))
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from workers.predict.time.kernels import KernelClass, Product, kernel_of, kernels_of
-from workers.work import Convolution, ConvPass, Layout, Operand, Work
+from autofit_workers.predict.time.kernels import KernelClass, Product, kernel_of, kernels_of
+from autofit_workers.work import Convolution, ConvPass, Layout, Operand, Work
 
 ROWS, WEIGHT, OUTPUT = Operand((6, 4), "float16"), Operand((4, 5), "float16"), Operand((6, 5), "float16")
 MAP = Operand((2, 8, 4, 4), "float32")

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
+from autofit_workers.predict.time.lines import BatchDependentWorkError, Repeated, WorkLines, work_of
+from autofit_workers.trace import Repetition
+from autofit_workers.work import Operand
 from tests.workers.predict.time.steps_by_hand import elementwise, product, trace_of_works
-from workers.predict.time.lines import BatchDependentWorkError, Repeated, WorkLines, work_of
-from workers.trace import Repetition
-from workers.work import Operand
 
 
 @pytest.mark.parametrize("workload", ["small:convolutional", "small:attention"])

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from workers.predict.time.kernels import Product
-from workers.predict.time.products import ProductConstants, product_seconds
+from autofit_workers.predict.time.kernels import Product
+from autofit_workers.predict.time.products import ProductConstants, product_seconds
 
 FLOPS, UNITS, BANDWIDTH = 20e12, 100, 1e12
 PLAIN = ProductConstants(efficiency=1.0, half_intensity=4.0, start=8.0, half_resident=7500.0)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from workers.predict.time.products import TILES
-from workers.predict.time.speeds import sustained
-from workers.predict.time.tiles import tiles_of
+from autofit_workers.predict.time.products import TILES
+from autofit_workers.predict.time.speeds import sustained
+from autofit_workers.predict.time.tiles import tiles_of
 
 
 def test_a_card_without_rows_of_a_usual_power_keeps_all() -> None:

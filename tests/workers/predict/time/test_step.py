@@ -6,14 +6,14 @@ import dataclasses
 
 import pytest
 
+from autofit_workers.predict.time.constants import HostConstants, constants
+from autofit_workers.predict.time.costs import Costs
+from autofit_workers.predict.time.kernels import KernelClass
+from autofit_workers.predict.time.lines import work_of
+from autofit_workers.predict.time.speeds import Speeds
+from autofit_workers.predict.time.step import clocked, step_seconds
+from autofit_workers.trace import Repetition
 from tests.workers.predict.time.steps_by_hand import elementwise, product, trace_of_works
-from workers.predict.time.constants import HostConstants, constants
-from workers.predict.time.costs import Costs
-from workers.predict.time.kernels import KernelClass
-from workers.predict.time.lines import work_of
-from workers.predict.time.speeds import Speeds
-from workers.predict.time.step import clocked, step_seconds
-from workers.trace import Repetition
 
 CARD = Speeds(
     name="a card",

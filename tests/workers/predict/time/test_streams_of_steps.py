@@ -6,16 +6,16 @@ import dataclasses
 
 import pytest
 
+from autofit_workers.predict.time.collectives import network_of
+from autofit_workers.predict.time.constants import constants
+from autofit_workers.predict.time.costs import Costs
+from autofit_workers.predict.time.kernels import KernelClass
+from autofit_workers.predict.time.lines import BatchDependentWorkError, EventWait, WorkLines, work_of
+from autofit_workers.predict.time.step import clocked
+from autofit_workers.trace import HostWait
+from autofit_workers.work import Group, Operand, Work
 from tests.workers.predict.time.steps_by_hand import elementwise, trace_of_works
 from tests.workers.predict.time.test_step import CARD, HOST
-from workers.predict.time.collectives import network_of
-from workers.predict.time.constants import constants
-from workers.predict.time.costs import Costs
-from workers.predict.time.kernels import KernelClass
-from workers.predict.time.lines import BatchDependentWorkError, EventWait, WorkLines, work_of
-from workers.predict.time.step import clocked
-from workers.trace import HostWait
-from workers.work import Group, Operand, Work
 
 NETWORK = network_of("NVIDIA A100-SXM4-80GB", "sm_80")
 LARGE = elementwise(100_000_000)

@@ -9,8 +9,8 @@ import pickle
 
 import pytest
 
-from workers.predict.values.decisions import Decisions, begin
-from workers.predict.values.made_up import MadeUpFloat, MadeUpInt, made_up
+from autofit_workers.predict.values.decisions import Decisions, begin
+from autofit_workers.predict.values.made_up import MadeUpFloat, MadeUpInt, made_up
 
 LOSS, COUNT = MadeUpFloat(1.0), MadeUpInt(1)
 

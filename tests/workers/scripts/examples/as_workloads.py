@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from workers.workload.libraries.importing import imported
-from workers.workload.workload import Workload
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.workload import Workload
 
 CLASSES = 10
 

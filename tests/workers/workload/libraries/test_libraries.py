@@ -10,13 +10,13 @@ import sys
 import pytest
 import torch
 
-from workers.apply.checkpointing import checkpoint_blocks
-from workers.errors import MissingLibraryError, UnknownNameError, UnsupportedError
-from workers.knobs import Knobs
-from workers.workload.libraries import LIBRARIES, library_of
-from workers.workload.libraries.importing import imported
-from workers.workload.references import WorkloadError, parse_reference
-from workers.workload.workload import Workload, resolve, with_overrides
+from autofit_workers.apply.checkpointing import checkpoint_blocks
+from autofit_workers.errors import MissingLibraryError, UnknownNameError, UnsupportedError
+from autofit_workers.knobs import Knobs
+from autofit_workers.workload.libraries import LIBRARIES, library_of
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.references import WorkloadError, parse_reference
+from autofit_workers.workload.workload import Workload, resolve, with_overrides
 
 CPU = torch.device("cpu")
 TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 100, "n_positions": 64}
@@ -40,7 +40,7 @@ def loss_of(workload: Workload, batch_size: int = 2) -> torch.Tensor:
 
 def test_a_reference_is_read_without_its_library():
     code = (
-        "import sys; from workers.workload.references import parse_reference;"
+        "import sys; from autofit_workers.workload.references import parse_reference;"
         "print([parse_reference(t).target for t in ('timm:resnet18', 'torchvision:vgg16', 'hf:gpt2')]);"
         "print({'timm', 'torchvision', 'transformers', 'torch'} & sys.modules.keys())"
     )

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from workers.errors import InapplicableError
-from workers.knobs import Knobs
-from workers.predict.curve.conditions import Conditions
-from workers.predict.curve.peak_curve import PeakCurve
-from workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
-from workers.run import run
-from workers.trace import Trace
-from workers.workload.libraries.importing import imported
-from workers.workload.libraries.token_batches import tokens_with_labels, unpackable_tokens
-from workers.workload.workload import Workload, check_batch, with_overrides
+from autofit_workers.errors import InapplicableError
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.conditions import Conditions
+from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.trace import Trace
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.libraries.token_batches import tokens_with_labels, unpackable_tokens
+from autofit_workers.workload.workload import Workload, check_batch, with_overrides
 
 if importlib.util.find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from workers.workload.models import BUILTINS
-from workers.workload.workload import Workload, check_batch, check_loss
+from autofit_workers.workload.models import BUILTINS
+from autofit_workers.workload.workload import Workload, check_batch, check_loss
 
 META = torch.device("meta")
 

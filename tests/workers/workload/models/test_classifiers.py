@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from workers.workload.models.resnet import Bottleneck, ResNet50
-from workers.workload.models.vgg import VGG16, make_labelled_images, vgg16_features
+from autofit_workers.workload.models.resnet import Bottleneck, ResNet50
+from autofit_workers.workload.models.vgg import VGG16, make_labelled_images, vgg16_features
 
 META = torch.device("meta")
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from workers.workload.models.davenet import (
+from autofit_workers.workload.models.davenet import (
     AudioBranch,
     DAVEnet,
     ImageBranch,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from workers.workload.models.gpt2 import GPT2, gpt2, next_token_loss
+from autofit_workers.workload.models.gpt2 import GPT2, gpt2, next_token_loss
 
 
 def tiny() -> GPT2:

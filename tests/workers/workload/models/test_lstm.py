@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from workers.workload.models.lstm import LanguageModel, lstm, next_word_loss
+from autofit_workers.workload.models.lstm import LanguageModel, lstm, next_word_loss
 
 
 def tiny() -> LanguageModel:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from workers.workload.models.pointwise import conv1x1, make_sequences, matmul1x1
+from autofit_workers.workload.models.pointwise import conv1x1, make_sequences, matmul1x1
 
 
 def test_both_halves_map_alike_and_their_views_take_no_storage():

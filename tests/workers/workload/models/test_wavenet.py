@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from workers.workload.models.wavenet import GatedLayer, WaveNet, next_sample_loss, wavenet
+from autofit_workers.workload.models.wavenet import GatedLayer, WaveNet, next_sample_loss, wavenet
 
 
 def tiny() -> WaveNet:

@@ -1,0 +1,135 @@
+"""Puts an adapter on a model: the library peft does, told by the knob's value.
+
+Methods, their options and which layers they take are peft's own; what is added here is the task, which
+transformers knows by the model's class, shorter names of options, and what to write where a name is wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from autofit_workers.errors import InapplicableError, text_of
+from autofit_workers.knobs.adapter import OF_FILES, VARIANTS, Option, split_adapter
+from autofit_workers.workload.libraries.importing import hint, imported
+
+_TARGETS, _LISTS = "target_modules", ("target_modules", "modules_to_save", "exclude_modules")
+_ALL_LINEAR = "all-linear"
+_SHORT = {"rank": "r", "targets": _TARGETS}
+# By the names of transformers' own lists, in the order in which they are asked.
+_TASKS = {
+    "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": "CAUSAL_LM",
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": "SEQ_2_SEQ_LM",
+    "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES": "SEQ_CLS",
+    "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES": "TOKEN_CLS",
+    "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES": "QUESTION_ANS",
+}
+
+
+def library(adapter: str) -> ModuleType:
+    """The library of adapters.
+
+    Raises:
+        MissingLibraryError: it is not installed here.
+    """
+    return imported("peft", f"adapter {adapter}", "a method")
+
+
+def with_adapter(model: nn.Module, adapter: str, *, in_float32: bool = True) -> nn.Module:
+    """Freezes a model, and puts an adapter on it that is trained.
+
+    Args:
+        model: on the device where it is trained.
+        adapter: a value of the knob, see `autofit_workers.knobs.Knobs`.
+        in_float32: whether the adapter's weights are float32 beside weights of half precision, as is
+            peft's default; else they have the type of those beside them.
+
+    Raises:
+        InapplicableError: peft has no such method or option, the model no such layer, or peft refuses them.
+        MissingLibraryError: peft is not installed here.
+    """
+    peft: Any = library(adapter)
+    named, options = split_adapter(adapter)
+    method, given = VARIANTS.get(named, (named, {}))
+    config_class = _config_class(peft, method)
+    told = given | _by_field(config_class, method, options)
+    told = {name: _listed(name, option) for name, option in told.items()}
+    if _TARGETS in told:
+        told[_TARGETS] = _found(model, told[_TARGETS], method)
+    try:
+        config = config_class(task_type=task_of(model), **told)
+        adapted: nn.Module = peft.get_peft_model(model, config, autocast_adapter_dtype=in_float32)
+    except (ValueError, TypeError, NotImplementedError, KeyError, AttributeError, ImportError) as error:
+        raise InapplicableError(f"peft does not put {adapter} on this model: {text_of(error)}") from error
+    return adapted
+
+
+def _config_class(peft: Any, method: str) -> Any:
+    classes = {kind.value.lower(): made for kind, made in peft.PEFT_TYPE_TO_CONFIG_MAPPING.items()}
+    if method not in classes:
+        methods = sorted({*classes, *VARIANTS})
+        instead = hint(method, methods, otherwise=f"it has {', '.join(methods)}")
+        raise InapplicableError(f"peft has no method {method}: {instead}")
+    return classes[method]
+
+
+def _by_field(config_class: type, method: str, options: Mapping[str, Option]) -> dict[str, Option]:
+    """Options under the names that peft has for them: `alpha` is `lora_alpha` where only that ends so."""
+    own = {field.name for field in dataclasses.fields(config_class) if field.init} - {"peft_type", *OF_FILES}
+    names = {field: field for field in own}
+    for field in own:
+        short = field.partition("_")[2]
+        if short and sum(other.endswith(f"_{short}") for other in own) == 1:
+            names.setdefault(short, field)
+    for short, field in _SHORT.items():
+        if field in own:
+            names.setdefault(short, field)
+    unknown = next((name for name in options if name not in names), None)
+    if unknown is not None:
+        instead = hint(unknown, names, otherwise=f"it takes {', '.join(sorted(own))}")
+        raise InapplicableError(f"the adapter method {method} takes no {unknown}: {instead}")
+    return {names[name]: option for name, option in options.items()}
+
+
+def _listed(name: str, option: Option) -> Option:
+    """A single name of a layer as a list, which peft would read as a pattern."""
+    return [option] if name in _LISTS and isinstance(option, str) and option != _ALL_LINEAR else option
+
+
+def _found(model: nn.Module, targets: Option, method: str) -> Option:
+    """The layers that an adapter goes to, by names that the model has: `q` is `q_proj` where that is one."""
+    if not isinstance(targets, list):
+        return targets
+    paths = [path for path, _ in model.named_modules() if path]
+    return [_target(str(target), paths, method) for target in targets]
+
+
+def _target(name: str, paths: list[str], method: str) -> str:
+    for candidate in (name, f"{name}_proj"):
+        if any(path == candidate or path.endswith(f".{candidate}") for path in paths):
+            return candidate
+    last = {path.rpartition(".")[2] for path in paths}
+    instead = hint(name, last, otherwise=f"use {_ALL_LINEAR}, or the name of a layer")
+    raise InapplicableError(f"the adapter {method} has no layer to go to that is named {name}: {instead}")
+
+
+def task_of(model: nn.Module) -> str | None:
+    """What peft calls the model's task; None for a model of no library that it knows tasks of."""
+    if not any(each.__module__.partition(".")[0] == "transformers" for each in type(model).__mro__):
+        return None
+    from transformers.models.auto import modeling_auto
+
+    name = type(model).__name__
+    return next((task for names, task in _TASKS.items() if _names(modeling_auto, names, name)), None)
+
+
+def _names(module: ModuleType, mapping: str, class_name: str) -> bool:
+    """Whether one of transformers' lists has a class; some models have several."""
+    return any(
+        class_name in (names if isinstance(names, list | tuple) else (names,))
+        for names in getattr(module, mapping).values()
+    )

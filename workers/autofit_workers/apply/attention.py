@@ -1,0 +1,122 @@
+"""The attention of a model of transformers, by that library's own functions."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+from autofit_workers.errors import InapplicableError, MissingLibraryError, text_of
+from autofit_workers.knobs.attention import IMPLEMENTATIONS, Implementation
+from autofit_workers.workload.libraries.finders import when_imported
+
+MODELS = "transformers.modeling_utils"
+_DECIDING = "_check_and_adjust_attn_implementation"  # of a `PreTrainedModel`, whenever its attention is set
+
+
+def set_attention(model: nn.Module, attention: str) -> None:
+    """Lets a model of transformers, or those within a model, attend as the knob says; others say nothing.
+
+    Raises:
+        MissingLibraryError: the library with the kernels is not installed.
+        InapplicableError: no model of transformers is in it, or it has no such attention.
+    """
+    implementation = IMPLEMENTATIONS.get(attention)
+    if implementation is None:
+        return
+    settable = list(_settable(model))
+    if not settable:
+        raise InapplicableError(
+            f"attention {attention} is for models of transformers, which {type(model).__name__} is not (it "
+            "has no set_attn_implementation): choose a kernel of PyTorch's, or leave it at default"
+        )
+    _require_library(implementation, attention)
+    for each in settable:
+        _set(each, implementation, attention)
+
+
+@contextmanager
+def every_model_told(attention: str) -> Iterator[None]:
+    """Lets every model of transformers that is made in the block attend as the knob says.
+
+    For the process of a script, which does nothing else: it stays so.
+
+    Raises:
+        MissingLibraryError: the library with the kernels is not installed.
+        InapplicableError: after the block, no such model was made.
+    """
+    implementation = IMPLEMENTATIONS.get(attention)
+    if implementation is None:
+        yield
+        return
+    _require_library(implementation, attention)
+    name, told = implementation.name, list[bool]()
+
+    def tell(_asked_for: Any) -> str:
+        told.append(True)
+        return name
+
+    when_decided(tell)
+    yield
+    if not told:
+        raise InapplicableError(
+            f"attention {attention} is for models of transformers, and the script made none: leave it out"
+        )
+
+
+def when_decided(choose: Callable[[Any], Any]) -> None:
+    """From here on, in this process for good, models of transformers take what this makes of their attention.
+
+    Args:
+        choose: is given what a model was asked to take, by transformers' name, and returns what it takes.
+    """
+
+    def listen(module: Any) -> None:
+        decide = getattr(module.PreTrainedModel, _DECIDING)
+
+        @functools.wraps(decide)
+        def decided(self: Any, asked_for: Any, *args: Any, **kwargs: Any) -> Any:
+            return decide(self, choose(asked_for), *args, **kwargs)
+
+        setattr(module.PreTrainedModel, _DECIDING, decided)
+
+    when_imported(MODELS, listen)
+
+
+def _settable(module: nn.Module) -> Iterator[Any]:
+    """The outermost models that can be told."""
+    if hasattr(module, "set_attn_implementation"):
+        yield module
+        return
+    for child in module.children():
+        yield from _settable(child)
+
+
+def _require_library(implementation: Implementation, attention: str) -> None:
+    package, distribution = implementation.package, implementation.distribution
+    if package is not None and importlib.util.find_spec(package) is None:
+        raise MissingLibraryError(
+            f"{attention} is attention of {distribution}, which is not installed where trials run: pip "
+            f"install {distribution} --no-build-isolation, or choose another --attention"
+        )
+
+
+def _set(model: Any, implementation: Implementation, attention: str) -> None:
+    try:
+        model.set_attn_implementation(implementation.name)
+    except (ValueError, ImportError) as error:
+        first_sentence = text_of(error).partition(". ")[0]
+        raise InapplicableError(
+            f"{type(model).__name__} cannot take attention {attention} ({first_sentence}): choose another "
+            "--attention, or leave it at default"
+        ) from error
+    taken = text_of(getattr(getattr(model, "config", None), "_attn_implementation", None))
+    if taken != implementation.name:
+        raise InapplicableError(
+            f"{type(model).__name__} keeps its own attention, {taken}, when it is told {attention}: choose "
+            "another --attention, or leave it at default"
+        )

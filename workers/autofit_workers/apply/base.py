@@ -1,0 +1,195 @@
+"""Keeps a model's own weights in another type, or quantized by the libraries bitsandbytes and torchao.
+
+A linear layer is quantized as it goes to the device, one after the other, as transformers loads such a
+model: then a layer's weights are there in 16 bits only while it is quantized.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from autofit_workers.apply import adapter, torchao_weights
+from autofit_workers.errors import InapplicableError
+from autofit_workers.knobs import Knobs
+from autofit_workers.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchao, is_of_bitsandbytes
+from autofit_workers.workload.libraries.importing import imported
+
+# What products are computed in; of the other precisions float32, which is bitsandbytes' default.
+_COMPUTE_TYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16, "bf16": torch.bfloat16}
+# Classes of weights by that of their layer.
+_WEIGHTS = {each.layer: each.weight for each in QUANTIZATIONS.values() if isinstance(each, Bitsandbytes)}
+_KEPT_AS = {torch.float32: torch.float16}  # before they are quantized: as most checkpoints are
+
+
+def import_library(base: str) -> None:
+    """Imports the library that quantizes.
+
+    Raises:
+        MissingLibraryError: it is not installed here.
+    """
+    quantization = QUANTIZATIONS[base]
+    if isinstance(quantization, Torchao):
+        torchao_weights.config_of(quantization.config, base)
+    else:
+        library(base)
+
+
+def library(base: str) -> ModuleType:
+    """The library bitsandbytes.
+
+    Raises:
+        MissingLibraryError: it is not installed here.
+    """
+    bitsandbytes = imported("bitsandbytes", f"base {base}", "a quantization")
+    # It keeps the code of quantized scales where it was first wanted: maybe on a device that is not there.
+    functional = bitsandbytes.functional
+    if "dynamic" not in functional.name2qmap:
+        functional.name2qmap["dynamic"] = functional.create_dynamic_map()
+    return bitsandbytes
+
+
+def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
+    """The model, on the CPU, with its weights as the knob says; quantized once they are on their device.
+
+    Raises:
+        InapplicableError: it has no linear layers to quantize.
+        MissingLibraryError: its library is not installed here.
+    """
+    if knobs.base is None:
+        return model
+    if knobs.base in FLOATS:
+        return model.to(dtype=getattr(torch, FLOATS[knobs.base]))
+    quantization = QUANTIZATIONS[knobs.base]
+    compute_type = _COMPUTE_TYPES.get(knobs.precision, torch.float32)
+    if isinstance(quantization, Torchao):
+        config = torchao_weights.config_of(quantization.config, knobs.base)
+        model = model.to(dtype=compute_type)  # which products take
+        torchao_weights.mark((layer for _, layer in _layers(model, knobs.base)), config)
+        return model
+    model = model.to(dtype=_KEPT_AS.get(compute_type, compute_type))
+    _replace_layers(model, quantization, knobs.base, compute_type)
+    setattr(model, quantization.mark, True)
+    return model
+
+
+def prepared(model: nn.Module, knobs: Knobs, *, shards: bool = False) -> nn.Module:
+    """A model with quantized layers, ready for an adapter: what is not quantized is float32, as peft has it.
+
+    Where all is to be bfloat16, it stays that, as where it will be sharded: a unit's weights are of one type.
+    Beside layers of torchao it is of their type.
+    """
+    torchao_weights.quantize_on(model)
+    keeps_types = shards or knobs.precision == "bf16"
+    if not is_of_bitsandbytes(knobs.base) or keeps_types:
+        return model
+    peft: Any = adapter.library(str(knobs.adapter))
+    with _hidden(each for each in model.modules() if type(each).__name__ in _WEIGHTS):
+        made: nn.Module = peft.prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)
+    return made
+
+
+@contextmanager
+def _hidden(layers: Iterable[nn.Module]) -> Iterator[None]:
+    """Keeps weights that are quantized, or will be, from what converts all weights of a model."""
+    hidden = [(layer, layer.weight) for layer in layers]
+    for layer, _ in hidden:
+        del layer.weight
+    try:
+        yield
+    finally:
+        for layer, weight in hidden:
+            layer.weight = weight
+
+
+def quantize(module: nn.Module) -> None:
+    """Quantizes the weights of a layer of `with_base` that are on its device and not quantized yet.
+
+    bitsandbytes does so itself where a parameter goes to a device; this is for those whose data were put
+    there, and for torchao's.
+    """
+    torchao_weights.quantize(module)
+    kind = _WEIGHTS.get(type(module).__name__)
+    weight: Any = getattr(module, "weight", None)
+    if kind is None or not weight.is_floating_point():
+        return
+    import bitsandbytes
+
+    getattr(bitsandbytes.nn, kind)._quantize(weight, weight.device)  # noqa: SLF001 - no other name for it
+
+
+def quantized_before_sharding(
+    model: nn.Module, to_device: Callable[[nn.Parameter], nn.Parameter], to_host: Callable[[Tensor], Tensor]
+) -> None:
+    """Quantizes weights of a model on the CPU that will be sharded.
+
+    As transformers loads such a model: one layer after the other goes to the device, is quantized there, and
+    its weight comes back, but what tells how to read it stays. FullyShardedDataParallel flattens weights of
+    one floating-point type, so they are stored in that of the others (`bnb_4bit_quant_storage`).
+
+    Args:
+        model: of `with_base`.
+        to_device: a parameter there.
+        to_host: the same data back on the CPU.
+
+    Raises:
+        InapplicableError: they cannot be stored so.
+    """
+    for layer in model.modules():
+        if type(layer).__name__ not in _WEIGHTS:
+            continue
+        module: Any = layer
+        if not hasattr(module, "quant_storage"):
+            raise InapplicableError(
+                "weights of 8 bits cannot be flattened with others to be sharded: use base nf4, or ddp:N"
+            )
+        module.weight = to_device(module.weight)
+        module.quant_storage = module.weight.quant_storage = module.weight.dtype
+        quantize(module)
+        module.weight.data = to_host(module.weight.data)
+
+
+def _replace_layers(
+    model: nn.Module, quantization: Bitsandbytes, base: str, compute_type: torch.dtype
+) -> None:
+    """Puts layers of bitsandbytes in the place of linear ones, with their weights."""
+    make = getattr(library(base).nn, quantization.layer)
+    options: dict[str, Any] = dict(quantization.options)
+    if quantization.has_compute_type:
+        options["compute_dtype"] = compute_type
+    for path, layer in _layers(model, base):
+        made = make(layer.in_features, layer.out_features, layer.bias is not None, **options)
+        made.weight.data, made.bias = layer.weight.data, layer.bias
+        made.requires_grad_(False)
+        model.set_submodule(path, made)
+
+
+def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
+    """The layers that are quantized, with their paths.
+
+    Raises:
+        InapplicableError: there are none.
+    """
+    kept = _kept(model)
+    found = [
+        (path, layer)
+        for path, layer in model.named_modules()
+        if type(layer) is nn.Linear and path not in kept
+    ]
+    if not found:
+        raise InapplicableError(f"base {base} quantizes linear layers, and the model has none")
+    return found
+
+
+def _kept(model: nn.Module) -> list[str]:
+    """Layers that transformers does not quantize: a language model's head, and what shares its weights."""
+    if not hasattr(model, "all_tied_weights_keys"):
+        return []
+    from transformers.quantizers.base import get_keys_to_not_convert
+
+    return list(get_keys_to_not_convert(model))

@@ -1,0 +1,108 @@
+"""Activation checkpointing: blocks keep their inputs alone, and run again in backward for the rest.
+
+T. Chen, B. Xu, C. Zhang, C. Guestrin, 2016: "Training Deep Nets with Sublinear Memory Cost".
+
+    blocks             each block by itself: its inputs are kept
+    blocks-reentrant   the same by PyTorch's older way: forward makes no graph, backward all of a block's
+    every:N            N blocks that follow each other in their list: the inputs of the first are kept
+    selective          each block by itself: its inputs, and what products, convolutions and attention put out
+    selective:N        the same, of those outputs at most N percent of a block's bytes
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from autofit_workers.apply.segments import join
+from autofit_workers.apply.selective import selective_contexts
+from autofit_workers.errors import InapplicableError
+from autofit_workers.knobs.checkpointing import split_checkpointing
+
+_CACHE = "past_key_values"  # what transformers calls keys and values that are kept for generation
+
+
+def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> None:
+    """Lets the repeated blocks of a model run again in backward, with the random numbers they had before.
+
+    What runs twice also counts twice: a batch norm updates its running statistics in both.
+
+    Args:
+        checkpointing: a value of the knob, see `autofit_workers.knobs.Knobs`.
+
+    Raises:
+        InapplicableError: the model has no such blocks.
+    """
+    kind, number = split_checkpointing(checkpointing)
+    if kind == "none":
+        return
+    lists = [list(blocks) for _, blocks in itertools.groupby(repeated_blocks(model), lambda pair: pair[0])]
+    if not lists:
+        raise InapplicableError(
+            f"checkpointing {checkpointing} applies to no part of the model (no nn.Sequential or "
+            "nn.ModuleList holds two blocks of one class): choose --checkpointing none"
+        )
+    if kind == "every":
+        assert number is not None
+        for blocks in lists:
+            for first in range(0, len(blocks), number):
+                join([block for _, block in blocks[first : first + number]])
+        return
+    if kind == "blocks-reentrant":
+        _let_inputs_want_gradients(model)
+        run: Callable[..., Any] = _reentrant
+    elif kind == "blocks":
+        run = functools.partial(checkpoint, use_reentrant=False)
+    else:
+        run = functools.partial(checkpoint, use_reentrant=False, context_fn=selective_contexts(number))
+    for _, block in itertools.chain.from_iterable(lists):
+        block.forward = functools.partial(run, block.forward)
+
+
+def _reentrant(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Runs a block by the `autograd.Function` of `torch.utils.checkpoint`, which takes no keywords.
+
+    Raises:
+        InapplicableError: no positional argument wants gradients, so that its weights would get none.
+    """
+    if not torch.is_grad_enabled():
+        return forward(*args, **kwargs)
+    if not any(each.requires_grad for each in args if isinstance(each, torch.Tensor)):
+        raise InapplicableError(
+            "checkpointing blocks-reentrant gives no gradients to a block whose inputs want none: choose "
+            "--checkpointing blocks"
+        )
+    if kwargs.get(_CACHE) is not None:  # the second run would add to what the first one left there
+        kwargs[_CACHE] = None
+    return checkpoint(functools.partial(forward, **kwargs), *args, use_reentrant=True)
+
+
+def _let_inputs_want_gradients(model: torch.nn.Module) -> None:
+    """As models of transformers do themselves where they are checkpointed, for weights may be frozen."""
+    for module in model.modules():
+        enable = getattr(module, "enable_input_require_grads", None)
+        if enable is not None:
+            enable()
+            return
+
+
+def repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
+    """The outermost modules with children of their own that stand beside one of their class in a list.
+
+    Each comes with that list, an `nn.Sequential` or `nn.ModuleList`.
+    """
+    children = list(model.children())
+    is_list = isinstance(model, torch.nn.Sequential | torch.nn.ModuleList)
+    num_alike = collections.Counter(type(child) for child in children)
+    for child in children:
+        has_parts = next(child.children(), None) is not None
+        if is_list and has_parts and num_alike[type(child)] > 1:
+            yield model, child
+        else:
+            yield from repeated_blocks(child)

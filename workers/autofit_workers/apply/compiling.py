@@ -1,0 +1,60 @@
+"""`torch.compile` of a trial's model: what it goes together with, and what came of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autofit_workers import conv
+from autofit_workers.errors import InapplicableError
+from autofit_workers.knobs import Knobs
+
+
+def require_compilable(knobs: Knobs) -> None:
+    """Refuses knobs that reach into a model as it runs, operator by operator: compiled, it no longer does.
+
+    Raises:
+        InapplicableError: they are to be applied to a model that is compiled.
+    """
+    if not knobs.compile:
+        return
+    if not isinstance(conv.find(knobs.conv_algo), conv.ConvPolicy):
+        raise InapplicableError(
+            f"conv_algo {knobs.conv_algo} rewrites operators, and a compiled model has kernels of its own: "
+            "leave either out"
+        )
+    if knobs.checkpointing not in ("none", "blocks"):
+        raise InapplicableError(
+            f"checkpointing {knobs.checkpointing} looks on as operators run, and a compiled model has "
+            "kernels of its own: choose none or blocks, or leave compile out"
+        )
+
+
+def compiled(model: torch.nn.Module) -> torch.nn.Module:
+    """The model with kernels of its own, made with its first batch.
+
+    Not by `Module.compile`, which leaves a model whose `forward` is PyTorch's own, such as
+    `nn.Sequential`, as it is.
+    """
+    untyped: Any = torch.compile
+    made: torch.nn.Module = untyped(model)
+    return made
+
+
+def what_was_compiled() -> str:
+    """How many graphs were compiled in this process, after a step.
+
+    Raises:
+        InapplicableError: none: the step ran as it would have without.
+    """
+    from torch._dynamo.utils import counters  # imports the compiler
+
+    num_graphs = counters["stats"]["unique_graphs"]
+    if not num_graphs:
+        raise InapplicableError(
+            "torch.compile found nothing to compile in the step: let it call the model, or leave compile out"
+        )
+    num_breaks = sum(counters["graph_break"].values())
+    graphs = f"{num_graphs} graph{'s'[: num_graphs != 1]}"
+    return f"{graphs}, {num_breaks} graph break{'s'[: num_breaks != 1]}" if num_breaks else graphs

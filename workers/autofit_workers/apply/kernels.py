@@ -1,0 +1,43 @@
+"""Kernels of other libraries in a model of transformers, by transformers' own function for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from autofit_workers.errors import InapplicableError
+from autofit_workers.knobs import Knobs
+from autofit_workers.knobs.kernels import liger_options
+from autofit_workers.workload.libraries.importing import imported
+
+_LIGER = "liger_kernel.transformers.monkey_patch"
+_APPLYING = "transformers.integrations.liger"
+
+
+def set_kernels(model: nn.Module, knobs: Knobs) -> None:
+    """Puts the kernels that a knob names into a model of transformers, alone or within a model.
+
+    Liger replaces some functions of transformers' modules too: for the process of a trial, which does nothing
+    else.
+
+    Raises:
+        InapplicableError: no model of transformers is in it, or the library has no kernels for that one.
+        MissingLibraryError: the library is not installed here.
+    """
+    if knobs.kernels == "default":
+        return
+    liger: Any = imported(_LIGER, "liger", "a set of kernels", distribution="liger-kernel")
+    library: Any = imported("transformers", "liger")
+    found = next((each for each in model.modules() if isinstance(each, library.PreTrainedModel)), None)
+    if found is None:
+        raise InapplicableError(
+            f"kernels {knobs.kernels} is for models of transformers, which {type(model).__name__} is not: "
+            "leave it at default"
+        )
+    if found.config.model_type not in liger.MODEL_TYPE_TO_APPLY_LIGER_FN:
+        raise InapplicableError(
+            f"Liger has no kernels for models of type {found.config.model_type}: leave kernels at default"
+        )
+    applying: Any = imported(_APPLYING, "liger")
+    applying.apply_liger_kernel(found, liger_options(knobs.loss))

@@ -1,0 +1,160 @@
+"""The loss of a causal language model of transformers, by functions that never hold all of its logits.
+
+The model's own forward runs. Its head hands on the hidden states in the place of logits, and what the model
+calls for its loss gets the head's weight beside them; a scale of the logits then scales hidden states, which
+is the same.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from autofit_workers.apply.adapter import task_of
+from autofit_workers.errors import InapplicableError, UnsupportedError
+from autofit_workers.knobs.loss import split_loss
+from autofit_workers.workload.libraries.importing import imported
+
+_IGNORED = -100  # label of a position that counts for nothing, in transformers and PyTorch alike
+_LIGER_LOSS = "liger_kernel.transformers.model.loss_utils"
+_SOFTCAP = "final_logit_softcapping"
+
+# Hidden states, the head, labels, a softcap of the logits or None, and what else a model tells its loss.
+_Loss = Callable[..., Tensor]
+
+
+def set_loss(model: nn.Module, loss: str) -> None:
+    """Lets a causal language model of transformers, alone or within a model, make its loss as the knob says.
+
+    Args:
+        model: with its adapter, if it has one.
+        loss: a value of the knob, see `autofit_workers.knobs.Knobs`.
+
+    Raises:
+        InapplicableError: no such model is in it, or it does more with its logits than the function can.
+        UnsupportedError: this PyTorch has no such function.
+        MissingLibraryError: the library is not installed here.
+    """
+    kind, number = split_loss(loss)
+    if kind == "full":
+        return
+    language_model = next((each for each in model.modules() if task_of(each) == "CAUSAL_LM"), None)
+    if language_model is None:
+        raise InapplicableError(
+            f"loss {loss} is for causal language models of transformers, which {type(model).__name__} is "
+            "not: leave it at full"
+        )
+    _LossWithHead(language_model, loss, _LOSSES[kind](number)).install()
+
+
+@dataclass
+class _LossWithHead:
+    """The loss of a model whose head does not multiply."""
+
+    model: Any
+    name: str
+    loss: _Loss
+    hands_on: bool = False  # hidden states in the place of logits, for which no loss was asked yet
+
+    def install(self) -> None:
+        head: Any = self.model.get_output_embeddings()
+        if type(head) is not nn.Linear:
+            raise InapplicableError(
+                f"loss {self.name} multiplies by the head's weight itself, and the head of "
+                f"{type(self.model).__name__} is a {type(head).__name__}: leave it out of the adapter, or "
+                "the loss at full"
+            )
+        vars(head)["forward"] = self._handed_on
+        self.model.loss_function = functools.partial(self._of_hidden_states, head)
+        self.model.register_forward_hook(self._require_loss)
+
+    def _handed_on(self, hidden: Tensor) -> Tensor:
+        self.hands_on = True
+        return hidden
+
+    def _of_hidden_states(
+        self, head: nn.Linear, logits: Tensor, labels: Tensor, *_: Any, **told: Any
+    ) -> Tensor:
+        self.hands_on = False
+        config = self.model.config.get_text_config()
+        hidden = logits.to(head.weight.dtype)
+        told.pop("vocab_size", None)
+        return self.loss(hidden, head, labels, softcap=getattr(config, _SOFTCAP, None), **told)
+
+    def _require_loss(self, *_call: object) -> None:
+        if self.hands_on:
+            raise InapplicableError(
+                f"loss {self.name} needs a model that is given labels and asks its loss_function, and "
+                f"{type(self.model).__name__} did not: leave it at full"
+            )
+
+
+def _chunked(number: int | None) -> _Loss:
+    """`torch.nn.functional.linear_cross_entropy`; without a number of chunks its own heuristic."""
+    if not hasattr(functional, "linear_cross_entropy") or not hasattr(nn, "LinearCrossEntropyOptions"):
+        raise UnsupportedError(
+            "loss chunked is torch.nn.functional.linear_cross_entropy in chunks, which came with PyTorch "
+            f"2.13, and this is {torch.__version__}: install a newer one, or choose another --loss"
+        )
+
+    def loss(
+        hidden: Tensor,
+        head: nn.Linear,
+        labels: Tensor,
+        *,
+        softcap: float | None,
+        num_items_in_batch: Tensor | int | None = None,
+        ignore_index: int = _IGNORED,
+        shift_labels: Tensor | None = None,
+        **_told: Any,
+    ) -> Tensor:
+        if softcap is not None:
+            raise InapplicableError(
+                "loss chunked cannot cap logits, which this model does (final_logit_softcapping): choose "
+                "another --loss"
+            )
+        rows = hidden.flatten(0, -2)
+        if shift_labels is None:  # tokens before the n-th predict it
+            shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
+        size = None if number is None else -(-len(rows) // number)
+        options = nn.LinearCrossEntropyOptions(
+            batch_chunk_size=size, chunking_method="auto" if size is None else None
+        )
+        total = functional.linear_cross_entropy(
+            rows,
+            head.weight,
+            shift_labels.reshape(-1),
+            linear_bias=head.bias,
+            ignore_index=ignore_index,
+            reduction="mean" if num_items_in_batch is None else "sum",
+            options=options,
+        )
+        return total if num_items_in_batch is None else total / num_items_in_batch
+
+    return loss
+
+
+def _fused(_number: int | None) -> _Loss:
+    """Liger's function for causal language models, as its patches of transformers' models call it."""
+    made: Any = imported(_LIGER_LOSS, "fused", "a loss", distribution="liger-kernel")
+
+    def loss(
+        hidden: Tensor, head: nn.Linear, labels: Tensor, *, softcap: float | None, **told: Any
+    ) -> Tensor:
+        biased = {} if head.bias is None else {"bias": head.bias}
+        capped = {} if softcap is None else {_SOFTCAP: softcap}
+        found: Tensor = made.LigerForCausalLMLoss(
+            hidden, head.weight, labels, hidden_size=hidden.shape[-1], **biased, **capped, **told
+        )
+        return found
+
+    return loss
+
+
+_LOSSES: dict[str, Callable[[int | None], _Loss]] = {"chunked": _chunked, "fused": _fused}

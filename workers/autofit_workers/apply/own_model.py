@@ -1,0 +1,153 @@
+"""A convolution algorithm for a model of the user's own, in their own process."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from autofit_workers import conv
+from autofit_workers.conv import ConvAlgorithm, ConvPolicy, Rewrite
+from autofit_workers.conv.lowerings.intercept import Rewriting
+from autofit_workers.errors import InapplicableError, UnsupportedError
+
+
+@contextmanager
+def algorithm_in_use(
+    model: torch.nn.Module,
+    algorithm: ConvAlgorithm,
+    *,
+    plan: tuple[tuple[str, str], ...] | None = None,
+) -> Iterator[Mapping[str, str]]:
+    """Lets a model's convolutions be worked out by an algorithm.
+
+    A policy is set for the whole process, because backends have but one; a rewrite concerns the model
+    alone. Yields why layers were left to the backend, by their names, as they are met.
+
+    Args:
+        plan: layers with their algorithms, in place of one for all.
+
+    Raises:
+        UnsupportedError: the algorithm means nothing where the model is.
+        InapplicableError: it works out none of the model's convolutions; raised by the model's first
+            forward pass, where that shows.
+    """
+    kind = _kind_of(model)
+    if plan is not None:
+        with _plan_in_use(model, plan) as left:
+            yield left
+        return
+    if kind not in algorithm.device_kinds:
+        raise UnsupportedError(
+            f"{algorithm.name} does not apply to {kind}, where the model is: "
+            f"choose from {', '.join(conv.applicable(kind))}"
+        )
+    if isinstance(algorithm, ConvPolicy):
+        with _policy(algorithm, kind):
+            yield {}
+        return
+    assert isinstance(algorithm, Rewrite)
+    with rewrites_in_use(model, lambda _layer: algorithm, algorithm.applies_to_none) as left:
+        yield left
+
+
+@contextmanager
+def _plan_in_use(model: torch.nn.Module, plan: tuple[tuple[str, str], ...]) -> Iterator[Mapping[str, str]]:
+    layers = dict(model.named_modules())
+    missing = [layer for layer, _ in plan if layer not in layers]
+    if missing:
+        raise UnsupportedError(f"the plan is of another model: this one has no layer {missing[0]!r}")
+    found = {layer: conv.find(name) for layer, name in plan}
+    rewrites = {layer: each for layer, each in found.items() if isinstance(each, Rewrite)}
+    if not rewrites:  # all is the backend's
+        yield {}
+        return
+
+    def none_of_them(reasons: Iterable[str]) -> str:
+        why = "; ".join(dict.fromkeys(reasons)) or "none of them ran"
+        return f"the plan rewrites no convolution of the model ({why}): make one for this model"
+
+    with rewrites_in_use(model, rewrites.get, none_of_them) as left:
+        yield left
+
+
+@contextmanager
+def rewrites_in_use(
+    model: torch.nn.Module,
+    choose: Callable[[str], Rewrite | None],
+    applies_to_none: Callable[[Iterable[str]], str],
+) -> Iterator[Mapping[str, str]]:
+    """Rewrites a model's layers by what is chosen for them, as `algorithm_in_use` does by one rewrite.
+
+    Args:
+        choose: the rewrite for a layer by its name, None for the backend.
+        applies_to_none: says, from the reasons, that no layer was rewritten.
+    """
+    mode = Rewriting(choose, only_followed=True)
+    with ExitStack() as stack:
+
+        def require_some(*_forward: object) -> None:
+            if not mode.rewritten:
+                raise InapplicableError(applies_to_none(mode.left.values()))
+
+        for hook in (*mode.follow(model), model.register_forward_hook(require_some)):
+            stack.callback(hook.remove)
+        with mode:
+            yield mode.left
+        if _met_some(mode):
+            require_some()
+
+
+def _kind_of(model: torch.nn.Module) -> str:
+    """The kind of device that a model is on (`cuda`, `cpu`), by the first of its tensors."""
+    if not isinstance(model, torch.nn.Module):
+        raise UnsupportedError(f"give the nn.Module that is trained; got {type(model).__name__}")
+    first = next(itertools.chain(model.parameters(), model.buffers()), None)
+    return "cuda" if first is not None and first.is_cuda else "cpu"
+
+
+def _met_some(mode: Rewriting) -> bool:
+    """Whether a convolution ran; a block that ran parts of the model alone may have met none."""
+    return bool(mode.rewritten or mode.left)
+
+
+@contextmanager
+def _policy(policy: ConvPolicy, kind: str) -> Iterator[None]:
+    """Sets a backend's switches, and no other flag of PyTorch's."""
+    if kind == "cpu":
+        with _attributes(torch.backends.mkldnn, enabled=policy.enabled):
+            yield
+        return
+    for variable, value in policy.variables:
+        _require_variable(policy.name, variable, value)
+    with _attributes(
+        torch.backends.cudnn,
+        enabled=policy.enabled,
+        benchmark=policy.benchmark,
+        deterministic=policy.deterministic,
+    ):
+        yield
+
+
+def _require_variable(name: str, variable: str, value: str) -> None:
+    if os.environ.get(variable) != value:
+        raise UnsupportedError(
+            f"{name} is set before its library is loaded: start Python with {variable}={value} in the "
+            "environment"
+        )
+
+
+@contextmanager
+def _attributes(flags: Any, **values: bool) -> Iterator[None]:
+    before = {name: getattr(flags, name) for name in values}
+    for name, value in values.items():
+        setattr(flags, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(flags, name, value)

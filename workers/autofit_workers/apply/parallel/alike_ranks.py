@@ -1,0 +1,64 @@
+"""Which ranks of a sharded model differ: in the size of any of their shards, or in the stage that they run.
+
+Shards differ where a dimension is not a multiple of the ranks that share it. Their sizes follow from shapes
+and placements alone, so that one rank knows those of all.
+"""
+
+from __future__ import annotations
+
+import collections
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from autofit_workers.parallel_kinds import PARALLEL_KINDS
+from autofit_workers.setup import Parallel
+from autofit_workers.trace import AlikeRanks
+
+
+def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks, ...]:
+    """The kinds of ranks, in the order of the first of each; empty where all are alike.
+
+    It takes as long as there are ranks: 100 s of a million.
+
+    Args:
+        model: any rank's part of it.
+    """
+    ranks_of = collections.defaultdict(list)
+    sizes = _sizes_of_shards(model)
+    apart = [kind for kind, _ in parallel.degrees if PARALLEL_KINDS[kind].runs_apart]
+    for rank in range(parallel.num_ranks):
+        place = parallel.place(rank)
+        parts = tuple(place[kind] for kind in apart)
+        ranks_of[parts, tuple(size(place) for size in sizes)].append(rank)
+    if len(ranks_of) == 1:
+        return ()
+    return tuple(AlikeRanks(first=ranks[0], num_ranks=len(ranks)) for ranks in ranks_of.values())
+
+
+def _sizes_of_shards(model: torch.nn.Module) -> list[Callable[[dict[str, int]], int]]:
+    """How many elements a rank at a place has of each parameter, those of one shape and placement once."""
+    from torch.distributed.tensor import DTensor
+
+    specs: dict[Any, Any] = {}
+    for parameter in model.parameters():
+        if isinstance(parameter, DTensor):
+            spec: Any = parameter._spec  # noqa: SLF001 - where it lies
+            specs.setdefault((tuple(parameter.shape), spec.placements, spec.mesh), spec)
+    return [_size_of_shard(shape, spec) for (shape, _, _), spec in specs.items()]
+
+
+def _size_of_shard(shape: tuple[int, ...], spec: Any) -> Callable[[dict[str, int]], int]:
+    from torch.distributed.tensor import _utils
+
+    local_shape: Any = _utils._compute_local_shape_and_global_offset  # noqa: SLF001 - of any rank
+    names = spec.mesh.mesh_dim_names
+
+    def size(place: dict[str, int]) -> int:
+        coordinate = [place[name] for name in names]
+        local, _ = local_shape(shape, spec.mesh.shape, coordinate, spec.placements, skip_offset=True)
+        return math.prod(local)
+
+    return size

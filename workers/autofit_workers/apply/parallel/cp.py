@@ -1,0 +1,193 @@
+"""Shares the sequences of a batch over ranks, by PyTorch's own context parallelism and its ring attention.
+
+Each rank has two chunks of every sequence, one from each half, so that all have as much of a causal mask.
+What attends is `scaled_dot_product_attention`, which `context_parallel` replaces for forward and backward:
+keys and values of the others come by one all-gather, their gradients go by all-to-all
+(torch/distributed/tensor/experimental/_context_parallel/_attention.py). Its kernels are those that tell the
+logarithm of the sum of exponentials: flash, memory-efficient and cuDNN's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+
+from autofit_workers.apply.parallel.strategy import Strategy, mesh_of
+from autofit_workers.errors import InapplicableError
+from autofit_workers.parallel_kinds import CP
+from autofit_workers.protocol import TrialSpec
+from autofit_workers.setup import Parallel
+from autofit_workers.workload.workload import Workload, tensors_of
+
+_SEQUENCE = 1  # the dimension of a batch; the first is that of its samples
+_ATTENTION = "scaled_dot_product_attention"
+_NO_RING = "PyTorch's ring attention is of causal attention without a mask"
+
+
+class ContextParallelRanks(Strategy):
+    """Ranks share the sequences of a batch, and have all parameters, or shards of them."""
+
+    def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
+        if spec.is_for_host:
+            raise InapplicableError(
+                f"--parallel {self.parallel} is for GPUs, whose kernels of attention PyTorch's context "
+                "parallelism takes: leave out cp, or predict for a card"
+            )
+
+    def sharing(
+        self, model: torch.nn.Module, device_kind: str
+    ) -> Callable[[Any], AbstractContextManager[None]]:
+        return Context(model, self.parallel, device_kind).sharing
+
+    def notes(self, _model: torch.nn.Module, _precision: str) -> tuple[str, ...]:
+        degree = self.parallel.degree(CP)
+        exchanged = ", gradients by DistributedDataParallel" if self.parallel.has_ddp else ""
+        return (f"context_parallel: each of {degree} ranks has 1/{degree} of every sequence{exchanged}",)
+
+
+STRATEGY = ContextParallelRanks
+
+
+class Context:
+    """What a rank's steps run in.
+
+    Args:
+        model: of transformers, it attends without masks from here on.
+        parallel: of the ranks, whose group is there.
+    """
+
+    def __init__(self, model: torch.nn.Module, parallel: Parallel, device_kind: str) -> None:
+        self._parallel = parallel
+        self._device_kind = device_kind
+        self._mesh: Any = None
+        _attend_without_masks(model)
+
+    @contextmanager
+    def sharing(self, batch: Any) -> Iterator[None]:
+        """Leaves this rank its part of a batch, and lets attention reach the others' in the block.
+
+        Raises:
+            InapplicableError: nothing in it is a sequence that can be divided so, or, in the block or after
+                it, attention is another.
+        """
+        from torch.distributed.tensor.experimental import context_parallel
+
+        sequences = self._sequences(batch)
+        num_places = sequences[0].size(_SEQUENCE) // self._parallel.degree(CP)
+        calls: list[None] = []
+        with (
+            context_parallel(
+                self._mesh_of_ranks(),
+                buffers=sequences,
+                buffer_seq_dims=[_SEQUENCE] * len(sequences),
+                no_restore_buffers=set(sequences),
+            ),
+            _attention_checked(self._parallel, num_places, calls),
+        ):
+            yield
+        if not calls:
+            raise InapplicableError(
+                f"--parallel {self._parallel} is for models that attend by torch.nn.functional.{_ATTENTION}, "
+                "and this one never called it: choose such attention (--attention sdpa of transformers' "
+                "models), or leave out cp"
+            )
+
+    def _mesh_of_ranks(self) -> Any:
+        if self._mesh is None:
+            self._mesh = mesh_of(self._parallel, self._device_kind)[CP]
+        return self._mesh
+
+    def _sequences(self, batch: Any) -> list[torch.Tensor]:
+        """What of a batch has a place for each token in its second dimension: as many as indices have."""
+        found = [each for each in tensors_of(batch) if each.dim() > _SEQUENCE]
+        lengths = [each.size(_SEQUENCE) for each in found if not each.is_floating_point()]
+        if not lengths:
+            raise InapplicableError(
+                f"--parallel {self._parallel} shares out sequences of tokens, and the batch has no tensor of "
+                "integers with a row for each sample: leave out cp"
+            )
+        length, num_chunks = lengths[0], 2 * self._parallel.degree(CP)
+        if length % num_chunks:
+            raise InapplicableError(
+                f"--parallel {self._parallel} gives each rank two chunks of a sequence, and {length} tokens "
+                f"are not a multiple of {num_chunks}: take {max(length // num_chunks, 1) * num_chunks}"
+            )
+        return [each for each in found if each.size(_SEQUENCE) == length]
+
+
+@contextmanager
+def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -> Iterator[None]:
+    """Tells of calls of attention in the block, and refuses what the ring has no kernels for.
+
+    Args:
+        num_places: of a sequence that this rank has.
+    """
+    functional: Any = torch.nn.functional
+    attend: Callable[..., Any] = getattr(functional, _ATTENTION)
+
+    def checked(  # noqa: PLR0917 - the function's own signature
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> Any:
+        if attn_mask is not None or not is_causal or query.size(-2) != key.size(-2):
+            what = "a mask" if attn_mask is not None else "attention that is not causal"
+            raise InapplicableError(f"--parallel {parallel}: {_NO_RING}, and here is {what}: leave out cp")
+        if query.size(-2) != num_places:
+            raise InapplicableError(
+                f"--parallel {parallel}: a rank has {num_places} places of a sequence and attends to "
+                f"{query.size(-2)}: let make_batch shift targets, and the model take its inputs as they are"
+            )
+        calls.append(None)
+        try:
+            return attend(query, key, value, attn_mask, dropout_p, is_causal, **options)
+        except InapplicableError as error:
+            kind = str(query.dtype).removeprefix("torch.")
+            raise InapplicableError(
+                f"--parallel {parallel} needs a fused kernel of attention, and none that is enabled takes "
+                f"{kind} in such heads: choose --precision amp-bf16 and --attention default, or leave out cp"
+            ) from error
+
+    kernels: Any = torch.backends.cuda
+    computes_all = kernels.math_sdp_enabled()
+    setattr(functional, _ATTENTION, checked)
+    kernels.enable_math_sdp(False)  # which tells no sums
+    try:
+        yield
+    finally:
+        kernels.enable_math_sdp(computes_all)
+        setattr(functional, _ATTENTION, attend)
+
+
+def _attend_without_masks(model: torch.nn.Module) -> None:
+    """Transformers makes a mask for positions that are not consecutive; Accelerate leaves it out so.
+
+    `_attach_context_parallel_hooks` of accelerate/big_modeling.py; that the attention is causal is then all
+    that the kernels are told.
+
+    Raises:
+        InapplicableError: a layer attends to less than all that is before.
+    """
+    config: Any = getattr(model, "config", None)
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if kinds - {"full_attention"} or (not kinds and getattr(config, "sliding_window", None)):
+        raise InapplicableError(
+            f"--parallel cp: {_NO_RING}, and layers of {type(model).__name__} attend to a window: leave "
+            "out cp"
+        )
+
+    def without(_module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if "attention_mask" in kwargs:
+            kwargs = {**kwargs, "attention_mask": None, "is_causal": True}
+        return args, kwargs
+
+    for name, module in model.named_modules():
+        if name.endswith("self_attn"):
+            module.register_forward_pre_hook(without, prepend=True, with_kwargs=True)

@@ -1,0 +1,58 @@
+"""`DistributedDataParallel`: ranks exchange the gradients of whole models.
+
+In a prediction it is recorded and not run: `autofit_workers.predict.recording.data_parallel`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from autofit_workers.apply.parallel.strategy import Followed, Strategy
+from autofit_workers.errors import InapplicableError
+from autofit_workers.protocol import TrialSpec
+from autofit_workers.setup import TRAIN
+from autofit_workers.trace import Category
+from autofit_workers.workload.workload import Workload
+
+
+class DataParallelRanks(Strategy):
+    """Each rank has the whole model, and batches of its own."""
+
+    def require_applicable(self, _spec: TrialSpec, workload: Workload) -> None:
+        if workload.mode != TRAIN:
+            raise InapplicableError(
+                "--parallel ddp is for training: ranks exchange gradients, and inference has none; leave it "
+                "out"
+            )
+
+    def takes_base(self, _base: str) -> bool:
+        return True
+
+    def wrapped(self, model: torch.nn.Module) -> torch.nn.Module:
+        return DistributedDataParallel(model)
+
+    @staticmethod
+    def followed() -> Followed:
+        """Of torch/nn/parallel/distributed.py."""
+        return {
+            DistributedDataParallel: {
+                "_ddp_init_helper": Category.GRADIENT,
+                "_pre_forward": Category.GRADIENT,
+            }
+        }
+
+
+STRATEGY = DataParallelRanks
+
+
+def bucket_bytes(model: torch.nn.Module) -> int:
+    """Bytes of the buckets of `DistributedDataParallel`, which no tensor that Python knows has."""
+    if not isinstance(model, DistributedDataParallel):
+        return 0
+    ask: Any = model._get_ddp_logging_data  # noqa: SLF001 - its only account of them
+    told = ask()
+    sizes: str = told.get("rebuilt_bucket_sizes") or told["bucket_sizes"]
+    return sum(map(int, sizes.split(",")))

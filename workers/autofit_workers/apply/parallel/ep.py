@@ -1,0 +1,101 @@
+"""Expert parallelism by transformers' own code: ranks have whole experts of their own, and share a batch.
+
+What is dealt out is in the model's own plan. `apply_expert_parallelism` has each rank run its experts on the
+tokens that are routed to them, which are masked for the others, and sums what all give by an all-reduce
+(`AllReduceEP` of transformers/distributed/expert_parallel.py). So the sizes of a step do not depend on where
+tokens are routed; those of its other implementation do, by which ranks exchange tokens. Whatever is no expert
+is on every rank, or sharded by `fsdp` beside.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autofit_workers.apply.parallel.strategy import Placement, Spread, Strategy, taken_out
+from autofit_workers.errors import InapplicableError, MissingLibraryError
+from autofit_workers.parallel_kinds import EP
+from autofit_workers.protocol import TrialSpec
+from autofit_workers.workload.workload import Workload
+
+_IMPLEMENTATION = "all_reduce"
+_OF_EACH_EXPERT = "grouped_gemm"  # the style of a parameter with a row for each
+
+
+class ExpertParallelRanks(Strategy):
+    """Ranks have whole experts, as many each, by the plan that transformers has of the model."""
+
+    def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
+        if spec.knobs.clip_grad_norm is not None:
+            raise InapplicableError(
+                f"--parallel {self.parallel} cannot be combined with --clip-grad-norm: PyTorch's "
+                "clip_grad_norm_ takes no mixture of gradients of experts, which are on a mesh of ep, and of "
+                "others: drop one of the two"
+            )
+
+    def spreading(self, part: torch.nn.Module, placement: Placement, *, is_stage: bool) -> Spread:
+        del is_stage
+        remaining = _plan_of(part)
+        _require_divided(part, remaining, self.parallel.degree(EP))
+        from transformers.distributed.expert_parallel import apply_expert_parallelism
+
+        modules = dict(part.named_modules())
+        mesh = placement.mesh[EP]
+
+        def spread(module: torch.nn.Module) -> None:
+            plan = taken_out(remaining, modules, module)
+            # The ranks that share the experts out are those that share a batch.
+            apply_expert_parallelism(part, mesh, mesh, plan, ep_implementation=_IMPLEMENTATION)
+
+        return spread
+
+    def notes(self, _model: torch.nn.Module, _precision: str) -> tuple[str, ...]:
+        return (
+            f"experts are dealt out over {self.parallel.degree(EP)} ranks that share a batch, by "
+            f'apply_expert_parallelism of transformers with ep_implementation="{_IMPLEMENTATION}"',
+        )
+
+
+STRATEGY = ExpertParallelRanks
+
+
+def _plan_of(model: Any) -> dict[str, str]:
+    """The styles of modules and parameters, by name.
+
+    Raises:
+        InapplicableError: the model has no such plan.
+        MissingLibraryError: transformers is too old.
+    """
+    name = type(model).__name__
+    if not hasattr(model, "config") or not hasattr(model, "base_model_prefix"):
+        raise InapplicableError(
+            f"--parallel ep deals out the experts of models of transformers, and {name} is none: use fsdp:N"
+        )
+    if not hasattr(model, "_expand_parallel_plan"):
+        raise MissingLibraryError(
+            "ep:N is by transformers' own code, and the one that is installed where trials run has none: "
+            "pip install --upgrade transformers"
+        )
+    if not model.ep_plan:
+        raise InapplicableError(
+            f"--parallel ep: {name} has no experts of which transformers has a plan: use fsdp:N, or tp:N"
+        )
+    plan: dict[str, str] = model._expand_parallel_plan(dict(model.ep_plan))  # noqa: SLF001 - how it loads
+    return plan
+
+
+def _require_divided(model: torch.nn.Module, plan: dict[str, str], degree: int) -> None:
+    """Raises `InapplicableError` where ranks would not have as many experts each."""
+    numbers = {
+        len(parameter) for name, parameter in model.named_parameters() if plan.get(name) == _OF_EACH_EXPERT
+    }
+    for number in sorted(numbers):
+        if number % degree:
+            fine = ", ".join(f"ep:{each}" for each in range(2, number + 1) if number % each == 0)
+            why = (
+                f"has more ranks than the model has experts, {number}"
+                if degree > number
+                else f"does not divide the model's {number} experts"
+            )
+            raise InapplicableError(f"--parallel ep:{degree} {why}: use {fine or 'fsdp:N'}")

@@ -1,0 +1,92 @@
+"""Wraps a model in `FullyShardedDataParallel`, PyTorch's first FSDP.
+
+Each repeated block is a unit by itself, as every trainer's policy has it, and so is each layer without
+parts whose weight is trained where others are frozen, as peft's `fsdp_auto_wrap_policy` has it. A model
+that is wrapped otherwise says so in an attribute `fsdp_options`: a dict of what `FullyShardedDataParallel`
+is given, such as `auto_wrap_policy`, `mixed_precision` or `use_orig_params`.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from typing import Any
+
+import torch
+from torch import nn
+
+from autofit_workers.apply.checkpointing import repeated_blocks
+from autofit_workers.apply.parallel.strategy import Followed, Placement, Strategy
+from autofit_workers.errors import InapplicableError, text_of
+from autofit_workers.knobs.base import is_of_bitsandbytes
+from autofit_workers.trace import Category
+
+
+class FirstFsdpRanks(Strategy):
+    """Ranks have shards of flat parameters, a unit's together."""
+
+    def takes_base(self, base: str) -> bool:
+        return is_of_bitsandbytes(base)
+
+    def taken(self, model: nn.Module, placement: Placement) -> nn.Module:
+        assert self.parallel.fsdp1 is not None
+        return _wrapped(model, self.parallel.fsdp1, device_kind=placement.device_kind, dtype=placement.dtype)
+
+    @staticmethod
+    def followed() -> Followed:
+        """Of torch/distributed/fsdp/_flat_param.py."""
+        from torch.distributed.fsdp._flat_param import FlatParamHandle
+
+        return {
+            FlatParamHandle: {
+                "init_flat_param_attributes": Category.OTHER,
+                "pre_unshard": Category.OTHER,
+                "unshard": Category.PARAMETER,
+            }
+        }
+
+
+STRATEGY = FirstFsdpRanks
+
+
+def _wrapped(model: nn.Module, strategy: str, *, device_kind: str, dtype: torch.dtype | None) -> nn.Module:
+    """This rank's part of a model; its units come to the device one after the other.
+
+    Args:
+        strategy: the name of a `ShardingStrategy`.
+        dtype: what parameters are cast to; sums of gradients stay exact. None for their own.
+    """
+    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+
+    policy = None if dtype is None else MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32)
+    options: dict[str, Any] = {
+        "auto_wrap_policy": _policy(model),
+        "mixed_precision": policy,
+        "use_orig_params": True,  # else all parameters of a unit are trained, or none is
+        **getattr(model, "fsdp_options", {}),
+    }
+    device = torch.device(device_kind, 0) if device_kind != "cpu" else torch.device("cpu")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is deprecated, and says so
+            return FullyShardedDataParallel(
+                model, sharding_strategy=ShardingStrategy[strategy], device_id=device, **options
+            )
+    except (ValueError, TypeError) as error:
+        raise InapplicableError(
+            f"FullyShardedDataParallel does not take this model: {text_of(error)}"
+        ) from error
+
+
+def _policy(model: nn.Module) -> Any:
+    from torch.distributed.fsdp.wrap import lambda_auto_wrap_policy
+
+    units = {id(block) for _, block in repeated_blocks(model)}
+    if not all(parameter.requires_grad for parameter in model.parameters()):
+        units.update(id(module) for module in model.modules() if _is_trained_leaf(module))
+    return functools.partial(lambda_auto_wrap_policy, lambda_fn=lambda module: id(module) in units)
+
+
+def _is_trained_leaf(module: nn.Module) -> bool:
+    weight = getattr(module, "weight", None)
+    return not any(True for _ in module.children()) and weight is not None and weight.requires_grad

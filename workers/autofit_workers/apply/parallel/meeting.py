@@ -1,0 +1,62 @@
+"""The process group of a measured trial's ranks: this process joins it, and they agree there."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+
+from autofit_workers.process.ranks import LISTENER
+
+BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
+
+
+def join(device: torch.device, deadline_seconds: float) -> None:
+    """Joins the group of the trial's ranks, as `autofit_workers.process.ranks` has it.
+
+    The group is left when the process ends: a rank that leaves earlier takes away what others still receive.
+
+    Args:
+        deadline_seconds: of the trial. Nothing is waited for longer, and its supervisor says better what was
+            late.
+    """
+    distributed: Any = torch.distributed
+    timeout = timedelta(seconds=deadline_seconds)
+    num_ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
+    listener = os.environ.get(LISTENER)
+    store = distributed.TCPStore(
+        os.environ["MASTER_ADDR"],
+        int(os.environ["MASTER_PORT"]),
+        num_ranks,
+        is_master=listener is not None,
+        timeout=timeout,
+        master_listen_fd=None if listener is None else int(listener),
+    )
+    distributed.init_process_group(
+        BACKENDS[device.type], store=store, rank=rank, world_size=num_ranks, timeout=timeout
+    )
+
+
+def agreed(wish: bool) -> bool:
+    """Whether all ranks wish so; without a group, whether this process does."""
+    distributed: Any = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return wish
+    wishes = torch.tensor(int(wish))
+    distributed.all_reduce(wishes, distributed.ReduceOp.MIN)
+    return bool(wishes)
+
+
+def settle() -> None:
+    """Waits until no thread of gloo is at a collective any more; nothing without a group.
+
+    What waits for a collective by its future, as `DistributedDataParallel` does, goes on before the thread
+    has told PyTorch's profiler of its end (`finishWorkGloo` of c10d's ProcessGroupGloo.cpp, `finish` of
+    Work.cpp), and the profile may be gone by then. A barrier waits for all work before it
+    (`AsyncBarrierWork`).
+    """
+    distributed: Any = torch.distributed
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.barrier()

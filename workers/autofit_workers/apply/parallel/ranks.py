@@ -1,0 +1,239 @@
+"""This process as one of several ranks, by all kinds of parallelism together: its part of their model.
+
+It works with a process group that is there; whether its ranks are does not matter here. A prediction is made
+on `autofit_workers.predict.fake.ranks`, a measured trial on the group of `meeting`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from autofit_workers.apply import setting
+from autofit_workers.apply.checkpointing import repeated_blocks
+from autofit_workers.apply.compiling import compiled
+from autofit_workers.apply.parallel import meeting
+from autofit_workers.apply.parallel.strategy import Engine, Followed, Placement, strategies_of
+from autofit_workers.errors import InapplicableError
+from autofit_workers.knobs import Knobs
+from autofit_workers.knobs.base import QUANTIZATIONS
+from autofit_workers.protocol import Probe, TrialSpec
+from autofit_workers.setup import GENERATE, TRAIN, Parallel
+from autofit_workers.workload.step import ScheduledModel, seed
+from autofit_workers.workload.workload import Optimizers, Workload
+
+
+class Ranks:
+    """One of the ranks of a parallel; of a process by itself, nothing is done.
+
+    Attributes:
+        parallel: as given.
+        brings_model: whether what trains the model brings it to the device.
+    """
+
+    def __init__(self, parallel: Parallel) -> None:
+        self.parallel = parallel
+        self._strategies = strategies_of(parallel)
+        self.brings_model = any(each.brings_model for each in self._strategies)
+
+    def require_applicable(self, spec: TrialSpec, workload: Workload) -> None:
+        """Refuses what ranks do not do together.
+
+        Args:
+            workload: once it is overridden.
+
+        Raises:
+            InapplicableError: the mode or a knob is not for this parallelism.
+        """
+        parallel, base = self.parallel, spec.knobs.base
+        if not parallel:
+            return
+        if spec.probe is not Probe.PREDICT and not parallel.can_be_measured:
+            raise InapplicableError(
+                f"--parallel {parallel} is predicted and not measured: leave out what measures (--probe "
+                "measure, --device), or cp and +offload"
+            )
+        for each in self._strategies:
+            each.require_applicable(spec, workload)
+        if workload.mode == GENERATE:
+            raise InapplicableError(
+                f"--parallel {parallel} is for training and inference: leave it out to generate"
+            )
+        if base in QUANTIZATIONS and not all(each.takes_base(base) for each in self._strategies):
+            raise InapplicableError(
+                f"--parallel {parallel} cannot be combined with base {base}: weights that a library "
+                "quantizes are sharded by fsdp1:N alone, of bitsandbytes and in 4 bits; use it, or ddp:N"
+            )
+
+    def join(self, spec: TrialSpec, device: torch.device) -> None:
+        """Joins the others of a measured trial, until this process ends."""
+        if not self.parallel:
+            return
+        meeting.join(device, spec.deadline_seconds)
+        for each in self._strategies:
+            each.join(device.type)
+
+    @contextmanager
+    def joined(self, device_kind: str) -> Iterator[None]:
+        """Prepares for others that are not there, whose group this process has joined, in the block."""
+        with ExitStack() as kept:
+            for each in self._strategies:
+                kept.enter_context(each.joined(device_kind))
+            yield
+
+    @property
+    def followed(self) -> tuple[Followed, ...]:
+        """What libraries allocate; see `Strategy.followed`."""
+        return tuple(each.followed() for each in self._strategies)
+
+    def cut(self, model: torch.nn.Module, workload: Workload) -> torch.nn.Module:
+        """What this rank has of a model, whose parameters may be shared out further.
+
+        Raises:
+            InapplicableError: the model cannot be cut so.
+        """
+        for each in self._strategies if self.parallel.shards else ():
+            model = each.cut(model, torch.distributed.get_rank(), workload)
+        return model
+
+    def spread(self, model: torch.nn.Module, *, device_kind: str, precision: str = "fp32") -> torch.nn.Module:
+        """This rank's part of a model; what is not on the device yet is brought there part by part.
+
+        Args:
+            precision: of the knob; with amp some kinds cast parameters to what autocast would compute in.
+
+        Raises:
+            InapplicableError: the model has no plan for a kind of parallelism, or cannot be divided so.
+        """
+        placement = Placement(self.parallel, device_kind, setting.AUTOCAST_DTYPES.get(precision))
+        for each in self._strategies:
+            model = each.taken(model, placement)
+        for part, blocks in parts_of(model):
+            # What is innermost in the mesh divides tensors first.
+            found = [
+                each.spreading(part, placement, is_stage=part is not model)
+                for each in reversed(self._strategies)
+            ]
+            # Block by block, so that no more than one of them is on the device before it is sharded.
+            for module in (*blocks, part):
+                for spread in found:
+                    if spread is not None:
+                        spread(module)
+        return model
+
+    def placed(
+        self, model: torch.nn.Module, knobs: Knobs, device: torch.device, workload: Workload
+    ) -> torch.nn.Module:
+        """The model of a measured trial on its device; of one that is shared out this rank's part.
+
+        Raises:
+            InapplicableError, MissingLibraryError: as of `setting.placed_model`, `cut` and `spread`.
+        """
+        parallel = self.parallel
+        if not parallel.shards:
+            return setting.placed_model(model, knobs, device)
+        if self.brings_model:
+            return setting.adapted_model(model, knobs)
+        if knobs.base in QUANTIZATIONS:
+            raise InapplicableError(
+                f"--parallel {parallel} with base {knobs.base} is predicted and not measured: leave out what "
+                "measures (--probe measure, --device), or use ddp:N"
+            )
+        model = self.cut(setting.adapted_model(model, knobs), workload)
+        model = self.spread(model, device_kind=device.type, precision=knobs.precision)
+        if workload.mode == TRAIN and knobs.clip_grad_norm is not None:
+            require_one_mesh(model, self.parallel)
+        model = model.to(device)  # what no rank shares with another
+        return compiled(model) if knobs.compile else model
+
+    def wrapped(self, model: torch.nn.Module, first_seed: int) -> torch.nn.Module:
+        """The model as measured ranks call it, each with batches of its own but for those that share one."""
+        if not self.parallel:
+            return model
+        for each in self._strategies:
+            model = each.wrapped(model)
+        seed(first_seed + self.parallel.replica(torch.distributed.get_rank()))
+        return model
+
+    def engine(
+        self, model: torch.nn.Module, optimizers: Optimizers, knobs: Knobs, batch_size: int
+    ) -> Engine | None:
+        """What trains the model in the place of its optimizers, if anything does.
+
+        Args:
+            model: on the host.
+            batch_size: of one rank, and of one pass of those that a step is accumulated from.
+
+        Raises:
+            InapplicableError: it does not with such optimizers.
+        """
+        found = (each.engine(model, optimizers, knobs, batch_size) for each in self._strategies)
+        return next((engine for engine in found if engine is not None), None)
+
+    def sharing(
+        self, model: torch.nn.Module, device_kind: str
+    ) -> Callable[[Any], AbstractContextManager[None]]:
+        """What leaves this rank its part of each batch, in whose block a pass over it runs.
+
+        Raises:
+            InapplicableError: the model does not work on parts of batches.
+        """
+        found = [each.sharing(model, device_kind) for each in self._strategies]
+
+        @contextmanager
+        def shared(batch: Any) -> Iterator[None]:
+            with ExitStack() as kept:
+                for each in found:
+                    kept.enter_context(each(batch))
+                yield
+
+        return shared
+
+    def notes(self, model: torch.nn.Module, precision: str) -> tuple[str, ...]:
+        """How the model was spread, in sentences for whoever reads the answer."""
+        return tuple(note for each in self._strategies for note in each.notes(model, precision))
+
+
+def parts_of(model: torch.nn.Module) -> Sequence[tuple[torch.nn.Module, Sequence[torch.nn.Module]]]:
+    """The parts of a model that are spread by themselves, each with its blocks: itself, or its stages."""
+    if isinstance(model, ScheduledModel):
+        return model.parts
+    return ((model, [block for _, block in repeated_blocks(model)]),)
+
+
+def require_one_mesh(model: torch.nn.Module, parallel: Parallel) -> None:
+    """Checks that gradients can be clipped: `clip_grad_norm_` stacks the norms of all, of one mesh.
+
+    Raises:
+        InapplicableError: tensor parallelism left some of the parameters off its ranks.
+    """
+    trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    meshes = {name: getattr(each, "device_mesh", None) for name, each in trained}
+    num_dims = {name: 0 if mesh is None else mesh.ndim for name, mesh in meshes.items()}
+    if len(set(num_dims.values())) > 1:
+        left = min(num_dims, key=num_dims.__getitem__)
+        raise InapplicableError(
+            f"--parallel {parallel} cannot be combined with --clip-grad-norm: tp leaves {left} as it is, and "
+            "PyTorch's clip_grad_norm_ takes gradients of one mesh alone: leave out the option, or use fsdp:N"
+        )
+
+
+def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
+    """Checks that an optimizer can take all parameters at once, as PyTorch's do on a GPU by default.
+
+    Raises:
+        InapplicableError: some of them were left as they are.
+    """
+    from torch.distributed.tensor import DTensor
+
+    trained = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
+    whole = [name for name, each in trained if not isinstance(each, DTensor)]
+    if 0 < len(whole) < len(trained):
+        raise InapplicableError(
+            f"--parallel {parallel} leaves {whole[0]} whole, and PyTorch's optimizers that take several "
+            "tensors at once, which is the default on a GPU, refuse a mixture with DTensors: choose "
+            f"--optimizer-impl loop, or fsdp:N,{parallel}"
+        )

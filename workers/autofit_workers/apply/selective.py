@@ -1,0 +1,117 @@
+"""Selective checkpointing: a block keeps what is dear to work out, and runs again for the rest.
+
+What is dear are matrix products, convolutions, attention and recurrent layers: they take nearly all
+of a step's time. Normalisations, activations, dropout and sums are worked out again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    SelectiveCheckpointContext,
+    create_selective_checkpoint_contexts,
+)
+
+from autofit_workers.errors import InapplicableError, UnsupportedError
+
+# By their names, because not every build of PyTorch has them all.
+_DEAR = frozenset(
+    {
+        "aten::mm",
+        "aten::addmm",
+        "aten::bmm",
+        "aten::baddbmm",
+        "aten::_scaled_mm",
+        "aten::_grouped_mm",
+        "aten::convolution",
+        "aten::_scaled_dot_product_flash_attention",
+        "aten::_scaled_dot_product_flash_attention_for_cpu",
+        "aten::_scaled_dot_product_efficient_attention",
+        "aten::_scaled_dot_product_cudnn_attention",
+        "aten::_scaled_dot_product_fused_attention_overrideable",
+        "flash_attn::_flash_attn_forward",
+        "flash_attn::_flash_attn_varlen_forward",
+        "flash_attn_3::_flash_attn_forward",
+        "aten::_cudnn_rnn",
+        "aten::mkldnn_rnn_layer",
+    }
+)
+_Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+
+
+def selective_contexts(percent: int | None) -> Callable[[], _Contexts]:
+    """What `torch.utils.checkpoint` makes the contexts of a block's two runs by.
+
+    Args:
+        percent: how many of the bytes that dear operators put out in one run of a block are kept at
+            most; None for all.
+    """
+
+    def contexts() -> _Contexts:
+        forward, again = create_selective_checkpoint_contexts(_Policy(percent))  # type: ignore[no-untyped-call]
+        return forward, _Explained(again)
+
+    return contexts
+
+
+class _Policy:
+    """Keeps an output if with it no more than the share of what was put out so far is kept.
+
+    So each block decides as it runs, alike in every step and at every batch size that all of its
+    outputs grow with.
+    """
+
+    def __init__(self, percent: int | None) -> None:
+        self._percent = percent
+        self._seen_bytes = self._kept_bytes = 0
+
+    def __call__(
+        self, context: SelectiveCheckpointContext, operator: Any, *_args: Any, **_kwargs: Any
+    ) -> CheckpointPolicy:
+        if operator.name().partition(".")[0] not in _DEAR:
+            return CheckpointPolicy.PREFER_RECOMPUTE
+        return CheckpointPolicy.MUST_SAVE if self._is_within(context) else CheckpointPolicy.PREFER_RECOMPUTE
+
+    def _is_within(self, context: SelectiveCheckpointContext) -> bool:
+        if self._percent is None:
+            return True
+        output = getattr(context, "op_output", None)
+        if output is None:
+            raise UnsupportedError(
+                f"this PyTorch ({torch.__version__}) does not tell a policy what an operator puts out: "
+                "choose --checkpointing selective, without a number"
+            )
+        num_bytes = sum(each.nbytes for each in tree_leaves(output) if isinstance(each, torch.Tensor))
+        self._seen_bytes += num_bytes
+        if 100 * (self._kept_bytes + num_bytes) > self._percent * self._seen_bytes:
+            return False
+        self._kept_bytes += num_bytes
+        return True
+
+
+class _Explained(AbstractContextManager[None]):
+    """A context that says what to do where a kept output was changed in place, which PyTorch refuses."""
+
+    def __init__(self, context: AbstractContextManager[Any]) -> None:
+        self._context = context
+
+    def __enter__(self) -> None:
+        self._context.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if isinstance(error, RuntimeError) and "has been mutated" in str(error):
+            self._context.__exit__(kind, error, trace)
+            raise InapplicableError(
+                "selective checkpointing keeps an output that the model then changes in place, such as by "
+                "nn.ReLU(inplace=True): choose --checkpointing blocks, or leave out inplace"
+            ) from error
+        return self._context.__exit__(kind, error, trace)

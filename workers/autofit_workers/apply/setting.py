@@ -1,0 +1,279 @@
+"""Applies knobs to PyTorch for the length of a trial, and puts every flag back.
+
+    flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
+    model       its weights' types, channels last,    converted_model, before it goes to the device
+                checkpoints
+                adapters, kernels, the loss           adapted_model, on the device
+                torch.compile                         placed_model, which takes it there
+    batches     likewise                              converted_batch, on the device
+    steps       autocast, gradient scaler             autocast_factory, make_scaler
+
+The optimizer's implementation is chosen where it is made (`autofit_workers.workload.optimizers`).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from autofit_workers import conv
+from autofit_workers.apply import adapter, base, torchao_weights
+from autofit_workers.apply.attention import set_attention
+from autofit_workers.apply.checkpointing import checkpoint_blocks
+from autofit_workers.apply.compiling import compiled, require_compilable
+from autofit_workers.apply.kernels import set_kernels
+from autofit_workers.apply.loss import set_loss
+from autofit_workers.conv import ConvAlgorithm, Rewrite, mixed
+from autofit_workers.conv.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
+from autofit_workers.errors import UnsupportedError
+from autofit_workers.knobs import KNOBS, Knobs
+from autofit_workers.knobs.base import QUANTIZATIONS
+from autofit_workers.setup import ALONE, Parallel
+
+AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
+_CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
+
+
+@contextmanager
+def applied(
+    knobs: Knobs, device_kind: str, conv_plan: tuple[tuple[str, str], ...] = ()
+) -> Iterator[Rewriting | None]:
+    """Sets the flags of the convolution algorithm and of the precision, and rewrites convolutions.
+
+    Yields what rewrites them, None where nothing does.
+
+    Args:
+        conv_plan: layers with their algorithms, for `mixed`; see `Rewriting.follow`.
+
+    Raises:
+        UnsupportedError: the convolution algorithm or the allocator's settings mean nothing on this kind
+            of device.
+        InapplicableError: knobs do not go together; after the block, the algorithm worked out none of the
+            convolutions called.
+    """
+    if device_kind == "cpu" and knobs.allocator != Knobs().allocator:
+        raise UnsupportedError(f"allocator {knobs.allocator} does not apply to cpu: choose default")
+    require_compilable(knobs)
+    algorithm = algorithm_on(knobs, device_kind)
+    policy = conv.policy_of(algorithm, device_kind)
+    # Source of both flags: "TensorFloat-32" in PyTorch's CUDA notes.
+    with (
+        torch.backends.cudnn.flags(
+            enabled=policy.enabled,
+            benchmark=policy.benchmark,
+            deterministic=policy.deterministic,
+            allow_tf32=knobs.tf32_in_convolutions,
+        ),
+        onednn(enabled=policy.enabled),
+        _matmul_precision("high" if knobs.precision == "tf32" else "highest"),
+        switched(knobs, device_kind),
+        _rewriting(algorithm, conv_plan) as mode,
+    ):
+        yield mode
+
+
+@contextmanager
+def switched(knobs: Knobs, device_kind: str) -> Iterator[None]:
+    """Sets what the knobs themselves say that they set, see `Knob.applied`.
+
+    Raises:
+        UnsupportedError: a knob's value means nothing on this kind of device.
+    """
+    with ExitStack() as stack:
+        for knob in KNOBS.values():
+            if knob.applied is not None:
+                stack.enter_context(knob.applied(getattr(knobs, knob.name), device_kind))
+        yield
+
+
+def _rewriting(
+    algorithm: ConvAlgorithm, conv_plan: tuple[tuple[str, str], ...]
+) -> AbstractContextManager[Rewriting | None]:
+    if isinstance(algorithm, Rewrite):
+        return rewriting(algorithm)
+    return rewriting_by_plan(conv_plan) if algorithm is mixed.ALGORITHM else nullcontext()
+
+
+def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:
+    """The convolution algorithm of a knob setting; on the CPU `cudnn`, the knob's default, is oneDNN.
+
+    Raises:
+        UnsupportedError: it means nothing on this kind of device.
+    """
+    is_default = knobs.conv_algo == Knobs().conv_algo
+    algorithm = conv.find(conv.defaults(device_kind)[0] if is_default else knobs.conv_algo)
+    # A plan may be applied anywhere; it is made for cards.
+    if device_kind not in algorithm.device_kinds and algorithm is not mixed.ALGORITHM:
+        raise UnsupportedError(
+            f"conv_algo {algorithm.name} does not apply to {device_kind}: "
+            f"use {', '.join(conv.applicable(device_kind))}"
+        )
+    return algorithm
+
+
+def set_threads(count: int | None) -> None:
+    """Gives operators so many threads on the CPU; None leaves them what they have.
+
+    `autofit_workers.apply.process_state` puts them back.
+    """
+    if count is not None:
+        torch.set_num_threads(count)
+
+
+def autocast_factory(
+    knobs: Knobs, device_kind: str, parallel: Parallel = ALONE.parallel
+) -> Callable[[], AbstractContextManager[object]]:
+    """What makes the autocast context of one step under this precision; nothing where what shards casts."""
+    dtype = None if parallel.casts else AUTOCAST_DTYPES.get(knobs.precision)
+    return nullcontext if dtype is None else partial(torch.autocast, device_kind, dtype=dtype)
+
+
+def make_scaler(knobs: Knobs, device_kind: str) -> torch.amp.GradScaler:
+    """The gradient scaler of a trial's training steps; without `amp-fp16` one that does nothing.
+
+    It begins with a scale of 1. With PyTorch's own 65536 the first steps of many models overflow,
+    and a step that overflows leaves the optimizer out; memory does not depend on the scale.
+    """
+    return torch.amp.GradScaler(device_kind, init_scale=1.0, enabled=knobs.precision == "amp-fp16")
+
+
+def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
+    """The model itself, in the type and memory format of the knobs; to be called on the CPU.
+
+    A conversion together with the move would leave temporaries of its own on the GPU.
+
+    Raises:
+        MissingLibraryError: a library is not installed here.
+        InapplicableError: there is nothing to checkpoint or to quantize, or no such attention.
+    """
+    set_attention(model, knobs.attention)
+    checkpoint_blocks(model, knobs.checkpointing)
+    model = base.with_base(model, knobs)
+    if knobs.precision == "bf16":
+        model = model.to(dtype=torch.bfloat16)
+    if knobs.memory_format == "channels_last":
+        # `Module.to` converts to one of the two formats, and refuses weights of the other's kind.
+        for tensor in (*model.parameters(), *model.buffers()):
+            if not is_lazy(tensor) and tensor.dim() in _CHANNELS_LAST:
+                tensor.data = tensor.data.to(memory_format=_CHANNELS_LAST[tensor.dim()])
+    return model
+
+
+def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> torch.nn.Module:
+    """The model on its device, adapted, and there to be compiled with its first batch if the knobs say so.
+
+    Raises:
+        InapplicableError, MissingLibraryError: as of `adapted_model`.
+    """
+    torchao_weights.quantize_on(model, device)
+    model = adapted_model(model.to(device), knobs)
+    return compiled(model) if knobs.compile else model
+
+
+def adapted_model(model: torch.nn.Module, knobs: Knobs, *, shards: bool = False) -> torch.nn.Module:
+    """A model on its device, with the adapter, the kernels and the loss that the knobs name.
+
+    One that will be sharded is not on its device yet.
+
+    Raises:
+        InapplicableError, UnsupportedError: one of them does not go with the model, or this PyTorch.
+        MissingLibraryError: its library is not installed here.
+    """
+    if knobs.adapter is not None:
+        model = base.prepared(model, knobs, shards=shards)
+        model = adapter.with_adapter(model, knobs.adapter, in_float32=knobs.precision != "bf16")
+    set_kernels(model, knobs)
+    set_loss(model, knobs.loss)
+    return model
+
+
+def import_libraries(knobs: Knobs) -> None:
+    """Imports what the knobs are applied by, before a device is there that they would ask about.
+
+    Raises:
+        MissingLibraryError: one of them is not installed here.
+    """
+    if knobs.base in QUANTIZATIONS:
+        base.import_library(knobs.base)
+    if knobs.adapter is not None:
+        adapter.library(knobs.adapter)
+
+
+def converted_batch(batch: Any, knobs: Knobs) -> Any:
+    """A batch with its floating-point tensors in the type and memory format of the knobs.
+
+    Tensors are looked for where `autofit_workers.workload.workload.check_batch` finds them; what holds them
+    is copied, not changed, for a workload may hand out the same batch again.
+    """
+    if knobs.precision != "bf16" and knobs.memory_format == "contiguous":
+        return batch
+    return mapped(batch, partial(_converted, knobs=knobs))
+
+
+def _converted(tensor: torch.Tensor, *, knobs: Knobs) -> torch.Tensor:
+    if not tensor.is_floating_point():
+        return tensor
+    if knobs.precision == "bf16":
+        tensor = tensor.to(dtype=torch.bfloat16)
+    if knobs.memory_format == "channels_last" and tensor.dim() in _CHANNELS_LAST:
+        tensor = tensor.to(memory_format=_CHANNELS_LAST[tensor.dim()])
+    return tensor
+
+
+def mapped(batch: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    """A copy of a batch with its tensors converted, wherever `check_batch` finds them."""
+    return _mapped(batch, convert, {})
+
+
+def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], made: dict[int, Any]) -> Any:
+    """A copy of a batch with its tensors converted; `made` holds the copies of objects by their id."""
+    if isinstance(value, torch.Tensor):
+        return convert(value)
+    if isinstance(value, list | tuple | set | frozenset):
+        items = [_mapped(item, convert, made) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if id(value) in made:
+        return made[id(value)]
+    if isinstance(value, dict):
+        made[id(value)] = mapping = copy.copy(value)
+        mapping.update({key: _mapped(item, convert, made) for key, item in value.items()})
+        return mapping
+    if isinstance(value, type) or callable(value) or not hasattr(value, "__dict__"):
+        return value
+    # Dataclasses, and classes such as `BatchEncoding` of transformers: their tensors are in attributes,
+    # which a frozen dataclass lets nobody set by other means.
+    made[id(value)] = instance = copy.copy(value)
+    for name, item in vars(value).items():
+        object.__setattr__(instance, name, _mapped(item, convert, made))
+    return instance
+
+
+@contextmanager
+def onednn(*, enabled: bool) -> Iterator[None]:
+    """Lets PyTorch use oneDNN on the CPU, or not; PyTorch's own context also sets what it does not name."""
+    before = torch.backends.mkldnn.enabled
+    flags: Any = torch.backends.mkldnn
+    flags.enabled = enabled
+    try:
+        yield
+    finally:
+        flags.enabled = before
+
+
+@contextmanager
+def _matmul_precision(precision: str) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    if precision == before:  # setting it would fix flags that PyTorch leaves open by default
+        yield
+        return
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,0 +1,49 @@
+"""Linear layers whose weights torchao quantizes, one after the other, once they are on their device.
+
+`torchao.quantize_` replaces a weight by a tensor of its own class where it is. Until then a layer of
+`marked` remembers how.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+
+from autofit_workers.workload.libraries.importing import imported
+
+_CONFIG = "_autofit_torchao_config"
+
+
+def config_of(path: str, base: str) -> Any:
+    """The configuration of a path, with its defaults.
+
+    Raises:
+        MissingLibraryError: torchao is not installed here.
+    """
+    module, _, name = path.rpartition(".")
+    return getattr(imported(module, f"base {base}", "a quantization"), name)()
+
+
+def mark(layers: Iterable[nn.Module], config: Any) -> None:
+    """Freezes layers, which are to be quantized."""
+    for layer in layers:
+        vars(layer)[_CONFIG] = config
+        layer.requires_grad_(False)
+
+
+def quantize(layer: nn.Module) -> None:
+    """Quantizes a layer of `mark` where it is; others are left as they are."""
+    config = vars(layer).pop(_CONFIG, None)
+    if config is not None:
+        torchao: Any = importlib.import_module("torchao")
+        torchao.quantize_(layer, config)
+
+
+def quantize_on(model: nn.Module, device: torch.device | None = None) -> None:
+    """Takes the layers of `mark` to a device, one after the other, and quantizes each of them there."""
+    for layer in [each for each in model.modules() if _CONFIG in vars(each)]:
+        quantize(layer if device is None else layer.to(device))

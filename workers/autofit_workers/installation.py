@@ -1,0 +1,120 @@
+"""What is installed: the name of the distribution, and whether its files are whole.
+
+Another project of the registry is called autofit, and its distribution writes a folder `autofit/` too. Where
+both are installed, the later one has overwritten files of the earlier one, and what an import of `autofit`
+runs is a mixture. The console script enters here, in the package that only this distribution has, so that it
+can say so instead of failing somewhere inside.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import importlib
+import importlib.util
+import json
+import sys
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+DISTRIBUTION = "autofit-gpu"
+
+_PACKAGE = "autofit"
+_RECORD = "autofit_gpu-*.dist-info/RECORD"
+_OTHERS = "autofit-*-info"  # metadata of the distribution `autofit`; also of this one up to 0.2
+_CHECKOUTS = "workers"  # the folder that holds this package in a checkout
+_SITES = ("site-packages", "dist-packages")
+_INFRASTRUCTURE = 5  # `autofit.errors.ExitCode`, which may be somebody else's file here
+
+
+def enter() -> int:
+    """Runs the command `autofit`, if what is installed under that name is this project.
+
+    Returns:
+        The exit code.
+    """
+    fault = installation_fault()
+    if fault is None:
+        code: int = importlib.import_module("autofit.cli").main()
+        return code
+    if "--json" in sys.argv:
+        document = {"schema": "autofit.error/1", "kind": "installation", "message": fault}
+        sys.stdout.write(json.dumps({**document, "exit_code": _INFRASTRUCTURE}) + "\n")
+    else:
+        sys.stderr.write(f"error: {fault}\n")
+    return _INFRASTRUCTURE
+
+
+def installation_fault(package: Path | None = None) -> str | None:
+    """Compares the installed files with the distribution's record.
+
+    Args:
+        package: the folder of the installed `autofit_workers`; this one unless given.
+
+    Returns:
+        What is wrong, in one sentence with the next step; None where nothing is.
+    """
+    package = package or Path(__file__).parent
+    record = next(iter(package.parent.glob(_RECORD)), None)  # an editable installation has none there
+    changed = [] if record is None else list(_changed(record))
+    if changed:
+        more = f" and {len(changed) - 1:,} more files" if len(changed) > 1 else ""
+        return f"{changed[0]}{more} in {package.parent} are not as {DISTRIBUTION} installed them{_cure()}"
+    ours = (package.parents[1] if package.parent.name == _CHECKOUTS else package.parent) / _PACKAGE
+    found = importlib.util.find_spec(_PACKAGE)
+    where = None if found is None or found.origin is None else Path(found.origin).parent
+    if where is None or where.resolve() != ours.resolve():
+        return f"`import autofit` finds {where or 'nothing'} instead of {ours}{_cure()}"
+    return None
+
+
+def namesake() -> str | None:
+    """Finds another distribution that writes to the folder `autofit/`.
+
+    Returns:
+        What that means, in one sentence with the next step; None where there is none.
+    """
+    other = _other()
+    return None if other is None else f"{other} is installed beside {DISTRIBUTION}{_cure()}"
+
+
+def _cure() -> str:
+    other = _other()
+    whose = "" if other is None else f"; {other} has files of the same names: pip uninstall autofit, then"
+    return f"{whose or ':'} pip install --force-reinstall --no-deps {DISTRIBUTION}"
+
+
+def _other() -> str | None:
+    """The distribution `autofit` with its version."""
+    for folder in map(Path, sys.path):
+        if folder.name in _SITES:
+            for metadata in folder.glob(_OTHERS):
+                return f"the distribution {metadata.stem.replace('-', ' ', 1)}"
+    return None
+
+
+def _changed(record: Path) -> Iterator[str]:
+    """Files of the record that are missing or different.
+
+    Sizes tell, without reading 800 files at each start; but for the one file that any package has, which is
+    short in many of them.
+    """
+    site = record.parents[1]
+    with record.open(encoding="utf-8", newline="") as rows:
+        for name, digest, size in csv.reader(rows):
+            if not name.startswith((f"{_PACKAGE}/", f"{Path(__file__).parent.name}/")) or not size:
+                continue  # the script, metadata, compiled files
+            path = site / name
+            try:
+                is_same = path.stat().st_size == int(size)
+                if is_same and name == f"{_PACKAGE}/__init__.py":
+                    is_same = digest == f"sha256={_digest(path)}"
+            except OSError:
+                is_same = False
+            if not is_same:
+                yield name
+
+
+def _digest(path: Path) -> str:
+    return urlsafe_b64encode(hashlib.sha256(path.read_bytes()).digest()).rstrip(b"=").decode()

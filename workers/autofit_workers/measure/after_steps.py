@@ -1,0 +1,32 @@
+"""What a training does between its epochs, tried once: an evaluation step and a checkpoint.
+
+Either can need more memory than a training step, and a size that fits in the steps alone runs out
+there hours later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from autofit_workers.scripts.sink import CountingSink
+
+
+def evaluate(model: torch.nn.Module, forward: Callable[[], None]) -> None:
+    """Runs one forward pass in evaluation mode; every module's own mode is put back after it."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        forward()
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def save_checkpoint(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
+    """Saves model and optimizers as a training does, to nowhere, and returns the file's size in bytes."""
+    sink = CountingSink()
+    states = [optimizer.state_dict() for optimizer in optimizers]
+    torch.save({"model": model.state_dict(), "optimizers": states}, sink)  # type: ignore[arg-type]
+    return sink.num_bytes

@@ -1,0 +1,41 @@
+"""The CPU memory that a trial's process takes before its workload, measured without a workload.
+
+Its steps call every library that a step may call (oneDNN, MKL, OpenMP) on tensors so small that
+the process is nearly all there is: the interpreter, PyTorch, its compiler's front (which every
+optimizer imports), and what the libraries keep.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from autofit_workers.workload.workload import Workload
+
+_CHANNELS, _SIDE, _CLASSES = 16, 16, 64
+
+
+def _build_model() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, _CHANNELS, 3, padding=1),
+        nn.BatchNorm2d(_CHANNELS),
+        nn.ReLU(),
+        nn.Conv2d(_CHANNELS, _CHANNELS, 3, padding=1),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(_CHANNELS * _SIDE * _SIDE // 4, _CLASSES),
+    )
+
+
+def _make_batch(batch_size: int, device: torch.device) -> Tensor:
+    return torch.randn(batch_size, 3, _SIDE, _SIDE, device=device)
+
+
+def _loss(model: nn.Module, images: Tensor) -> Tensor:
+    loss: Tensor = model(images).square().mean()
+    return loss
+
+
+workload = Workload(
+    build_model=_build_model, make_batch=_make_batch, loss=_loss, optimizer="sgd-momentum", name="baseline"
+)

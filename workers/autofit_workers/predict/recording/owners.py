@@ -1,0 +1,44 @@
+"""The tensors that a model and its optimizer hold, by what they are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from autofit_workers.workload.optimizers import each_of
+from autofit_workers.workload.workload import Optimizers, tensors_of
+
+
+def gradients(parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+    """The gradients that there are."""
+    return (p.grad for p in parameters if p.grad is not None)
+
+
+def states(optimizers: Optimizers) -> Iterator[torch.Tensor]:
+    """What optimizers remember from step to step."""
+    for state in itertools.chain.from_iterable(each.state.values() for each in each_of(optimizers)):
+        for value in state.values():
+            yield from _held_by(value)
+
+
+def _held_by(value: object) -> Iterator[torch.Tensor]:
+    """The tensors of a state: it is one, holds them in its attributes, or is one that holds others."""
+    for tensor in tensors_of(value):
+        yield tensor
+        yield from (part for part in vars(tensor).values() if isinstance(part, torch.Tensor))
+
+
+def owned(model: torch.nn.Module, optimizers: Optimizers | None) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """What model and optimizers hold: the path of the module, the name, the tensor."""
+    for name, buffer in model.named_buffers():
+        yield name.rpartition(".")[0], name, buffer
+    for name, parameter in model.named_parameters():
+        module = name.rpartition(".")[0]
+        yield module, name, parameter
+        if parameter.grad is not None:
+            yield module, f"{name}.grad", parameter.grad
+        for optimizer in () if optimizers is None else each_of(optimizers):
+            for key, value in optimizer.state.get(parameter, {}).items():
+                yield from ((module, f"{name}.{key}", tensor) for tensor in _held_by(value))

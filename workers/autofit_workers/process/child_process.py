@@ -1,0 +1,204 @@
+"""One started child with its pipes and its log, from birth to reaping."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Protocol
+
+from autofit_workers.documents import MOST_BYTES, LimitError
+from autofit_workers.process.descendants import MARK, kill_below, kill_marked
+from autofit_workers.process.log import Log
+
+# The child takes this very package by its path, before any search of the import path: another copy may be
+# installed. Nothing is put in front of that path.
+_BOOTSTRAP = """
+import importlib, importlib.util, sys
+_, folder, module, requests, answers = sys.argv
+del sys.argv[1:]
+spec = importlib.util.spec_from_file_location(
+    "autofit_workers", folder + "/__init__.py", submodule_search_locations=[folder])
+package = sys.modules["autofit_workers"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(package)
+importlib.import_module(module).main(int(requests), int(answers))
+"""
+
+_POLL_SECONDS = 0.05
+_EXIT_GRACE_SECONDS = 5.0
+
+
+class Attendant(Protocol):
+    """Who waits for an answer with open eyes."""
+
+    def hears(self, line: str) -> bool:
+        """Takes a line that is not the answer; False where it is."""
+
+    def attend(self) -> None:
+        """Is called while nothing is to be read, and may raise to end the wait."""
+
+
+class NoAttendant:
+    """Takes the first line for the answer."""
+
+    def hears(self, line: str) -> bool:  # noqa: ARG002 - the attendant's signature
+        return False
+
+    def attend(self) -> None:
+        """Nothing is looked after."""
+
+
+_NO_ATTENDANT = NoAttendant()
+
+
+class ChildProcess:
+    """One started child with its pipes and its log, from birth to reaping.
+
+    Args:
+        module: of this package; its `main(requests_fd, answers_fd)` answers line by line.
+        environment: variables set for the process, over a copy of this process's own.
+        inherited: further descriptors that it gets, by the same numbers.
+    """
+
+    def __init__(self, module: str, environment: Mapping[str, str], *, inherited: Sequence[int] = ()) -> None:
+        self.begin = time.monotonic()
+        self._mark = uuid.uuid4().hex  # what the process starts inherits it
+        command = [sys.executable, "-P", "-u", "-X", "faulthandler", "-c", _BOOTSTRAP]
+        with ExitStack() as of_the_child, ExitStack() as ours:
+            self.log = Log()
+            ours.callback(self.log.close)
+            of_the_child.callback(os.close, self.log.writer)
+            child_requests, self._requests = os.pipe()
+            ours.callback(os.close, self._requests)
+            of_the_child.callback(os.close, child_requests)
+            self._answers, child_answers = os.pipe()
+            ours.callback(os.close, self._answers)
+            of_the_child.callback(os.close, child_answers)
+            self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and code
+                [*command, str(Path(__file__).parents[1]), module, str(child_requests), str(child_answers)],
+                env={**os.environ, **environment, MARK: self._mark},
+                stdin=subprocess.DEVNULL,
+                stdout=self.log.writer,
+                stderr=self.log.writer,
+                pass_fds=(child_requests, child_answers, *inherited),
+                start_new_session=True,
+            )
+            ours.pop_all()  # open for as long as the process lives
+
+    def ask(self, message: str, deadline: float, attendant: Attendant = _NO_ATTENDANT) -> str:
+        """Sends one line and returns the line that answers it, until a moment of `time.monotonic`.
+
+        Raises:
+            TimeoutError: the deadline passed first.
+            EOFError: the process died first.
+            LimitError: the line grows beyond what is read.
+        """
+        outgoing = memoryview(message.encode() + b"\n")
+        incoming = bytearray()
+        os.set_blocking(self._requests, False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._requests, selectors.EVENT_WRITE)
+            selector.register(self._answers, selectors.EVENT_READ)
+            selector.register(self.log, selectors.EVENT_READ)
+            while (answer := _answer_in(incoming, attendant)) is None:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    raise TimeoutError
+                # A process forked by the child may hold its pipes open, so their end alone does
+                # not tell of its death. What it wrote before it died is already in the pipe.
+                died = self.has_exited()
+                ready = {key.fd for key, _ in selector.select(0 if died else min(remaining, _POLL_SECONDS))}
+                if self._requests in ready:
+                    outgoing = outgoing[self._write_some(outgoing) :]
+                    if not outgoing:
+                        selector.unregister(self._requests)
+                if self.log.fileno() in ready and not self.log.listen():
+                    selector.unregister(self.log)
+                if self._answers in ready:
+                    chunk = os.read(self._answers, 1 << 20)
+                    if not chunk:
+                        self._wait_for_exit()
+                        raise EOFError
+                    incoming += chunk
+                    if len(incoming) > MOST_BYTES and b"\n" not in incoming:
+                        raise LimitError(f"is larger than {MOST_BYTES >> 20} MiB")
+                elif died:
+                    raise EOFError
+                else:
+                    attendant.attend()
+        return answer
+
+    def _write_some(self, outgoing: memoryview) -> int:
+        try:
+            return os.write(self._requests, outgoing)
+        except BrokenPipeError:
+            return len(outgoing)  # nobody reads any more: the answers pipe tells why
+
+    @property
+    def group(self) -> int:
+        """The number of its process group, which is its own."""
+        return self._popen.pid
+
+    def has_exited(self) -> bool:
+        """Whether the process is dead; it is not reaped, so that its group's number stays taken."""
+        try:
+            return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        except ChildProcessError:  # reaped by someone else in this process
+            return True
+
+    def _wait_for_exit(self) -> None:
+        give_up = time.monotonic() + _EXIT_GRACE_SECONDS
+        while not self.has_exited() and time.monotonic() < give_up:
+            self.log.listen()  # what it prints at its end must not make it wait
+            time.sleep(_POLL_SECONDS)
+
+    def dismiss(self) -> None:
+        """Lets the process end by itself, then kills whatever is left of its group."""
+        kill_below(self.group, spared_group=self.group)  # who left is nobody's once it has ended
+        with suppress(BrokenPipeError):
+            os.write(self._requests, b"\n")
+        self._wait_for_exit()
+        self.kill()
+        self.log.close()
+
+    def kill(self) -> str:
+        """Kills the process group and who left it, reaps the process and returns how that one ended."""
+        kill_below(self._popen.pid)  # first, while it adopts their orphans
+        with suppress(ProcessLookupError):
+            os.killpg(self._popen.pid, signal.SIGKILL)
+        kill_marked(self._mark)
+        code = self._popen.wait()
+        self._wait_for_descendants()
+        self._close_pipes()
+        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def _wait_for_descendants(self) -> None:
+        """Waits for the end of what the child forked: the last copy of its pipe is then closed."""
+        give_up = time.monotonic() + _EXIT_GRACE_SECONDS
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._answers, selectors.EVENT_READ)
+            while (remaining := give_up - time.monotonic()) > 0:
+                if selector.select(remaining) and not os.read(self._answers, 1 << 20):
+                    return
+
+    def _close_pipes(self) -> None:
+        os.close(self._requests)
+        os.close(self._answers)
+
+
+def _answer_in(incoming: bytearray, attendant: Attendant) -> str | None:
+    """Takes whole lines off the front until one is the answer."""
+    while b"\n" in incoming:
+        raw, _, _ = incoming.partition(b"\n")
+        del incoming[: len(raw) + 1]
+        line = raw.decode(errors="replace")
+        if not attendant.hears(line):
+            return line
+    return None

@@ -1,0 +1,112 @@
+"""What crosses the pipes of a child process, and whose fault an error is: the user's, or ours."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import queue
+import signal
+import threading
+import traceback
+from pathlib import Path
+
+from autofit_workers.errors import InvalidTrialError, WorkerError, in_short, text_of
+from autofit_workers.process.descendants import MARK, adopt_orphans, kill_below, kill_marked
+from autofit_workers.process.sources import is_installed
+from autofit_workers.protocol import TrialError
+from autofit_workers.shown import brief_error
+from autofit_workers.workload.workload import WorkloadError
+
+_WORKERS = f"{Path(__file__).parents[1]}/"
+_MODELS = f"{_WORKERS}workload/models/"
+_END_CHARACTERS = 20_000  # of a message or a traceback that is cut
+
+
+def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
+    """The lines that the supervisor sends, as they come; an empty one is the last.
+
+    From now on the process adopts the orphans below it: its supervisor finds them by that.
+    """
+    adopt_orphans()
+    for fd in (requests_fd, answers_fd):
+        os.set_inheritable(fd, False)
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(requests_fd, lines), daemon=True).start()
+    return lines
+
+
+def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
+    """Passes the lines on; a supervisor that is gone takes the whole process group with it.
+
+    The pipe is read all the time, so that this is seen during a long operator too: PyTorch's
+    operators run without the interpreter's lock.
+    """
+    with os.fdopen(requests_fd, encoding="utf-8") as pipe:
+        for line in pipe:
+            lines.put(line.strip())
+            if not line.strip():
+                return
+    kill_below(os.getpid())
+    kill_marked(os.environ.get(MARK, ""))
+    os.killpg(0, signal.SIGKILL)
+
+
+def told(error: BaseException) -> TrialError:
+    """What an exception says to the user of a workload."""
+    if isinstance(error, WorkerError):
+        return TrialError(kind=error.kind, message=_cut(str(error)))
+    if isinstance(error, WorkloadError | InvalidTrialError):  # these say in words what is wrong
+        message = _cut(str(error))
+        if error.__cause__ is None:
+            return TrialError(kind="user", message=message)
+        return dataclasses.replace(user_error(error.__cause__), message=message)
+    return user_error(error)
+
+
+def user_error(error: BaseException) -> TrialError:
+    """Tells a workload's exception in one sentence, with the line of the user's own file."""
+    message = brief_error(error)
+    try:
+        message += _place(error)
+        frames = _user_traceback(error)
+    except Exception as failure:  # noqa: BLE001 - what the user's exception holds may be anything
+        frames = f"(the traceback cannot be made: {in_short(failure)})"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = text_of(error.name).partition(".")[0]
+        message += f": install {package} where trials run, or add its folder to PYTHONPATH"
+    return TrialError(kind="user", message=_cut(message), traceback=_cut(frames))
+
+
+def _place(error: BaseException) -> str:
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if _is_users(frame.filename):
+            return f" ({frame.filename}:{frame.lineno}, in {frame.name})"
+    return ""
+
+
+def _cut(text: str) -> str:
+    """The text, of a long one both ends."""
+    if len(text) <= 2 * _END_CHARACTERS:
+        return text
+    return f"{text[:_END_CHARACTERS]}\n…\n{text[-_END_CHARACTERS:]}"
+
+
+def _is_users(path: str) -> bool:
+    return path.startswith(_MODELS) or not (path.startswith((_WORKERS, "<")) or is_installed(path))
+
+
+def _user_traceback(error: BaseException) -> str:
+    """The traceback without our frames and PyTorch's, unless it has no others."""
+    told = traceback.TracebackException.from_exception(error)
+    each: traceback.TracebackException | None = told
+    while each is not None:
+        kept = [frame for frame in each.stack if _is_shown(frame.filename)]
+        each.stack = traceback.StackSummary.from_list(kept or each.stack)
+        each = each.__cause__ or each.__context__
+    return "".join(told.format())
+
+
+def _is_shown(path: str) -> bool:
+    if path.startswith(_MODELS):
+        return True
+    return not path.startswith((_WORKERS, "<")) and "/site-packages/torch/" not in path

@@ -1,0 +1,102 @@
+"""Which of several ranks a script is: what a launcher tells the processes that it starts.
+
+One of them is run, in this process; the others do not exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NoReturn
+
+from autofit_workers.errors import InapplicableError, UnsupportedError
+
+MEASURED_ALONE = (
+    "a script of several ranks is predicted, and measured as one process alone: leave out what measures "
+    "(--probe measure, --device)"
+)
+
+
+class Ranks:
+    """The ranks of a script, as far as something has started them.
+
+    Args:
+        name: of the script.
+        refuse: ends the script for a reason.
+        asked: the rank that is to be run; None where there may not be several.
+
+    Attributes:
+        num_ranks: over all machines.
+        num_local: on each machine, which has a GPU for each.
+        rank: the one that is run, of all.
+    """
+
+    def __init__(self, name: str, refuse: Callable[[Exception], NoReturn], asked: int | None = None) -> None:
+        self._name = name
+        self._refuse = refuse
+        self._asked = asked
+        self.num_ranks = self.num_local = 1
+        self.rank = 0
+
+    @property
+    def local_rank(self) -> int:
+        """The number of its GPU on its machine."""
+        return self.rank % self.num_local
+
+    def start(self, num_ranks: int, num_local: int, launcher: str) -> None:
+        """So many are started; ends the script where that is not what is wanted.
+
+        Args:
+            num_local: of them on each machine.
+            launcher: what starts them, for messages.
+        """
+        if num_ranks > 1 and self._asked is None:
+            self._refuse(
+                UnsupportedError(f"{self._name} starts {num_ranks} ranks with {launcher}: {MEASURED_ALONE}")
+            )
+        rank = self._asked or 0
+        if rank >= num_ranks:
+            self._refuse(
+                InapplicableError(
+                    f"--rank {rank}: {launcher} starts {num_ranks} rank{'s'[: num_ranks != 1]} of "
+                    f"{self._name}, 0 to {num_ranks - 1}"
+                )
+            )
+        self.num_ranks, self.num_local, self.rank = num_ranks, num_local, rank
+
+    def joined(self, num_ranks: int, rank: int) -> None:
+        """The script has joined the group of all ranks, as this one."""
+        if num_ranks == self.num_ranks and rank == self.rank:
+            return
+        self.start(num_ranks, max(self.num_local, 1), "init_process_group")
+        self.rank = rank
+
+    def require_asked(self) -> None:
+        """Raises `InapplicableError` where a rank was asked for, and nothing has started any."""
+        if self._asked and self.num_ranks == 1:
+            raise InapplicableError(
+                f"--rank {self._asked}: {self._name} starts no ranks: say how many a launcher starts, as in "
+                "--nproc 8"
+            )
+
+    def variables(self) -> dict[str, str]:
+        """What torchrun tells this rank (`_start_workers` of torch/distributed/elastic/agent/server)."""
+        num_machines = self.num_ranks // self.num_local
+        told = {
+            "RANK": self.rank,
+            "LOCAL_RANK": self.local_rank,
+            "WORLD_SIZE": self.num_ranks,
+            "LOCAL_WORLD_SIZE": self.num_local,
+            "GROUP_RANK": self.rank // self.num_local,
+            "GROUP_WORLD_SIZE": num_machines,
+            "ROLE_RANK": self.rank,
+            "ROLE_WORLD_SIZE": self.num_ranks,
+            "ROLE_NAME": "default",
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": 29500,
+            "TORCHELASTIC_RESTART_COUNT": 0,
+            "TORCHELASTIC_MAX_RESTARTS": 0,
+            "TORCHELASTIC_RUN_ID": "none",
+            "TORCHELASTIC_USE_AGENT_STORE": True,
+            "TORCH_NCCL_ASYNC_ERROR_HANDLING": 1,
+        }
+        return {name: str(value) for name, value in told.items()}

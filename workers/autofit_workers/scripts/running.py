@@ -1,0 +1,162 @@
+"""Calls a training script as Python would, until its watch ends it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from autofit_workers.errors import InvalidTrialError, WorkerError, in_short, text_of
+from autofit_workers.protocol import WorkloadRef
+from autofit_workers.scripts.batches import with_constant
+from autofit_workers.scripts.files import KeptFiles
+from autofit_workers.scripts.launchers import Launchers
+from autofit_workers.scripts.printed import Printed
+from autofit_workers.scripts.ranks import Ranks
+from autofit_workers.scripts.reference import read_script
+from autofit_workers.scripts.terminal import terminal_as_input
+from autofit_workers.scripts.trackers import TrackerFinder, publishing_finder
+from autofit_workers.scripts.watching import ScriptEnd, StepWatch
+
+# So long a script may take to unwind once it was ended; one that goes on is left behind.
+_GRACE_SECONDS = 3.0
+_ARGPARSE_CODE = 2  # `ArgumentParser.error` prints "PROG: error: MESSAGE" and exits with it
+_ARGUMENTS = ". Give the script its arguments with --script-arg, one each: --script-arg --NAME=VALUE"
+
+
+class ScriptError(WorkerError):
+    """A script that ended itself before there was anything to learn."""
+
+    kind = "user"
+
+
+def run_script(
+    ref: WorkloadRef,
+    batch_size: int,
+    watch: StepWatch,
+    *,
+    saves: bool,
+    give_up: Callable[[], None],
+    ranks: Ranks | None = None,
+) -> None:
+    """Runs a script in this process until its watch ends it, or it ends itself.
+
+    For a process that does nothing else: what a script changes in it stays changed.
+
+    Args:
+        saves: whether what the script saves is written, to a folder that is thrown away; else it is kept
+            as objects.
+        give_up: called, in a thread, where the script neither ends nor unwinds once it was ended.
+        ranks: which of them it is to be; None where it may start one process alone.
+
+    Raises:
+        ScriptError: it exited with an error before enough was seen.
+        InvalidTrialError: it ended without a step.
+        Exception: whatever it raises itself before enough was seen.
+    """
+    source = read_script(ref)
+    assert ref.script is not None
+    if ref.script.batch_variable is not None and not ref.script.keeps_batch:
+        os.environ[ref.script.batch_variable] = str(batch_size)
+    main = _main_module(ref, batch_size)
+    timer = threading.Timer(_GRACE_SECONDS, give_up)
+    timer.daemon = True
+    printed = Printed()
+    watch.on_end = timer.start
+    code = _compiled(ref, source, batch_size)
+    launchers = Launchers(
+        ref.name,
+        ranks or Ranks(ref.name, watch.refuse),
+        watch.refuse,
+        watch.notes.append,
+        program=(ref.script.module or ref.target, lambda: exec(code, vars(main))),  # noqa: S102
+    )
+    with (
+        KeptFiles(str(Path(ref.target).parent), str(Path.cwd()), saves=saves, saving=watch.saving),
+        launchers.followed(),
+        _without_trackers(ref.script.keeps_trackers),
+        terminal_as_input(),
+        printed.remembered(),
+    ):
+        try:
+            if not launchers.runs([*ref.script.launcher, ref.script.module or ref.target, *sys.argv[1:]]):
+                exec(code, vars(main))  # noqa: S102 - what it is for
+        except ScriptEnd:
+            pass
+        except SystemExit as error:
+            if error.code not in (None, 0) and not watch.has_ended:
+                failure = ScriptError(_exit_message(ref.name, error.code, watch.num_steps, printed))
+                _accept(watch, failure)
+        except Exception as error:  # noqa: BLE001 - it is the script's own
+            if not watch.has_ended:
+                _accept(watch, error)
+        finally:
+            timer.cancel()
+    if watch.refusal is not None:
+        raise watch.refusal
+    if watch.num_seen == 0:
+        last = printed.last_line()
+        said = f", and last said: {last}" if last else ""
+        raise InvalidTrialError(
+            f"{ref.name} ended without a step{said}: let it train or run a model on the GPU, on a data set "
+            f"of at least {batch_size} samples"
+        )
+
+
+def _main_module(ref: WorkloadRef, batch_size: int) -> ModuleType:
+    """The module that a script runs in, in its folder and with its arguments, as Python would have it."""
+    script = ref.script
+    assert script is not None
+    if Path(script.folder).is_dir():
+        os.chdir(script.folder)
+    sys.argv[:] = [ref.target, *script.arguments_at(batch_size)]
+    sys.path.insert(0, str(Path.cwd() if script.module else Path(ref.target).parent))
+    main = ModuleType("__main__")
+    vars(main).update(__file__=ref.target, __builtins__=__builtins__)
+    if script.module:
+        is_package = Path(ref.target).stem == "__main__" and not script.module.endswith("__main__")
+        vars(main).update(__package__=script.module if is_package else script.module.rpartition(".")[0])
+    sys.modules["__main__"] = main
+    return main
+
+
+def _compiled(ref: WorkloadRef, source: bytes, batch_size: int) -> CodeType:
+    assert ref.script is not None
+    name = ref.script.batch_name
+    if name is None or ref.script.keeps_batch:
+        return compile(source, ref.target, "exec")
+    return compile(with_constant(source, ref.target, name, batch_size), ref.target, "exec")
+
+
+@contextmanager
+def _without_trackers(keeps: bool) -> Iterator[None]:
+    if keeps:
+        yield
+        return
+    finders = [TrackerFinder(), publishing_finder()]
+    sys.meta_path[:0] = finders
+    try:
+        yield
+    finally:
+        for finder in finders:
+            sys.meta_path.remove(finder)
+
+
+def _accept(watch: StepWatch, error: Exception) -> None:
+    """Goes on with what was seen before a script failed; raises its error where that is too little."""
+    if not watch.has_enough:
+        raise error
+    said = f"the script then raised {in_short(error)}"
+    watch.notes.append(f"from {watch.kind.counted(watch.num_steps)}; {said}")
+
+
+def _exit_message(name: str, code: object, num_steps: int, printed: Printed) -> str:
+    said = text_of(code) if isinstance(code, str) else printed.last_line()
+    told = f": {said}" if said else ""
+    how = "an error" if isinstance(code, str) else f"code {text_of(code)}"
+    given = _ARGUMENTS if code == _ARGPARSE_CODE and ": error: " in said else ""
+    return f"{name} exited with {how} after {num_steps} optimizer steps{told}{given}"

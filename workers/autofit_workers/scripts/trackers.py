@@ -1,0 +1,189 @@
+"""Stands in for experiment trackers, so that trying a script logs nothing and needs none of them.
+
+What would be pushed to a model hub, or mailed, is not.
+
+`wandb`, TensorBoard and their like answer every call with an object that does the same. What a script
+gives its tracker as a configuration it reads back. Libraries that only look whether one is installed
+find what is installed.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any, Self
+
+from autofit_workers.workload.libraries.finders import ExecutingFinder
+
+TRACKERS = (
+    "wandb", "mlflow", "comet_ml", "neptune", "clearml", "aim", "swanlab", "trackio", "visdom", "dvclive",
+    "tensorboardX", "tensorboard_logger", "torch.utils.tensorboard",
+)  # fmt: skip
+_INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysconfig.get_path("stdlib"))
+
+
+class _SilentType(type):
+    """Attributes of a tracker's classes, such as functions that make one of them."""
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Silence()
+
+
+class SilentObject(metaclass=_SilentType):
+    """An object of a tracker's class, such as a writer: whatever is done with it does nothing."""
+
+    def __init__(self, *_args: Any, **_kwargs: Any) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Silence()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, _key: Any) -> Any:
+        return Silence()
+
+    def __setitem__(self, _key: Any, _value: Any) -> None:
+        return None
+
+    def __str__(self) -> str:
+        return ""
+
+    def __fspath__(self) -> str:
+        return "."
+
+
+class Silence(SilentObject):
+    """A function, or anything else; what it returns is of the same kind."""
+
+    def __call__(self, *args: Any, **_kwargs: Any) -> Any:
+        is_decorated = len(args) == 1 and callable(args[0]) and not isinstance(args[0], SilentObject | type)
+        return args[0] if is_decorated else Silence()
+
+
+class Configuration(dict[str, Any]):
+    """What `wandb.config` holds, by item and by attribute."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name] if name in self else Silence()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def update(self, *args: Any, **kwargs: Any) -> None:
+        """Takes over what is given; an argument parser's namespace too."""
+        kwargs.pop("allow_val_change", None)
+        for given in args:
+            super().update(given if isinstance(given, dict) else vars(given))
+        super().update(kwargs)
+
+
+_OF_ERRORS = ("Error", "Exception", "Warning")  # names that a script may catch
+# Functions whose results are taken apart where they are called: how many there are.
+_RESULTS = {"hparams": 3}
+
+
+class _Tracker(ModuleType):
+    """A tracker's module, and its submodules."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
+        self.__version__ = "0.0.0"
+        self.config = Configuration()
+
+    def init(self, *_args: Any, config: Any = None, **_kwargs: Any) -> Any:
+        """Begins a run, which knows its configuration."""
+        if config is not None:
+            self.config.update(config)
+        run = Silence()
+        run.config = self.config  # type: ignore[attr-defined]
+        return run
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in _RESULTS:
+            return lambda *_args, **_kwargs: [Silence()] * _RESULTS[name]
+        value: Any = Silence()
+        if name[:1].isupper():
+            value = type(name, (Exception if name.endswith(_OF_ERRORS) else SilentObject,), {})
+        setattr(self, name, value)
+        return value
+
+
+# By module, what would be seen elsewhere.
+_PUBLISHING = {
+    "huggingface_hub": (
+        "create_repo", "create_commit", "create_branch", "create_tag", "upload_file", "upload_folder",
+        "upload_large_folder", "delete_repo", "delete_file", "login",
+    ),
+    "huggingface_hub.hf_api": (),
+    "smtplib": ("SMTP", "SMTP_SSL"),
+}  # fmt: skip
+_OF_HUB = _PUBLISHING["huggingface_hub"]
+
+
+def publishing_finder() -> ExecutingFinder:
+    """Imports modules by which a script publishes something with silence in place of those functions."""
+    return ExecutingFinder(_PUBLISHING, _execute_silenced)
+
+
+def _execute_silenced(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    execute(module)
+    for name in _PUBLISHING[module.__name__]:
+        setattr(module, name, Silence())
+    api = vars(module).get("HfApi")
+    for name in _OF_HUB if api is not None else ():
+        setattr(api, name, Silence())
+
+
+class TrackerFinder(MetaPathFinder, Loader):
+    """Finds a stand-in where a tracker is imported."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        named = [name for name in TRACKERS if fullname == name or fullname.startswith(f"{name}.")]
+        if not named:
+            return None
+        is_installed = "." in fullname or PathFinder.find_spec(fullname, path) is not None
+        return ModuleSpec(fullname, self, is_package=True) if is_installed or _is_demanded_by_user() else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return _Tracker(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """There is nothing to run."""
+
+
+def _is_demanded_by_user() -> bool:
+    """Whether it is the user's code that imports, without a way to go on where there is no such module."""
+    frame = sys._getframe(2)  # noqa: SLF001
+    while frame is not None and "importlib" in frame.f_code.co_filename:
+        frame = frame.f_back  # type: ignore[assignment]
+    if frame is None or frame.f_code.co_filename.startswith(_INSTALLED):
+        return False
+    handled: Any = dis.Bytecode(frame.f_code)
+    return not any(entry.start <= frame.f_lasti < entry.end for entry in handled.exception_entries)

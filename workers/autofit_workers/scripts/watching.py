@@ -1,0 +1,286 @@
+"""Follows a script from outside: its optimizers' steps, its backward passes, what its models are given.
+
+    model call ──▶ forward   engine ──▶ backward   step ──▶ optimizer   its end ──▶ input of the next
+
+A step is from one end of `Optimizer.step` to the next. A script without an optimizer updates its
+parameters itself, and has a step for every backward pass; one without backward passes has one for every
+forward pass. Where there are several optimizers, the script is ended once each of them has made enough
+steps, or one of them many: some never step.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, NoReturn, Protocol
+
+import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.optim import optimizer as optimizers
+
+from autofit_workers.scripts.batches import Batches
+
+_PATIENCE = 4  # an optimizer may make so many times the steps that are waited for
+ENOUGH_STEPS = 2  # whole ones; what happens after them takes no answer away
+_MOST_BACKWARDS, _MOST_FORWARDS = 256, 256  # of a script that makes no step, or none of what comes before
+
+
+class ScriptEnd(BaseException):
+    """Ends a script once enough is known; no `Exception`, so that few scripts catch it."""
+
+
+class StepKind(StrEnum):
+    """What a script's steps end with."""
+
+    OPTIMIZER = "optimizer step"
+    BACKWARD = "backward pass"
+    FORWARD = "forward pass"
+
+    def counted(self, num: int) -> str:
+        """`2 backward passes`."""
+        plural = "es" if self.endswith("s") else "s"
+        return f"{num} {self}{plural if num != 1 else ''}"
+
+
+class Follower(Protocol):
+    """Who is told what a script does."""
+
+    def forward(self, module: torch.nn.Module) -> None:
+        """A module is called that no other one calls."""
+
+    def backward(self) -> None:
+        """The engine begins."""
+
+    def after_backward(self) -> None:
+        """The engine is done."""
+
+    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
+        """A step begins; a closure may still run forward and backward in it."""
+
+    def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
+        """A step has ended; None of a script that updates its parameters itself."""
+
+    def saving(self) -> None:
+        """Something is saved that may be a checkpoint."""
+
+    def ended(self) -> None:
+        """Enough steps were made: what the script does from here on is no part of it."""
+
+
+class StepWatch:
+    """Counts a script's steps and ends it after some.
+
+    Args:
+        batches: is shown what models are given.
+        num_steps: after so many steps the script is ended.
+        follower: is told what happens.
+        follows_modules: whether `follower` is told of every forward pass; else modules are looked at
+            until the batch is seen.
+
+    Attributes:
+        num_steps: steps made so far, of the optimizer that made most.
+        has_ended: whether the script was ended.
+        refusal: why it was, where it did what cannot be followed.
+        on_end: called once, when it is.
+        notes: what a reader of the answer has to know, in sentences.
+    """
+
+    def __init__(
+        self, batches: Batches, num_steps: int, follower: Follower, *, follows_modules: bool
+    ) -> None:
+        self.has_ended = False
+        self.refusal: Exception | None = None
+        self.on_end: Callable[[], None] = lambda: None
+        self.notes: list[str] = []
+        self._batches = batches
+        self._wanted = num_steps
+        self._follower = follower
+        self._follows_modules = follows_modules
+        self._counts: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = weakref.WeakKeyDictionary()
+        self._num_optimizers = 0
+        self._most_steps = 0
+        self._num_backwards = self._num_forwards = 0
+        self._is_between = False  # whether a backward pass has ended, and no forward pass begun since
+        self._depth = 0
+        self._module_hooks: list[Any] = []
+
+    @property
+    def kind(self) -> StepKind:
+        """What the script's steps are, as far as it has shown."""
+        if self._num_optimizers and (self._most_steps or not self._num_backwards):
+            return StepKind.OPTIMIZER
+        return StepKind.BACKWARD if self._num_backwards else StepKind.FORWARD
+
+    @property
+    def num_steps(self) -> int:
+        return self._most_steps or self._num_backwards
+
+    @property
+    def has_optimizer(self) -> bool:
+        return self._num_optimizers > 0
+
+    @property
+    def num_optimizer_steps(self) -> int:
+        """Of all optimizers."""
+        return sum(self._counts.values())
+
+    @property
+    def num_backwards(self) -> int:
+        """Backward passes that added to gradients."""
+        return self._num_backwards
+
+    @property
+    def num_seen(self) -> int:
+        """Steps of whatever kind, once the script has ended."""
+        return self.num_steps or self._num_forwards
+
+    @property
+    def has_enough(self) -> bool:
+        """Whether the steps that were seen are an answer, whatever the script does from here on."""
+        if self._num_optimizers:
+            return self._most_steps >= ENOUGH_STEPS
+        return self._num_backwards >= ENOUGH_STEPS
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Follows whatever runs in this process meanwhile."""
+        hooks: Any = torch.nn.modules.module
+        self._module_hooks = [
+            hooks.register_module_forward_pre_hook(self._enter),
+            hooks.register_module_forward_hook(self._leave, always_call=True),
+        ]
+        handles = [
+            optimizers.register_optimizer_step_pre_hook(self._stepping),
+            optimizers.register_optimizer_step_post_hook(self._stepped),
+        ]
+        try:
+            with self._batches.followed(), self._optimizers_noted(), self._backward_followed():
+                yield
+        finally:
+            for handle in (*handles, *self._module_hooks):
+                handle.remove()
+
+    @contextmanager
+    def _optimizers_noted(self) -> Iterator[None]:
+        kind: Any = torch.optim.Optimizer
+        initialize = kind.__init__
+
+        def noted(optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+            initialize(optimizer, *args, **kwargs)
+            self._counts.setdefault(optimizer, 0)
+            self._num_optimizers += 1
+
+        kind.__init__ = noted
+        try:
+            yield
+        finally:
+            kind.__init__ = initialize
+
+    @contextmanager
+    def _backward_followed(self) -> Iterator[None]:
+        engine: Any = torch.autograd
+        run_backward = engine._engine_run_backward  # noqa: SLF001 - no public name
+        depth = 0
+
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            nonlocal depth
+            if get_proxy_mode() is not None:  # a function's gradient is written down, and nothing trained
+                return run_backward(*args, **kwargs)
+            self._follower.backward()
+            depth += 1
+            try:
+                return run_backward(*args, **kwargs)
+            finally:
+                depth -= 1
+                # Gradients that are computed for a loss are a part of its step.
+                if not depth and kwargs.get("accumulate_grad"):
+                    self._num_backwards += 1
+                    self._is_between = True
+                self._follower.after_backward()
+
+        engine._engine_run_backward = followed  # noqa: SLF001
+        try:
+            yield
+        finally:
+            engine._engine_run_backward = run_backward  # noqa: SLF001
+
+    def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+        self._depth += 1
+        if self._depth > 1 or self._batches.is_loading:
+            return
+        self.passed(module)
+        if not self._batches.is_settled:
+            self._batches.taken((args, _keywords_of_call()))
+
+    def passed(self, module: torch.nn.Module) -> None:
+        """Counts a forward pass of an outermost module, and tells of it."""
+        self._count_pass()
+        if self._follows_modules:
+            self._follower.forward(module)
+
+    def _count_pass(self) -> None:
+        """Before a pass a step without an optimizer ends."""
+        self._num_forwards += 1
+        if self._num_optimizers:
+            if not self._most_steps and self._num_backwards >= _MOST_BACKWARDS:
+                self._end()
+            return
+        if not self._num_backwards:
+            if self._num_forwards > _MOST_FORWARDS:
+                self.notes.append(f"from {_MOST_FORWARDS} forward passes, after which the script was ended")
+                self._end()
+            return
+        if self._is_between:
+            self._is_between = False
+            self._follower.stepped(None)
+            if self._num_backwards >= 2 * self._wanted:
+                self._end()
+
+    def saving(self) -> None:
+        """The script saves something."""
+        self._follower.saving()
+
+    def _leave(self, _module: torch.nn.Module, _args: Any, _result: Any) -> None:
+        self._depth -= 1
+
+    def _stepping(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        self._follower.stepping(optimizer)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if self.has_ended:  # something caught the end
+            raise ScriptEnd
+        self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
+        self._most_steps = max(self._counts.values())
+        self._follower.stepped(optimizer)
+        if self.num_steps == 1:
+            try:
+                self._batches.require_proof()
+            except Exception as error:  # noqa: BLE001 - it ends the script, whatever catches it
+                self.refuse(error)
+        if min(self._counts.values()) >= self._wanted or self.num_steps >= _PATIENCE * self._wanted:
+            self._end()
+
+    def refuse(self, error: Exception) -> NoReturn:
+        """Ends the script because it did what cannot be followed; what was seen before stays an answer."""
+        if not self.has_ended:
+            if self.has_enough:
+                self.notes.append(f"from {self.kind.counted(self.num_steps)}; the script then: {error}")
+            else:
+                self.refusal = error
+        self._end()
+
+    def _end(self) -> NoReturn:
+        if not self.has_ended:
+            self.has_ended = True
+            self._follower.ended()
+            self.on_end()
+        raise ScriptEnd
+
+
+def _keywords_of_call() -> Any:
+    """The keyword arguments of the module call that is at a global hook, which is not given them."""
+    frame = sys._getframe(2)  # noqa: SLF001 - `Module._call_impl`'s
+    return frame.f_locals.get("kwargs")

@@ -1,0 +1,53 @@
+"""The trace artifact: what a prediction hands to the peak curve and to the views.
+
+parts   what a trace is made of: allocations, marks, waits, and what was listed of tensors, layers, operators
+rows    how those stand in its document: each string, stack and convolution once
+trace   the trace itself, and its document
+"""
+
+from __future__ import annotations
+
+from autofit_workers.trace.parts import (
+    COMPILED_STEP,
+    FORWARD_END,
+    MANAGED_MEMORY,
+    AlikeRanks,
+    Allocation,
+    Assumption,
+    Call,
+    Category,
+    HostWait,
+    ListedLayer,
+    ListedTensor,
+    Mark,
+    Repetition,
+    Role,
+    SampleSize,
+    Scratch,
+    last_step,
+)
+from autofit_workers.trace.rows import convolution_from_dict
+from autofit_workers.trace.trace import TRACE_SCHEMA, Trace
+
+__all__ = [
+    "COMPILED_STEP",
+    "FORWARD_END",
+    "MANAGED_MEMORY",
+    "TRACE_SCHEMA",
+    "AlikeRanks",
+    "Allocation",
+    "Assumption",
+    "Call",
+    "Category",
+    "HostWait",
+    "ListedLayer",
+    "ListedTensor",
+    "Mark",
+    "Repetition",
+    "Role",
+    "SampleSize",
+    "Scratch",
+    "Trace",
+    "convolution_from_dict",
+    "last_step",
+]

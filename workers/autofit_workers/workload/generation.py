@@ -1,0 +1,103 @@
+"""Generation: transformers' own `generate` in the place of a step.
+
+Texts end by their length alone, never by a token: what a model says is not known before it runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+from autofit_workers.errors import InapplicableError
+from autofit_workers.knobs import KNOBS, Knobs
+from autofit_workers.setup import GENERATE, Setup
+from autofit_workers.workload.sizes import sample_size
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from autofit_workers.workload.workload import Workload
+
+_OWN = ("new_tokens", "cache", "num_beams")  # the knobs that mean nothing in other modes
+
+
+@dataclasses.dataclass(frozen=True)
+class Generate:
+    """Stands for a workload's loss: generates tokens from a batch of prompts.
+
+    Args:
+        knobs: how many, with which cache, in how many beams.
+        name: of the workload, for messages.
+    """
+
+    knobs: Knobs
+    name: str
+
+    def __call__(self, model: nn.Module, batch: Any) -> Tensor:
+        """The prompts with what was generated after them."""
+        if not getattr(model, "can_generate", lambda: False)():
+            raise InapplicableError(
+                f"{self.name} cannot generate: --mode generate is for language models of transformers that "
+                "have a head for the next token, such as hf:gpt2; leave it out, or ask for --mode infer"
+            )
+        kept = {name: value for name, value in batch.items() if name != "labels"}
+        new_tokens = self.knobs.new_tokens
+        more: dict[str, Any] = {}
+        if self.knobs.cache != KNOBS["cache"].default:
+            more["cache_implementation"] = self.knobs.cache
+        generate: Any = model.generate
+        try:
+            made: Tensor = generate(
+                **kept,
+                max_new_tokens=new_tokens,
+                min_new_tokens=new_tokens,
+                do_sample=False,
+                use_cache=True,
+                num_beams=self.knobs.num_beams,
+                pad_token_id=0,
+                disable_compile=True,  # transformers compiles the passes of a static cache on a GPU
+                **more,
+            )
+        except ImportError as error:
+            raise InapplicableError(
+                f"--cache {self.knobs.cache} needs a library that is not installed: {error}"
+            ) from error
+        except ValueError as error:
+            if not more:
+                raise
+            # As of a model with sliding windows, or with an encoder, whose cache is of another kind.
+            raise InapplicableError(
+                f"{self.name} cannot generate with --cache {self.knobs.cache}: {error}"
+            ) from error
+        return made
+
+
+def generating(workload: Workload, knobs: Knobs, setup: Setup) -> Workload:
+    """The workload as its mode has it: in mode generate, with `Generate` for its loss.
+
+    Raises:
+        InapplicableError: knobs of generation are given in another mode, the number of tokens is missing, or
+            prompt and new tokens are more than the model has positions for.
+    """
+    if workload.mode != GENERATE:
+        for name in _OWN:
+            if getattr(knobs, name) != KNOBS[name].default:
+                raise InapplicableError(
+                    f"--{KNOBS[name].option} is for generation: add --mode generate, or leave it out"
+                )
+        return workload
+    name = workload.name or "the workload"
+    if workload.step is not None:
+        raise InapplicableError(
+            f"{name} has its own step, which autofit runs as it is: leave out --mode generate"
+        )
+    if knobs.new_tokens is None:
+        raise InapplicableError("--mode generate needs the number of tokens: add --new-tokens, such as 256")
+    sample = sample_size(workload, knobs.seq_len)
+    prompt, longest = None if sample is None else sample.size, workload.max_size
+    if prompt and longest and prompt + knobs.new_tokens > longest and not setup.allows_long:
+        raise InapplicableError(
+            f"a prompt of {prompt} and {knobs.new_tokens} new tokens are beyond the {longest} positions of "
+            f"{name}: ask for fewer with --prompt-len or --new-tokens, or add --allow-long"
+        )
+    return dataclasses.replace(workload, loss=Generate(knobs, name))

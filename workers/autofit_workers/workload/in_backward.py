@@ -1,0 +1,67 @@
+"""The optimizer in backward: a parameter is stepped when its gradient is complete, which is then freed.
+
+Each parameter has an optimizer of its own, which a hook behind the accumulation of its gradient calls
+(`register_post_accumulate_grad_hook`; "How to save memory by fusing the optimizer step into the backward
+pass", PyTorch's tutorials). Nothing is left to do after backward.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import nn
+
+from autofit_workers.errors import InapplicableError
+from autofit_workers.workload.optimizers import each_of, make_optimizer, parts_of_named, takes_model
+from autofit_workers.workload.workload import Workload
+
+_Optimizers = tuple[torch.optim.Optimizer, ...]
+
+
+def make_in_backward(workload: Workload, model: nn.Module, implementation: str = "default") -> _Optimizers:
+    """Makes an optimizer for each parameter that is trained, and has backward call it.
+
+    Args:
+        model: once it is where it is trained.
+        implementation: one of `autofit_workers.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
+
+    Raises:
+        InapplicableError: the workload's function makes optimizers of the model, not of parameters.
+        WorkloadError, MissingLibraryError: as of `make_optimizers`.
+    """
+    made: list[torch.optim.Optimizer] = []
+    for parameter, optimizers in _of_each(workload, model, implementation):
+        hook = functools.partial(_step, optimizers)
+        parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+        made += optimizers
+    return tuple(made)
+
+
+def _of_each(
+    workload: Workload, model: nn.Module, implementation: str
+) -> Iterator[tuple[nn.Parameter, _Optimizers]]:
+    if isinstance(workload.optimizer, str):
+        for make, groups in parts_of_named(workload.optimizer, model, implementation):
+            for group in groups:
+                for parameter in _trained(group["params"]):
+                    yield parameter, (make([{**group, "params": [parameter]}]),)
+        return
+    if takes_model(workload.optimizer):
+        raise InapplicableError(
+            "the workload's optimizer function takes the model, and --optimizer-in-backward makes an "
+            "optimizer for each parameter: have it take the parameters, or leave the option out"
+        )
+    for parameter in _trained(model.parameters()):
+        yield parameter, each_of(make_optimizer(workload.optimizer, [parameter], implementation))
+
+
+def _trained(parameters: Iterable[nn.Parameter]) -> Iterator[nn.Parameter]:
+    return (parameter for parameter in parameters if parameter.requires_grad)
+
+
+def _step(optimizers: _Optimizers, _parameter: torch.Tensor) -> None:
+    for each in optimizers:
+        each.step()
+        each.zero_grad()

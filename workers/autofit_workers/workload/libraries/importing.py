@@ -1,0 +1,120 @@
+"""Imports a library of models, or says how to get it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from autofit_workers.errors import MissingLibraryError, UnknownNameError
+from autofit_workers.workload.libraries import torchvision_operators
+from autofit_workers.workload.libraries.finders import ExecutingFinder
+from autofit_workers.workload.references import names_like
+
+_NUM_NEAR = 3
+_OF_TORCHAUDIO = "torchaudio._extension.utils"  # loads its compiled operators
+
+
+def imported(
+    package: str, wanted: str, what: str = "a model", *, distribution: str | None = None
+) -> ModuleType:
+    """The library of a reference, or of a knob's value.
+
+    Args:
+        package: or a module of it.
+        wanted, what: the reference or value, and what it is, for the message.
+        distribution: what to install, where it has another name than the package.
+
+    Raises:
+        MissingLibraryError: it is not installed here.
+    """
+    library = package.partition(".")[0]
+    try:
+        with without_missing_operators():
+            # Other libraries import it later, at its first use.
+            if importlib.util.find_spec("torchvision"):
+                importlib.import_module("torchvision")
+            return importlib.import_module(package)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        distribution = distribution or library
+        raise MissingLibraryError(
+            f"{wanted} is {what} of {distribution}, which is not installed where trials run: pip install "
+            f"{distribution}"
+        ) from error
+
+
+def unknown(wanted: str, name: str, known: Iterable[str], *, otherwise: str) -> UnknownNameError:
+    """The error for a name that a library does not know, with those that are like it.
+
+    Args:
+        otherwise: what else to do, where nothing is like it.
+    """
+    return UnknownNameError(f"there is no model {wanted}: {hint(name, known, otherwise=otherwise)}")
+
+
+def hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
+    """What to write in place of a name that is not known: those that are like it, else something else."""
+    near = names_like(name, sorted(known))[:_NUM_NEAR]
+    return f"did you mean {' or '.join(near)}?" if near else otherwise
+
+
+@contextmanager
+def without_missing_operators() -> Iterator[None]:
+    """Lets libraries be imported whose compiled operators cannot be loaded beside this PyTorch.
+
+    Those of torchvision are declared; torchaudio goes on as where it has none; what another library says of
+    operators that are not there is left out.
+    """
+    library: Any = torch.library
+    ops: Any = torch.ops
+    register_fake, load = library.register_fake, ops.load_library
+
+    def register_if_there(op: Any, *args: Any, **kwargs: Any) -> Any:
+        def decorate(function: Any) -> Any:
+            try:
+                return register_fake(op, *args, **kwargs)(function)
+            except RuntimeError:
+                return function
+
+        return decorate
+
+    def load_or_declare(path: Any) -> None:
+        try:
+            load(path)
+        except OSError:
+            if Path(path).parent.name != "torchvision" or not Path(path).name.startswith("_C."):
+                raise
+            torchvision_operators.declare()
+
+    finder = ExecutingFinder((_OF_TORCHAUDIO,), _execute_without_library)
+    library.register_fake, ops.load_library = register_if_there, load_or_declare
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        library.register_fake, ops.load_library = register_fake, load
+
+
+def _execute_without_library(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    """A library that cannot be loaded is to torchaudio as one that its installation does not have."""
+    execute(module)
+    found: Any = module
+    load = found._load_lib  # noqa: SLF001 - no public name
+
+    def loaded(name: str) -> bool:
+        try:
+            return bool(load(name))
+        except OSError:
+            return False
+
+    found._load_lib = loaded  # noqa: SLF001

@@ -1,0 +1,320 @@
+"""From the text that names a workload to a reference, and from a reference to the object it names.
+
+The first half runs in the coordinator and imports nothing of the user's; the second half runs in
+a worker. The user's folders are appended to the import path, never prepended, so that an
+`autofit/` or a `torch.py` of theirs hides nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import operator
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from autofit_workers.documents import read_file, resolved
+from autofit_workers.errors import UnknownNameError
+from autofit_workers.protocol import WorkloadRef
+from autofit_workers.shown import brief_error
+from autofit_workers.workload.libraries import LIBRARIES, library_of
+from autofit_workers.workload.models import BUILTINS
+
+_MOST_CHARACTERS = 200  # of a text that is shown again
+# Modules of files are named so that no import statement finds them and they hide no other.
+FILE_MODULE_PREFIX = "_autofit_file_"
+
+_FORMS = (
+    f"give a built-in name, {', '.join(each.example for each in LIBRARIES.values())}, "
+    "package.module:attribute or path/file.py:attribute"
+)
+
+
+class WorkloadError(Exception):
+    """A workload that cannot be loaded or is not what it must be; the text says the next step."""
+
+
+class UnknownWorkloadError(WorkloadError):
+    """A reference names no built-in, no module and no file."""
+
+
+class SourceChangedError(WorkloadError):
+    """This worker's copy of the workload is not the one that was referred to."""
+
+
+def parse_reference(
+    text: str,
+    *,
+    input_shape: tuple[int, ...] | None = None,
+    num_classes: int | None = None,
+    cwd: str | Path | None = None,
+) -> WorkloadRef:
+    """Reads what a user wrote for a model, importing nothing of theirs and no torch.
+
+    Args:
+        text: a built-in's name, `timm:NAME` and its like, `package.module:attribute` or
+            `path/file.py:attribute`.
+        input_shape: shape of one sample, where the attribute is an `nn.Module`; of an image, in place of
+            the model's own, where a library has it.
+        num_classes: number of classes of the labels that go with it.
+        cwd: folder that relative paths start at and modules are searched in last; the current one
+            unless given.
+
+    Raises:
+        UnknownWorkloadError: the text names nothing, or says no attribute.
+        WorkloadError: a shape or a number of classes that cannot be used.
+    """
+    _check_sample(text, input_shape, num_classes)
+    if text in BUILTINS:
+        return WorkloadRef(kind="builtin", target=text)
+    try:
+        return _reference_to(
+            text,
+            resolved(cwd or "."),
+            input_shape=input_shape,
+            num_classes=num_classes,
+        )
+    except OSError as error:
+        raise UnknownWorkloadError(f"{text[:_MOST_CHARACTERS]!r} cannot be read: {error.strerror}") from error
+
+
+def _reference_to(
+    text: str,
+    folder: Path,
+    *,
+    input_shape: tuple[int, ...] | None,
+    num_classes: int | None,
+) -> WorkloadRef:
+    """What a text refers to that names no built-in; raises `OSError` where a file cannot be read."""
+    library = library_of(text)
+    if library is not None:
+        configuration = _configuration_file(text, folder) if library.takes_files else None
+        return WorkloadRef(
+            kind="library",
+            target=text if configuration is None else f"{library.prefix}:{configuration}",
+            source_sha256=None if configuration is None else _sha256(read_file(configuration)),
+            input_shape=input_shape,
+            num_classes=num_classes,
+        )
+    location, colon, attribute = text.rpartition(":")
+    sizes = [name for name in BUILTINS if name.partition(":")[0] == location]
+    if sizes:
+        raise UnknownWorkloadError(f"there is no {text}: choose from {', '.join(sizes)}")
+    if not colon:
+        raise UnknownWorkloadError(_without_attribute(text))
+    if not all(part.isidentifier() for part in attribute.split(".")):
+        raise UnknownWorkloadError(
+            f"{text!r} does not end in the name of an attribute: write {location}:NAME"
+        )
+    is_file = location.endswith(".py") or "/" in location
+    kind, target, source, search_path = (_file if is_file else _module)(location, folder)
+    return WorkloadRef(
+        kind=kind,
+        target=f"{target}:{attribute}",
+        source_sha256=_sha256(read_file(source)),
+        input_shape=input_shape,
+        num_classes=num_classes,
+        search_path=search_path,
+    )
+
+
+def load_attribute(ref: WorkloadRef) -> Any:
+    """Imports what an `import` or `file` reference names, after checking the source against it.
+
+    Raises:
+        SourceChangedError: the source is missing here, or differs from the one referred to.
+        WorkloadError: the module fails to import; chained from the error.
+        UnknownNameError: it lacks the attribute.
+    """
+    location, _, attribute = ref.target.rpartition(":")
+    append_to_import_path(ref.search_path)
+    if ref.kind == "file":
+        module = _import_file(Path(location), _read_source(ref, Path(location)))
+    else:
+        _read_source(ref, find_source(location, ref.search_path))
+        with _importing(location):
+            module = importlib.import_module(location)
+    try:
+        return operator.attrgetter(attribute)(module)
+    except AttributeError as error:
+        public = [name for name in vars(module) if not name.startswith("_")]
+        raise UnknownNameError(
+            f"{location} has no attribute {attribute!r}.{_near(attribute, public)}"
+        ) from error
+
+
+def append_to_import_path(folders: Iterable[str]) -> None:
+    """Lets the user's modules be imported without hiding any that could be before."""
+    sys.path.extend(folder for folder in dict.fromkeys(folders) if folder not in sys.path)
+
+
+@contextmanager
+def user_code(doing: str) -> Iterator[None]:
+    """Turns whatever the user's code raises, or its call of `sys.exit`, into a `WorkloadError`."""
+    try:
+        yield
+    except WorkloadError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise WorkloadError(
+            f"{doing} failed with {brief_error(error)}; its traceback shows the line"
+        ) from error
+
+
+@contextmanager
+def _importing(name: str, file: str = "FILE.py") -> Iterator[None]:
+    """The same of an import, with what to do where a training script was taken for a module."""
+    try:
+        with user_code(f"importing {name}"):
+            yield
+    except WorkloadError as error:
+        if error.__cause__ is None or not _needs_gpu(error.__cause__):
+            raise
+        raise WorkloadError(
+            f"{error}. It uses the GPU while it is imported: put what does so under "
+            f'`if __name__ == "__main__":`, or run the file as it is with --script {file}'
+        ) from error.__cause__
+
+
+def _needs_gpu(error: BaseException) -> bool:
+    """Whether PyTorch raised it at the first use of a GPU that it does not have."""
+    # Of builds without CUDA it is an AssertionError, of others a RuntimeError; both from this function.
+    frames = traceback.extract_tb(error.__traceback__)
+    return bool(frames) and frames[-1].name == "_lazy_init" and "torch" in Path(frames[-1].filename).parts
+
+
+def find_source(module: str, folders: Iterable[str]) -> Path | None:
+    """Finds the file that `import module` would run, without importing its packages either."""
+    *packages, name = module.split(".")
+    for root in _import_roots(packages[0] if packages else name, folders):
+        package = root.joinpath(*packages)
+        for candidate in (package / name / "__init__.py", package / f"{name}.py"):
+            if candidate.is_file():
+                return candidate.absolute()
+    return None
+
+
+def _import_roots(top_level: str, folders: Iterable[str]) -> Iterator[Path]:
+    yield from map(Path, (*sys.path, *folders))
+    # Editable installations may have a finder of their own instead of a folder in sys.path.
+    for finder in sys.meta_path:
+        find_spec = getattr(finder, "find_spec", None)
+        spec = find_spec(top_level, None) if find_spec else None
+        if spec is not None and spec.origin and spec.origin.endswith(".py"):
+            source = Path(spec.origin)
+            yield source.parents[1] if source.name == "__init__.py" else source.parent
+
+
+def _configuration_file(text: str, folder: Path) -> Path | None:
+    """The file that a reference to a library's model names, or whose folder it names; None for a name."""
+    path = (folder / text.partition(":")[2]).absolute()
+    candidates = [path] if path.suffix == ".json" else [path / "config.json"]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def _check_sample(text: str, input_shape: tuple[int, ...] | None, num_classes: int | None) -> None:
+    library = library_of(text)
+    given = {"input": input_shape, "classes": num_classes}
+    said = [name for name, value in given.items() if value is not None]
+    if library is not None:
+        misplaced = [f"--{name}" for name in said if name not in library.options]
+        if misplaced:
+            raise WorkloadError(f"{' and '.join(misplaced)} cannot be used with {text}: leave them out")
+        if input_shape is not None and len(input_shape) != 3:
+            raise WorkloadError(f"--input of {text} must be the shape of an image, such as 3x224x224")
+    elif text in BUILTINS and said:
+        raise WorkloadError(f"{text} brings its own input: leave out --input and --classes")
+    elif input_shape is None and num_classes is not None:
+        raise WorkloadError("--classes needs the shape of one sample: give --input too, such as 3x224x224")
+    if input_shape is not None and (not input_shape or min(input_shape) < 1):
+        raise WorkloadError(f"every dimension of --input must be at least 1, got {input_shape}")
+    if num_classes is not None and num_classes < 1:
+        raise WorkloadError(f"--classes must be at least 1, got {num_classes}")
+
+
+def _without_attribute(text: str) -> str:
+    if text.endswith(".py") or "/" in text:
+        return f"{text!r} names a file but nothing in it: write {text}:NAME, where NAME is a Workload in it"
+    near = _near(text, BUILTINS)
+    if "." in text and not near:
+        return f"{text!r} names a module but nothing in it: write {text}:NAME, where NAME is a Workload in it"
+    return f"there is no built-in workload {text!r}.{near} Otherwise {_FORMS}"
+
+
+def _file(location: str, folder: Path) -> tuple[str, str, Path, tuple[str, ...]]:
+    path = resolved(folder / location)
+    if not path.is_file():
+        siblings = [entry.name for entry in path.parent.glob("*.py")]
+        raise UnknownWorkloadError(f"there is no file {path}.{_near(path.name, siblings)} Check the path")
+    if path.suffix != ".py":
+        raise UnknownWorkloadError(f"{path} is not a Python file: {_FORMS}")
+    return "file", str(path), path, (str(path.parent),)
+
+
+def _module(location: str, folder: Path) -> tuple[str, str, Path, tuple[str, ...]]:
+    source = find_source(location, [str(folder)]) if all(map(str.isidentifier, location.split("."))) else None
+    if source is None:
+        raise UnknownWorkloadError(
+            f"there is no module {location!r}, neither on Python's import path nor in {folder}: "
+            "install it, change to its folder, or give path/file.py:attribute"
+        )
+    # The folder that it was found from may be on this process's path alone.
+    depth = location.count(".") + (source.name == "__init__.py")
+    root = source.parents[depth]
+    return "import", location, source, tuple(dict.fromkeys((str(folder), str(root))))
+
+
+def _read_source(ref: WorkloadRef, path: Path | None) -> bytes:
+    location = ref.target.rpartition(":")[0]
+    if path is None or not path.is_file():
+        raise SourceChangedError(
+            f"{location} is not on this worker: copy it to the same place, or share the folder"
+        )
+    source = path.read_bytes()
+    if ref.source_sha256 is not None and _sha256(source) != ref.source_sha256:
+        raise SourceChangedError(
+            f"{path} on this worker differs from the file that the search began with: "
+            "copy it here again, or start again if it was edited meanwhile"
+        )
+    return source
+
+
+def _import_file(path: Path, source: bytes) -> ModuleType:
+    """Runs exactly these bytes as a module: reading the file again, or its cache, could differ."""
+    name = f"{FILE_MODULE_PREFIX}{path.stem}_{_sha256(os.fsencode(path) + source)[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their classes' modules up
+    try:
+        with _importing(str(path), path.name):
+            exec(compile(source, path, "exec"), vars(module))  # noqa: S102 - as an import would
+    except BaseException:  # half a module must not be found by the next load
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def names_like(name: str, known: Iterable[str]) -> list[str]:
+    """The names that are spelt almost so; where there are none, those that it is a part of."""
+    names = list(known)
+    return difflib.get_close_matches(name, names, n=3) or [n for n in names if name and name in n]
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = names_like(name, known)
+    return f" Did you mean {' or '.join(near)}?" if near else ""

@@ -1,0 +1,68 @@
+"""The size of a sample: of texts the number of tokens, of images the side. No torch at import."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from autofit_workers.errors import InapplicableError
+from autofit_workers.trace import SampleSize
+
+if TYPE_CHECKING:
+    from autofit_workers.workload.workload import Workload
+
+_KEYWORD = "size"
+
+
+def keyword(function: Callable[..., Any], name: str) -> inspect.Parameter | None:
+    """The parameter of this name that may be given as a keyword; None where there is none."""
+    try:
+        found = inspect.signature(function).parameters.get(name)
+    except (TypeError, ValueError):  # of some callables that C made
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return found if found is not None and found.kind in kinds else None
+
+
+def sized(workload: Workload, size: int, *, allows_long: bool) -> dict[str, Callable[..., Any]]:
+    """What of a workload makes samples of a size: its `make_batch`, and its `build_model` where it asks.
+
+    Raises:
+        InapplicableError: it makes samples of one size, or the model was made for shorter ones.
+    """
+    name = workload.name or "the workload"
+    if keyword(workload.make_batch, _KEYWORD) is None:
+        raise InapplicableError(
+            f"--seq-len: {name} makes samples of one size; let its make_batch take a keyword size "
+            "(make_batch(batch_size, device, *, size=512)), or leave the option out"
+        )
+    longest = workload.max_size
+    if longest is not None and size > longest and not allows_long:
+        raise InapplicableError(
+            f"samples of {size} are beyond the {longest} positions of {name}: ask for --seq-len {longest} or "
+            "less, or add --allow-long"
+        )
+    takers: dict[str, Callable[..., Any]] = {
+        "make_batch": workload.make_batch,
+        "build_model": workload.build_model,
+    }
+    return {
+        each: functools.partial(taker, size=size)
+        for each, taker in takers.items()
+        if keyword(taker, _KEYWORD) is not None
+    }
+
+
+def sample_size(workload: Workload, size: int | None) -> SampleSize | None:
+    """What is known of the sizes of a workload's samples; None where they have but one.
+
+    Args:
+        size: that was asked for; None for the workload's own.
+    """
+    taken = keyword(workload.make_batch, _KEYWORD)
+    if taken is None:
+        return None
+    own = taken.default if isinstance(taken.default, int) else None
+    return SampleSize(size=size or own, multiple=workload.size_multiple, longest=workload.max_size)

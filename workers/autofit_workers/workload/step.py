@@ -1,0 +1,176 @@
+"""A step of a workload: forward, backward, optimizer; or a forward pass without gradients."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from autofit_workers.protocol import TrialSpec
+from autofit_workers.workload.optimizers import each_of
+from autofit_workers.workload.workload import Optimizers, Workload, check_loss
+
+PhaseHook = Callable[[str], None]
+AutocastFactory = Callable[[], AbstractContextManager[object]]
+
+
+_NO_SCALER = torch.amp.GradScaler(enabled=False)  # leaves losses as they are, and only takes the step
+
+
+def no_phase(_name: str) -> None:
+    """The hook of whoever does not watch the phases."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One of the batches that an optimizer step is accumulated from.
+
+    Attributes:
+        number: of the pass that it is run in, from 1.
+        num_passes: how many passes are run before the optimizer steps.
+        num_batches: how many batches the step stands for, of which the gradients are the mean.
+    """
+
+    number: int = 1
+    num_passes: int = 1
+    num_batches: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        return self.number == 1
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == self.num_passes
+
+
+WHOLE = Part()
+
+
+def parts_of_step(spec: TrialSpec) -> tuple[Part, ...]:
+    """The passes of each of a trial's steps, in their order."""
+    num_batches = spec.knobs.num_batches(spec.batch_size)
+    num_passes = spec.knobs.num_passes(spec.batch_size)
+    return tuple(
+        Part(number=number, num_passes=num_passes, num_batches=num_batches)
+        for number in range(1, num_passes + 1)
+    )
+
+
+class ScheduledModel(torch.nn.Module):
+    """A model with a schedule of its own for forward and backward, such as the stages of a pipeline.
+
+    Attributes:
+        casts_to: what it computes in, where that is not the type of its parameters.
+    """
+
+    casts_to: torch.dtype | None = None
+
+    @property
+    def parts(self) -> tuple[tuple[torch.nn.Module, Sequence[torch.nn.Module]], ...]:
+        """What is run by itself, each with its repeated blocks."""
+        raise NotImplementedError
+
+    def forward_backward(self, batch: Any, *, autocast: AutocastFactory, phase: PhaseHook) -> None:
+        """Leaves the gradients of a batch; says when each pass begins."""
+        raise NotImplementedError
+
+    def infer(self, batch: Any, *, autocast: AutocastFactory) -> None:
+        """One forward pass."""
+        raise NotImplementedError
+
+
+def train_step(
+    workload: Workload,
+    model: torch.nn.Module,
+    optimizer: Optimizers,
+    batch: Any,
+    *,
+    autocast: AutocastFactory = nullcontext,
+    scaler: torch.amp.GradScaler = _NO_SCALER,
+    set_to_none: bool = True,
+    clip_grad_norm: float | None = None,
+    in_backward: bool = False,
+    phase: PhaseHook = no_phase,
+    part: Part = WHOLE,
+) -> None:
+    """One training step: gradients dropped, forward, loss, backward, optimizer.
+
+    Of a step that is accumulated it is one pass: gradients are dropped before the first of them alone,
+    and the optimizer steps after the last.
+
+    `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler` scales the
+    loss and takes the optimizer's step; `clip_grad_norm` is the norm that gradients, once unscaled, are
+    clipped to before it; with `in_backward` hooks take it in backward, and drop the gradients; `phase` is
+    called with `forward`, `backward` and `optimizer` as each begins. A workload's own `step` runs under
+    autocast as a whole, drops and scales its gradients itself, and only its beginning (`forward`) can be
+    seen.
+    """
+    phase("forward")
+    if workload.step is not None:
+        with autocast():
+            workload.step(model, optimizer, batch)
+        return
+    optimizers = each_of(optimizer)
+    if part.is_first and not in_backward:
+        for each in optimizers:
+            each.zero_grad(set_to_none=set_to_none)
+    if isinstance(model, ScheduledModel):
+        model.forward_backward(batch, autocast=autocast, phase=phase)
+    else:
+        with autocast():
+            loss = workload.loss(model, batch)
+        check_loss(loss)
+        if part.num_batches > 1:
+            loss = loss / part.num_batches
+        phase("backward")
+        scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+    if not part.is_last:
+        return
+    phase("optimizer")
+    if in_backward:
+        return
+    if clip_grad_norm is not None:
+        for each in optimizers:
+            scaler.unscale_(each)
+        _clip(model, clip_grad_norm)
+    for each in optimizers:
+        scaler.step(each)
+    scaler.update()
+
+
+def _clip(model: torch.nn.Module, norm: float) -> None:
+    """Clips gradients; `FullyShardedDataParallel` does so itself, by the norm over all ranks."""
+    own = getattr(model, "clip_grad_norm_", None)
+    if own is None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
+    else:
+        own(norm)
+
+
+def infer_step(
+    workload: Workload,
+    model: torch.nn.Module,
+    batch: Any,
+    *,
+    autocast: AutocastFactory = nullcontext,
+    phase: PhaseHook = no_phase,
+) -> None:
+    """One forward pass without gradients; what the workload's `loss` returns is ignored."""
+    phase("forward")
+    with torch.no_grad():
+        if isinstance(model, ScheduledModel):
+            model.infer(batch, autocast=autocast)
+            return
+        with autocast():
+            workload.loss(model, batch)
+
+
+def seed(value: int) -> None:
+    """Seeds the generators that models and batches draw from."""
+    torch.manual_seed(value)
+    random.seed(value)

@@ -1,0 +1,487 @@
+"""The workload: what a user runs, and how it crosses processes.
+
+    WorkloadError
+    ├── UnknownWorkloadError      a reference names nothing
+    ├── SourceChangedError        a worker's copy is not the one that was referred to
+    ├── CloudpickleMissingError   a workload without a file cannot be carried
+    ├── InvalidBatchError         make_batch does not make the batch it is asked for (INVALID)
+    └── InvalidLossError          the loss cannot be trained on
+
+No torch at import: the coordinator holds workloads too.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import functools
+import hashlib
+import importlib
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from autofit_workers.errors import InapplicableError, InvalidTrialError, NoBatchKindsError
+from autofit_workers.knobs import Knobs
+from autofit_workers.knobs.base import QUANTIZATIONS
+from autofit_workers.knobs.optimizer import NAMED, OPTIMIZERS
+from autofit_workers.protocol import WorkloadRef
+from autofit_workers.setup import ALONE, MODES, Setup
+from autofit_workers.workload.generation import generating
+from autofit_workers.workload.libraries import library_of
+from autofit_workers.workload.loop_parts import require_loop
+from autofit_workers.workload.models import BUILTINS
+from autofit_workers.workload.references import (
+    FILE_MODULE_PREFIX,
+    SourceChangedError,
+    UnknownWorkloadError,
+    WorkloadError,
+    append_to_import_path,
+    load_attribute,
+    parse_reference,
+    user_code,
+)
+from autofit_workers.workload.sizes import keyword, sized
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = [
+    "CloudpickleMissingError",
+    "InvalidBatchError",
+    "InvalidLossError",
+    "OptimizerFactory",
+    "Optimizers",
+    "SourceChangedError",
+    "UnknownWorkloadError",
+    "Workload",
+    "WorkloadError",
+    "check_batch",
+    "check_loss",
+    "parse_reference",
+    "resolve",
+    "tensors_of",
+    "with_overrides",
+]
+
+# What a step of the workload's own gets: one optimizer, or as many as the workload's function made.
+Optimizers: TypeAlias = "torch.optim.Optimizer | tuple[torch.optim.Optimizer, ...]"
+OptimizerFactory = Callable[["Iterable[torch.nn.Parameter]"], Optimizers]
+
+
+class CloudpickleMissingError(WorkloadError):
+    """A workload that no file defines needs cloudpickle to cross processes."""
+
+
+class InvalidBatchError(WorkloadError, InvalidTrialError):
+    """What `make_batch` returned does not have the batch size, so the trial would mean nothing."""
+
+
+class InvalidLossError(WorkloadError):
+    """What `loss` returned cannot be differentiated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload:
+    """What a user runs: a model, its batches, its loss and its optimizer.
+
+    Attributes:
+        build_model: `build_model()` returns the `nn.Module`, on the CPU; autofit moves it to the device.
+        make_batch: `make_batch(batch_size, device)` returns the input of one step on that device: a
+            tensor, or anything that holds tensors, with `batch_size` as a dimension. If its size depends
+            on the data, it may also take the keyword `kind`: `"typical"`, or `"worst"` for the largest
+            batch that the data can make (see `autofit.worst_case_lengths`). It may take the keyword
+            `layout`, a value of `--batch-layout` such as `"padded:25"`, and, if it can make samples of any
+            size, `size`, such as tokens; `build_model` may take that too.
+        loss: `loss(model, batch)` returns a scalar tensor; in mode `infer` only the forward pass in it
+            counts.
+        optimizer: one of `autofit_workers.knobs.optimizer.OPTIMIZERS`, such as `"adam"`, or a function from
+            the model's parameters to an optimizer. If the function's parameter is called `model`, it gets the
+            model. With a `step` it may return a tuple of several optimizers.
+        step: `step(model, optimizer, batch)` replaces the whole training step, for clipping, averaged
+            weights, several optimizers and the like. `optimizer` is a tuple if there are several.
+        mode: `train`, `infer` or `generate`.
+        name: the name in tables and reports.
+        size_multiple: sizes that lie so far apart differ in nothing that is rounded, such as patches.
+        max_size: the largest size that the model was made for; None where nothing limits it.
+
+    Raises:
+        WorkloadError: the mode or the optimizer is unknown.
+    """
+
+    build_model: Callable[[], torch.nn.Module]
+    make_batch: Callable[..., Any]
+    loss: Callable[[torch.nn.Module, Any], torch.Tensor]
+    optimizer: str | OptimizerFactory = "sgd"
+    step: Callable[[torch.nn.Module, Any, Any], object] | None = None
+    mode: str = "train"
+    name: str = ""
+    size_multiple: int = 64
+    max_size: int | None = None
+    # Not an argument, so that a changed copy (`dataclasses.replace`) has no reference.
+    _reference: WorkloadRef | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise WorkloadError(f"a workload's mode must be one of {', '.join(MODES)}; got {self.mode!r}")
+        if isinstance(self.optimizer, str) and self.optimizer not in OPTIMIZERS:
+            raise WorkloadError(
+                f"a workload's optimizer must be one of {', '.join(OPTIMIZERS)}, "
+                f"or a function of the parameters; got {self.optimizer!r}"
+            )
+
+    @staticmethod
+    def load(
+        reference: str | WorkloadRef,
+        *,
+        input_shape: tuple[int, ...] | None = None,
+        num_classes: int | None = None,
+    ) -> Workload:
+        """Loads a workload, and imports the module that defines it.
+
+        Appends the module's folder to `sys.path`, because the module may import its neighbours later.
+
+        Args:
+            reference: a built-in's name, `torchvision:NAME`, `timm:NAME`, `hf:NAME-or-config`,
+                `package.module:attribute`, `path/file.py:attribute`, or a `WorkloadRef`. The attribute is
+                a `Workload`, a function that returns one, or, with `input_shape`, an `nn.Module` class or
+                a function that builds one.
+            input_shape: the shape of one sample, without the batch dimension, such as `(3, 224, 224)`.
+            num_classes: the number of classes of the labels; the module is then trained with cross
+                entropy, and without it on the mean of its output.
+
+        Raises:
+            WorkloadError: the workload cannot be loaded; chained from the user's own exception, if any.
+        """
+        if isinstance(reference, str):
+            reference = parse_reference(reference, input_shape=input_shape, num_classes=num_classes)
+        elif (input_shape, num_classes) != (None, None):
+            raise WorkloadError("a WorkloadRef has its own input_shape and num_classes: leave them out")
+        return resolve(reference)
+
+    def reference(self) -> WorkloadRef:
+        """How to find the workload again in another process: by what it was loaded by, else by value.
+
+        Raises:
+            CloudpickleMissingError: it has to be carried by value, which needs cloudpickle.
+            WorkloadError: something in it cannot be pickled.
+        """
+        return self._reference or _pickled(self)
+
+    @property
+    def has_batch_kinds(self) -> bool:
+        """Whether `make_batch` takes a keyword `kind`."""
+        return keyword(self.make_batch, "kind") is not None
+
+    @property
+    def has_batch_layouts(self) -> bool:
+        """Whether `make_batch` takes a keyword `layout`."""
+        return keyword(self.make_batch, "layout") is not None
+
+
+def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Workload:
+    """The workload that a trial runs: what knobs and setup say replaces the workload's own.
+
+    Raises:
+        NoBatchKindsError: the worst is asked for, and it has none.
+        InapplicableError: as of `require_loop` and `sized`; nothing would be trained; or a step of the
+            workload's own is to take another number of optimizers.
+    """
+    if knobs.seq_len is not None:
+        parts: dict[str, Any] = sized(workload, knobs.seq_len, allows_long=setup.allows_long)
+        workload = dataclasses.replace(workload, **parts)
+    make_batch = workload.make_batch
+    if workload.has_batch_kinds:
+        make_batch = functools.partial(make_batch, kind=setup.batch_kind)
+    elif setup.is_worst_case:
+        raise NoBatchKindsError(
+            f"--worst-case: {workload.name or 'the workload'} makes one kind of batch; let its make_batch "
+            'take a keyword kind ("worst" for the largest batch that the data can make, "typical" for an '
+            "ordinary one; autofit.worst_case_lengths helps with both), or leave the option out"
+        )
+    if knobs.batch_layout != Knobs().batch_layout:
+        if not workload.has_batch_layouts:
+            raise InapplicableError(
+                f"batch_layout {knobs.batch_layout}: {workload.name or 'the workload'} makes one layout of "
+                "batches; let its make_batch take a keyword layout, or leave the option out"
+            )
+        make_batch = functools.partial(make_batch, layout=knobs.batch_layout)
+    changed = dataclasses.replace(
+        workload,
+        make_batch=make_batch,
+        optimizer=knobs.optimizer or workload.optimizer,
+        mode=setup.mode or workload.mode,
+    )
+    changed = generating(changed, knobs, setup)
+    require_loop(knobs, setup, mode=changed.mode, has_step=changed.step is not None)
+    if changed.mode == "train" and knobs.base in QUANTIZATIONS and knobs.adapter is None:
+        raise InapplicableError(
+            f"weights of {knobs.base} are not trained: name an adapter that is, such as --adapter lora"
+        )
+    if changed.step is not None and knobs.optimizer is not None and NAMED[knobs.optimizer].rest:
+        raise InapplicableError(
+            f"{knobs.optimizer} is two optimizers, and the workload's own step takes those that the workload "
+            "makes: make them in its optimizer function, and leave out --optimizer"
+        )
+    return changed
+
+
+def resolve(ref: WorkloadRef) -> Workload:
+    """Loads the workload that a reference names; called in the process that will run it.
+
+    Raises:
+        SourceChangedError: the source or the pickle differs from what was referred to.
+        WorkloadError: the user's module fails, or holds no workload under that name.
+    """
+    match ref.kind:
+        case "builtin":
+            workload = _builtin_workload(ref)
+        case "library":
+            workload = _library_workload(ref)
+        case "pickle":
+            workload = _as_workload(_unpickled(ref), ref)
+        case "import" | "file":
+            workload = _as_workload(load_attribute(ref), ref)
+        case _:
+            raise WorkloadError(
+                f"this worker knows no reference of kind {ref.kind!r}: install the same autofit here"
+            )
+    copy = dataclasses.replace(workload, name=workload.name or ref.name)  # the user's own stays as it is
+    object.__setattr__(copy, "_reference", ref)
+    return copy
+
+
+def _builtin_workload(ref: WorkloadRef) -> Workload:
+    builtin = BUILTINS.get(ref.target)
+    if builtin is None:
+        raise UnknownWorkloadError(
+            f"this worker knows no workload {ref.target!r}: install the same autofit here"
+        )
+    workload: Workload = getattr(importlib.import_module(builtin.module), builtin.attribute)
+    return workload
+
+
+def _library_workload(ref: WorkloadRef) -> Workload:
+    library = library_of(ref.target)
+    if library is None:
+        raise UnknownWorkloadError(
+            f"this worker knows no library for {ref.target!r}: install the same autofit here"
+        )
+    workload: Workload = importlib.import_module(library.module).load(ref)
+    return workload
+
+
+def _as_workload(found: Any, ref: WorkloadRef) -> Workload:
+    from torch import nn
+
+    if isinstance(found, nn.Module):
+        raise WorkloadError(
+            f"{ref.name} is a model that is already built: name its class, or a function that builds it"
+        )
+    if callable(found):
+        if ref.input_shape is not None:
+            return _module_workload(found, ref.name, ref.input_shape, ref.num_classes)
+        if isinstance(found, type) and issubclass(found, nn.Module):
+            raise _needs_input(ref)
+        with user_code(f"calling {ref.name}()"):
+            found = found()
+        if isinstance(found, nn.Module):
+            raise _needs_input(ref)
+    if not isinstance(found, Workload):
+        raise WorkloadError(
+            f"{ref.name} gives {type(found).__name__}: name a Workload or a function that returns one"
+        )
+    if ref.input_shape is not None:
+        raise WorkloadError(
+            f"{ref.name} is a Workload, which makes its own batches: leave out --input and --classes"
+        )
+    return found
+
+
+def _needs_input(ref: WorkloadRef) -> WorkloadError:
+    return WorkloadError(
+        f"{ref.name} is an nn.Module, which does not tell the shape of its input: add that of one sample, "
+        "such as --input 3x224x224, and --classes 1000 if it classifies"
+    )
+
+
+def _module_workload(
+    factory: Callable[[], Any], name: str, input_shape: tuple[int, ...], num_classes: int | None
+) -> Workload:
+    return Workload(
+        build_model=functools.partial(_build_module, factory, name),
+        make_batch=functools.partial(_random_batch, input_shape=input_shape, num_classes=num_classes),
+        loss=_mean_of_output if num_classes is None else _cross_entropy,
+    )
+
+
+def _build_module(factory: Callable[[], Any], name: str) -> torch.nn.Module:
+    from torch import nn
+
+    model = factory()
+    if not isinstance(model, nn.Module):
+        raise WorkloadError(
+            f"{name} returned {type(model).__name__}, but with --input it has to return an nn.Module: "
+            "leave out --input and --classes if it returns a Workload"
+        )
+    return model
+
+
+def _random_batch(
+    batch_size: int, device: torch.device, *, input_shape: tuple[int, ...], num_classes: int | None
+) -> tuple[torch.Tensor, ...]:
+    import torch
+
+    samples = torch.randn(batch_size, *input_shape, device=device)
+    if num_classes is None:
+        return (samples,)
+    return samples, torch.randint(num_classes, (batch_size,), device=device)
+
+
+def _cross_entropy(model: torch.nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+    from torch.nn import functional
+
+    samples, labels = batch
+    return functional.cross_entropy(_output(model, samples), labels)
+
+
+def _mean_of_output(model: torch.nn.Module, batch: tuple[torch.Tensor]) -> torch.Tensor:
+    return _output(model, *batch).mean()
+
+
+def _output(model: torch.nn.Module, samples: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    output = model(samples)
+    if not isinstance(output, torch.Tensor):
+        raise InvalidLossError(
+            f"{type(model).__name__} returns {type(output).__name__} instead of a tensor: "
+            "write a Workload whose loss takes that"
+        )
+    return output
+
+
+def _pickled(workload: Workload) -> WorkloadRef:
+    cloudpickle = _cloudpickle()
+    with ExitStack() as stack:
+        # A worker could not import the modules that were made of files here.
+        for name, module in list(sys.modules.items()):
+            if name.startswith(FILE_MODULE_PREFIX):
+                cloudpickle.register_pickle_by_value(module)
+                stack.callback(cloudpickle.unregister_pickle_by_value, module)
+        try:
+            payload = cloudpickle.dumps(workload)
+        except Exception as error:
+            raise WorkloadError(
+                f"the workload cannot be sent to a worker ({type(error).__name__}: {error}): "
+                "build what it needs inside its functions, or define it in a file and give file.py:name"
+            ) from error
+    main = getattr(sys.modules.get("__main__"), "__file__", None)
+    folders = ([str(Path(main).resolve().parent)] if main else []) + [str(Path.cwd())]
+    return WorkloadRef(
+        kind="pickle",
+        target=workload.name or getattr(workload.build_model, "__name__", "workload"),
+        source_sha256=hashlib.sha256(payload).hexdigest(),
+        search_path=tuple(dict.fromkeys(folders)),
+        payload_base64=base64.b64encode(payload).decode("ascii"),
+    )
+
+
+def _unpickled(ref: WorkloadRef) -> Any:
+    payload = base64.b64decode(ref.payload_base64 or "")
+    if hashlib.sha256(payload).hexdigest() != ref.source_sha256:
+        raise SourceChangedError(f"the bytes of {ref.name} do not match their digest: send them again")
+    _cloudpickle()  # says what is missing, where the pickle would name one of its internals
+    append_to_import_path(ref.search_path)
+    with user_code(f"unpickling {ref.name}"):
+        return pickle.loads(payload)  # noqa: S301 - the user's own code, as any workload
+
+
+def _cloudpickle() -> Any:
+    try:
+        import cloudpickle
+    except ModuleNotFoundError as error:
+        raise CloudpickleMissingError(
+            "a workload that is not defined in a file (in a notebook, or a changed copy) needs cloudpickle, "
+            "here and on the workers: pip install cloudpickle, or define it in a file and give "
+            "path/file.py:name"
+        ) from error
+    return cloudpickle
+
+
+def check_batch(batch: object, batch_size: int) -> None:
+    """Checks that a batch has the size it was asked for: in any dimension of any of its tensors.
+
+    Raises:
+        InvalidBatchError: no tensor has such a dimension, so that every size would seem to fit.
+    """
+    shapes = [tuple(tensor.shape) for tensor in tensors_of(batch)]
+    if any(batch_size in shape for shape in shapes):
+        return
+    if not shapes:
+        raise InvalidBatchError(
+            f"make_batch returned {type(batch).__name__} without any tensor: return the input of a step"
+        )
+    shown = ", ".join(map(str, shapes[:4])) + (", …" if len(shapes) > 4 else "")
+    raise InvalidBatchError(
+        f"make_batch ignores the batch size: asked for {batch_size}, got shapes {shown}; "
+        "use its first argument as a dimension"
+    )
+
+
+def tensors_of(value: object) -> Iterator[torch.Tensor]:
+    """The tensors of a batch or of a model's output, wherever it holds them."""
+    return _tensors(value, {})
+
+
+def _tensors(value: object, seen: dict[int, object]) -> Iterator[torch.Tensor]:
+    """The tensors of a batch: in containers, in mappings of any class, in attributes of objects."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        yield value
+        return
+    if id(value) in seen:
+        return
+    seen[id(value)] = value  # kept alive, or another could get its id
+    if isinstance(value, Mapping):
+        parts: Iterable[object] = value.values()
+    elif isinstance(value, list | tuple | set | frozenset):
+        parts = value
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = [getattr(value, each.name) for each in dataclasses.fields(value)]
+    else:
+        parts = vars(value).values() if hasattr(value, "__dict__") and not callable(value) else ()
+    for part in parts:
+        yield from _tensors(part, seen)
+
+
+def check_loss(loss: object) -> None:
+    """Checks that a training step's loss can be differentiated.
+
+    Raises:
+        InvalidLossError: it is no tensor, has more than one element, or depends on no parameter.
+    """
+    import torch
+
+    if isinstance(loss, int | float):
+        raise InvalidLossError(
+            "the loss must be a scalar tensor, got a number: return the tensor, without .item() or float()"
+        )
+    if not isinstance(loss, torch.Tensor):
+        raise InvalidLossError(
+            f"the loss must be a scalar tensor, got {type(loss).__name__}: return the loss itself"
+        )
+    if loss.numel() != 1:
+        raise InvalidLossError(
+            f"the loss must be a scalar, got shape {tuple(loss.shape)}: take its mean or its sum"
+        )
+    if not loss.requires_grad:
+        raise InvalidLossError(
+            "the loss depends on no parameter that is trained: compute it from the model's output with "
+            "gradients enabled, or use the mode infer"
+        )

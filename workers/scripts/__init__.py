@@ -1,5 +1,0 @@
-"""Training scripts as they are: called in a process of their own, followed, and ended after a few steps.
-
-reference.py says how a script is called, running.py calls it, watching.py follows its optimizer steps,
-files.py keeps it from changing files. What a GPU that is not there answers is in `workers.predict.scripts`.
-"""

@@ -1,5 +1,0 @@
-"""What a user runs: its parts, how it crosses processes, and the steps it makes."""
-
-from workers.workload.workload import Workload
-
-__all__ = ["Workload"]
