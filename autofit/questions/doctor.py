@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
-import re
 import resource
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+from packaging.requirements import Requirement
 
 import autofit_workers
 from autofit import paths
@@ -60,37 +61,23 @@ def examine(
 
 def _packages() -> Iterator[Check]:
     yield Check(name="python", status="ok", detail=platform.python_version())
-    for requirement in importlib.metadata.requires(DISTRIBUTION) or ():
-        if "extra ==" in requirement:
-            continue
-        name, lower, upper = _parsed(requirement)
+    for text in importlib.metadata.requires(DISTRIBUTION) or ():
+        requirement = Requirement(text)
+        if requirement.marker is not None:
+            continue  # of an extra
+        name = requirement.name
         try:
             version = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
-            yield Check(
-                name=name, status="failed", detail="not installed", next_step=f"pip install '{requirement}'"
-            )
+            yield Check(name=name, status="failed", detail="not installed", next_step=f"pip install '{text}'")
             continue
-        fits = lower <= _release(version) and (upper is None or _release(version) < upper)
+        fits = requirement.specifier.contains(version, prereleases=True)
         yield Check(
             name=name,
             status="ok" if fits else "warning",
             detail=version,
-            next_step="" if fits else f"pip install '{requirement}': the installed release is untested",
+            next_step="" if fits else f"pip install '{text}': the installed release is untested",
         )
-
-
-def _parsed(requirement: str) -> tuple[str, tuple[int, ...], tuple[int, ...] | None]:
-    """Name, lowest and first excluded release of a requirement as pyproject.toml writes them."""
-    name = re.match(r"[A-Za-z0-9._-]+", requirement)
-    lower = re.search(r">=([0-9.]+)", requirement)
-    upper = re.search(r"<([0-9.]+)", requirement)
-    assert name is not None and lower is not None, requirement
-    return name[0], _release(lower[1]), None if upper is None else _release(upper[1])
-
-
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0])[:3])
 
 
 def _prediction(run: Runner) -> Check:

@@ -59,7 +59,7 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
         chosen["model"] = chosen["script"]
     if "model" not in chosen:
         raise UsageError(
-            "no model: name one with --model, such as --model davenet (`autofit models` lists them), or a "
+            "no model: name one, such as davenet (`autofit models` lists them), or a "
             "training script with --script"
         )
     if len(cards := _cards_in(chosen)) > 1:

@@ -13,7 +13,9 @@ import hashlib
 import importlib
 import importlib.util
 import json
+import re
 import sys
+import warnings
 from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +23,7 @@ from pathlib import Path
 DISTRIBUTION = "autofit-gpu"
 
 _PACKAGE = "autofit"
+_AGAIN = f"pip install --force-reinstall --no-deps {DISTRIBUTION}"
 _RECORD = "autofit_gpu-*.dist-info/RECORD"
 _OTHERS = "autofit-*-info"  # metadata of the distribution `autofit`; also of this one up to 0.2
 _CHECKOUTS = "workers"  # the folder that holds this package in a checkout
@@ -36,6 +39,7 @@ def enter() -> int:
     """
     fault = installation_fault()
     if fault is None:
+        _tell_once(namesake())
         code: int = importlib.import_module("autofit.cli").main()
         return code
     if "--json" in sys.argv:
@@ -59,8 +63,9 @@ def installation_fault(package: Path | None = None) -> str | None:
     record = next(iter(package.parent.glob(_RECORD)), None)  # an editable installation has none there
     changed = [] if record is None else list(_changed(record))
     if changed:
-        more = f" and {len(changed) - 1:,} more files" if len(changed) > 1 else ""
-        return f"{changed[0]}{more} in {package.parent} are not as {DISTRIBUTION} installed them{_cure()}"
+        more = f" and {len(changed) - 1:,} more" if len(changed) > 1 else ""
+        which = "are not as {} installed them" if more else "is not as {} installed it"
+        return f"{changed[0]}{more} in {package.parent} {which.format(DISTRIBUTION)}{_cure()}"
     ours = (package.parents[1] if package.parent.name == _CHECKOUTS else package.parent) / _PACKAGE
     found = importlib.util.find_spec(_PACKAGE)
     where = None if found is None or found.origin is None else Path(found.origin).parent
@@ -76,13 +81,27 @@ def namesake() -> str | None:
         What that means, in one sentence with the next step; None where there is none.
     """
     other = _other()
-    return None if other is None else f"{other} is installed beside {DISTRIBUTION}{_cure()}"
+    if other is None:
+        return None
+    return (
+        f"{other} is installed beside {DISTRIBUTION} and writes to the same folder {_PACKAGE}/: "
+        f"pip uninstall {_PACKAGE}, then {_AGAIN}"
+    )
+
+
+def _tell_once(note: str | None) -> None:
+    """Writes a note as commands write theirs; the import that follows would warn of the same."""
+    if note is not None:
+        sys.stderr.write(f"note: {note}\n")
+        warnings.filterwarnings("ignore", message=re.escape(note))
 
 
 def _cure() -> str:
+    """The end of a sentence: who else writes to the folder, and what to do."""
     other = _other()
-    whose = "" if other is None else f"; {other} has files of the same names: pip uninstall autofit, then"
-    return f"{whose or ':'} pip install --force-reinstall --no-deps {DISTRIBUTION}"
+    if other is None:
+        return f": {_AGAIN}"
+    return f"; {other} has files of the same names: pip uninstall {_PACKAGE}, then {_AGAIN}"
 
 
 def _other() -> str | None:

@@ -47,7 +47,7 @@ def conv_algos(
 ) -> None:
     """List the convolution algorithms.
 
-    With --model, also shows how many of its layers each algorithm applies to, and predicts the memory that
+    With MODEL, also shows how many of its layers each algorithm applies to, and predicts the memory that
     it takes for every layer besides the output.
     """
     if given["model"] is None:
@@ -66,7 +66,7 @@ def conv_algos(
 def _require_model_for(**given: object) -> None:
     misplaced = [name for name, value in given.items() if value is not None]
     if misplaced:
-        raise UsageError(f"--{misplaced[0].replace('_', '-')} needs a model: name one with --model")
+        raise UsageError(f"--{misplaced[0].replace('_', '-')} needs a model: name one, such as resnet50")
 
 
 def _of_model(

@@ -9,8 +9,8 @@ from click.shell_completion import CompletionItem
 
 from autofit.cli.backend import Backend
 from autofit.cli.interruption import print_document
-from autofit.cli.options.shared import JSON, QUIET, gpu_completions
-from autofit.errors import ExitCode
+from autofit.cli.options.shared import JSON, QUIET, gpu_completions, model_argument
+from autofit.errors import ExitCode, UsageError
 from autofit.hardware.gpus import find_gpu
 from autofit.questions.kv import DTYPES, KV_DTYPES, KvQuestion
 from autofit.serving.engines import ENGINES
@@ -28,9 +28,9 @@ def _complete_engine(_ctx: click.Context, _param: click.Parameter, incomplete: s
 
 
 @click.command()
+@model_argument
 @click.option(
     "--model",
-    required=True,
     metavar="hf:MODEL",
     help="A model type, a config.json, its folder, or a hub's name.",
 )
@@ -90,7 +90,9 @@ def _complete_engine(_ctx: click.Context, _param: click.Parameter, incomplete: s
 @QUIET
 @JSON
 @click.pass_obj
-def kv(backend: Backend, /, *, model: str, gpu: str, quiet: bool, as_json: bool, **asked: Any) -> ExitCode:
+def kv(
+    backend: Backend, /, *, model: str | None, gpu: str, quiet: bool, as_json: bool, **asked: Any
+) -> ExitCode:
     """Predict what a server has left for its KV cache.
 
     Prints what weights, the pass that the engine starts with, and memory outside PyTorch take of the card;
@@ -99,6 +101,8 @@ def kv(backend: Backend, /, *, model: str, gpu: str, quiet: bool, as_json: bool,
 
     Exit codes: 0 there is room for a KV cache; 3 there is none; 2 wrong options; 4 the model cannot be built.
     """
+    if model is None:
+        raise UsageError("no model: name one, such as hf:gpt2, or give a config.json as hf:FILE")
     question = KvQuestion(gpu=find_gpu(gpu), **asked)
     workload = refer(model)
     from autofit.cli.text.progress import progress

@@ -11,7 +11,16 @@ import click
 
 from autofit.cli.backend import Backend
 from autofit.cli.interruption import print_document
-from autofit.cli.options.shared import BATCH_SIZE_OR_OWN, CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, SCRIPT
+from autofit.cli.options.shared import (
+    BATCH_SIZE_OR_OWN,
+    CONV_ALGO,
+    GPU,
+    JSON,
+    KNOBS,
+    MODEL_OPTION,
+    QUIET,
+    SCRIPT,
+)
 from autofit.errors import UsageError
 from autofit.predict import observations
 from autofit.predict.observations import Observation, PeakKind
@@ -26,14 +35,14 @@ OBSERVATIONS_SCHEMA = "autofit.observations/1"
 
 
 @click.command()
-@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.argument("named", metavar="[FILE|MODEL]", required=False)
 @click.option("--peak", metavar="SIZE", help="The peak that was seen, as 38.2G or in bytes.")
 @click.option(
     "--kind",
     type=click.Choice([kind.value for kind in PeakKind]),
     help="Which peak: torch.cuda.max_memory_allocated(), max_memory_reserved(), or what nvidia-smi shows.",
 )
-@MODEL
+@MODEL_OPTION
 @SCRIPT
 @BATCH_SIZE_OR_OWN
 @CONV_ALGO
@@ -48,7 +57,7 @@ def observe(
     backend: Backend,
     /,
     *,
-    file: Path | None,
+    named: str | None,
     peak: str | None,
     kind: str | None,
     batch_size: int | None,
@@ -62,8 +71,9 @@ def observe(
 
     Compares it with the prediction, and keeps it: `estimate`, `check` and `tune` of the same workload,
     setting and card are sharper from then on. FILE is the JSON of a measured `tune`, or rows of
-    `python -m autofit_workers.record`.
+    `python -m autofit_workers.record`; beside --peak and --kind, the argument is the model.
     """
+    file, given["model"] = _file_or_model(named, given["model"], is_peak=peak is not None)
     if lists or forget is not None:
         _print_kept(
             _forgotten(forget) if forget is not None else observations.kept(), forget, as_json=as_json
@@ -97,6 +107,15 @@ def observe(
         print_document(answers[0].to_json())
     else:
         _print_json([answer.to_dict() for answer in answers])
+
+
+def _file_or_model(named: str | None, model: str | None, *, is_peak: bool) -> tuple[Path | None, str | None]:
+    """The file of the argument, and the model: of the option, or of the argument where a peak is given."""
+    if named is None:
+        return None, model
+    if not is_peak or model is not None or Path(named).is_file():
+        return Path(named), model
+    return None, named
 
 
 def _of_file(file: Path, given: dict[str, Any]) -> list[tuple[TuneSettings, RealPeak]]:

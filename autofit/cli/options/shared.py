@@ -6,6 +6,7 @@ same whether it comes from the command line, the environment or a file.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -152,9 +153,26 @@ def complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str)
     return every + [CompletionItem(f"{before}{comma}{card.value}", help=card.help) for card in named]
 
 
+def model_argument(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Adds the argument MODEL to a command with an option `--model`, which says the same.
+
+    The command gets either as `model`; it raises `UsageError` where the two differ.
+    """
+
+    @functools.wraps(function)
+    def with_model(*args: Any, named_model: str | None, model: str | None, **given: Any) -> Any:
+        if named_model is not None and model not in (None, named_model):
+            raise UsageError(f"two models are named, {named_model} and --model {model}: leave one out")
+        return function(*args, model=named_model if model is None else model, **given)
+
+    argument = click.argument("named_model", metavar="[MODEL]", required=False, shell_complete=complete_model)
+    return argument(with_model)
+
+
 SAMPLE = settings("input", "classes")
 SEQ_LEN = settings("seq-len")
-MODEL = combined(setting("model", complete=complete_model), SAMPLE)
+MODEL_OPTION = combined(setting("model", complete=complete_model), SAMPLE)
+MODEL = combined(model_argument, MODEL_OPTION)
 SCRIPT = combined(
     setting("script", complete=_complete_file),
     click.option(

@@ -87,15 +87,3 @@ def test_a_state_directory_that_is_a_file_fails(tmp_path: Path, monkeypatch):
     check = checks(run=aborting, gpus=lambda: ())["state directory"]
     assert check.status == "failed"
     assert "AUTOFIT_STATE_DIR" in check.next_step
-
-
-@pytest.mark.parametrize(
-    ("requirement", "parsed"),
-    [
-        ("torch<2.16,>=2.11", ("torch", (2, 11), (2, 16))),
-        ("ray[default]<3,>=2.60", ("ray", (2, 60), (3,))),
-        ("rich>=14", ("rich", (14,), None)),
-    ],
-)
-def test_requirements_are_read_as_they_are_written(requirement, parsed):
-    assert doctor._parsed(requirement) == parsed

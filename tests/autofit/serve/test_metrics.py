@@ -377,7 +377,7 @@ def test_jobs_are_counted_in_every_state(metrics: Metrics, scrape: Scrape):
 
 def test_it_says_what_runs(metrics: Metrics, scrape: Scrape):
     (labels,) = named(scrape(), "autofit_build_info")
-    assert labels == f"python={platform.python_version()},version={importlib.metadata.version('autofit')}"
+    assert labels == f"python={platform.python_version()},version={importlib.metadata.version('autofit-gpu')}"
 
 
 def test_events_that_say_nothing_measurable_change_nothing(metrics: Metrics, scrape: Scrape):

@@ -370,7 +370,7 @@ def test_a_file_without_the_table_gives_nothing(toml: Any) -> None:
 
 
 def test_a_model_is_needed() -> None:
-    with pytest.raises(UsageError, match=r"no model: name one with --model"):
+    with pytest.raises(UsageError, match=r"no model: name one, such as davenet"):
         resolve_settings({}, {}, None)
 
 

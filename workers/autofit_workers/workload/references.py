@@ -242,7 +242,10 @@ def _check_sample(text: str, input_shape: tuple[int, ...] | None, num_classes: i
 
 def _without_attribute(text: str) -> str:
     if text.endswith(".py") or "/" in text:
-        return f"{text!r} names a file but nothing in it: write {text}:NAME, where NAME is a Workload in it"
+        return (
+            f"{text!r} names a file but nothing in it: write {text}:NAME, where NAME is a Workload in it, or "
+            f"run a training script as it is with --script {text}"
+        )
     near = _near(text, BUILTINS)
     if "." in text and not near:
         return f"{text!r} names a module but nothing in it: write {text}:NAME, where NAME is a Workload in it"

@@ -104,7 +104,7 @@ def test_a_model_without_convolutions_says_so(autofit, model):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--gpu", "t4"), "--gpu needs a model: name one with --model"),
+        (("--gpu", "t4"), "--gpu needs a model: name one, such as resnet50"),
         (("--batch-size", "4"), "--batch-size needs a model"),
         (("--model", "vgg16", "--gpu", "t4", "--device", "cpu"), "--device cpu uses none"),
         (("--model", "vgg61"), "Did you mean vgg16?"),
