@@ -120,8 +120,8 @@ class WorstOfRanks(PredictedCurve):
         return self._first.card
 
     @property
-    def trace_digest(self) -> str:
-        return self._first.trace_digest
+    def trace_identity(self) -> str:
+        return self._first.trace_identity
 
     @property
     def mode(self) -> str:

@@ -290,9 +290,9 @@ class PredictedCurve(PeaksOnCard):
         return self._at(batch_size).step.convolution_modules()
 
     @property
-    def trace_digest(self) -> str:
-        """Names the trace at the first of the sizes that every curve is traced at."""
-        return self._curve.any_trace.digest
+    def trace_identity(self) -> str:
+        """Tells the traced step from others, by the first of the sizes that every curve is traced at."""
+        return self._curve.any_trace.identity
 
     def _spans_of(self, trace: Trace) -> str:
         """What is known as a span in a step, as a reader is told."""

@@ -59,14 +59,14 @@ class CurveSet:
         self._host_curves: dict[Knobs, HostCurve] = {}
         self._priors: dict[Knobs, CachedCurve] = {}
         self._lines: dict[Knobs, LineCurve | None] = {}
-        self._host_trace_digest: str | None = None
+        self._host_trace_identity: str | None = None
 
     def add(self, knobs: Knobs, curve: PredictedCurve) -> None:
         self._curves[knobs] = curve
 
-    def add_host(self, knobs: Knobs, curve: HostCurve, *, trace_digest: str) -> None:
+    def add_host(self, knobs: Knobs, curve: HostCurve, *, trace_identity: str) -> None:
         self._host_curves[knobs] = curve
-        self._host_trace_digest = self._host_trace_digest or trace_digest
+        self._host_trace_identity = self._host_trace_identity or trace_identity
 
     def of(self, knobs: Knobs) -> PredictedCurve:
         return self._curves[knobs]
@@ -82,9 +82,9 @@ class CurveSet:
         return any(curve.needs_traces for curve in self._curves.values())
 
     @property
-    def trace_digest(self) -> str | None:
-        """Names the step that the curves predict; None where there are none."""
-        return next((curve.trace_digest for curve in self._curves.values()), self._host_trace_digest)
+    def trace_identity(self) -> str | None:
+        """Tells the step that the curves predict from others; None where there are none."""
+        return next((curve.trace_identity for curve in self._curves.values()), self._host_trace_identity)
 
     def guide(self, knobs: Knobs) -> PredictedCurve | HostCurve | None:
         """What is predicted of a setting, though a size may cost a trace; None for nothing."""
@@ -260,7 +260,7 @@ def _on_the_cpu(
 
     process = functools.cache(process)  # also where it has to be assumed
     for knobs, found in blocks.items():
-        curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_digest=found.digest)
+        curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_identity=found.identity)
     if any(found.needs_traces for found in blocks.values()):
         return curves, (*notes, _UNGUIDED_STEP)
     return curves, notes

@@ -13,7 +13,8 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.predictions import Predicted
 from autofit.tuning.scope import pruning_of
-from autofit_workers.protocol import Probe, TrialSpec
+from autofit_workers.former import former_module
+from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
 from autofit_workers.setup import LIKELY_SHARE
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def _identity(
         **({} if settings.num_nodes == 1 or target.probe is None else {"num_nodes": settings.num_nodes}),
         **({} if share == LIKELY_SHARE else {"nonzero_share": share}),
         **({"observations_sha256": observations} if observations else {}),
-        "workload": dataclasses.asdict(dataclasses.replace(spec.workload, payload_base64=None)),
-        "trace_sha256": curves.trace_digest,
+        "workload": dataclasses.asdict(_kept(spec.workload)),
+        "trace_sha256": curves.trace_identity,
         "mode": settings.setup.mode,
         "worst_case": settings.setup.is_worst_case,
         "num_ranks": settings.setup.num_ranks,
@@ -73,6 +74,12 @@ def _identity(
         "num_threads": spec.num_threads,
         "versions": versions(),
     }
+
+
+def _kept(workload: WorkloadRef) -> WorkloadRef:
+    """The reference as studies keep it: without its code, and with the module names of 0.2."""
+    target = former_module(workload.target) if workload.kind == "import" else workload.target
+    return dataclasses.replace(workload, target=target, payload_base64=None)
 
 
 def _goal(settings: TuneSettings, spec: TrialSpec) -> Goal:

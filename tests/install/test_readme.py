@@ -65,7 +65,7 @@ def test_the_command_answers(
 
 def test_the_sample_output_is_what_is_printed(installed: Environment, folder: Path):
     first = next(
-        block for language, block in _BLOCK.findall(README) if "pip install" in block and not language == ""
+        block for language, block in _BLOCK.findall(README) if "pip install" in block and language == "sh"
     )
     command = first.strip().rpartition(" && ")[2]
     done = installed.run(*shlex.split(command), cwd=folder)

@@ -46,10 +46,10 @@ def test_a_search_begins_on_the_safe_side_unless_told_otherwise(blocks: HostBloc
 
 def test_curves_of_the_cpu_say_where_to_begin_and_predict_no_answer(blocks: HostBlocks) -> None:
     curves = CurveSet()
-    curves.add_host(Knobs(), HostCurve(blocks, lambda: PROCESS), trace_digest=blocks.digest)
+    curves.add_host(Knobs(), HostCurve(blocks, lambda: PROCESS), trace_identity=blocks.identity)
     assert curves.prior(Knobs()) is not None
     assert curves.by_knobs == {}
-    assert curves.trace_digest == blocks.digest
+    assert curves.trace_identity == blocks.identity
     assert not curves.needs_traces
 
 

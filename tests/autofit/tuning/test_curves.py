@@ -68,6 +68,6 @@ def test_a_set_of_curves_is_named_by_what_was_traced(make_curve: Any) -> None:
     for mib_per_sample in (20, 20, 21):
         curves = CurveSet()
         curves.add(CUDNN, make_curve(mib_per_sample=mib_per_sample))
-        digests.append(curves.trace_digest)
+        digests.append(curves.trace_identity)
     assert digests[0] == digests[1] != digests[2]
-    assert CurveSet().trace_digest is None
+    assert CurveSet().trace_identity is None

@@ -27,5 +27,5 @@ def test_a_setting_of_one_batch_size_costs_one_trace_and_keeps_its_cap(
     assert list(left.sizes(KNOBS)) == [batch_size]
     assert reasons[KNOBS].why == f"at batch {batch_size} the samples are the longest that fit"
     assert not reasons[KNOBS].is_refused
-    assert curves.trace_digest is not None
+    assert curves.trace_identity is not None
     assert worker.traced == [batch_size]

@@ -133,7 +133,7 @@ def test_the_reason_says_what_takes_the_memory() -> None:
     )
     curves = CurveSet()
     process = HostProcess(resident_bytes=300 * MIB, private_bytes=300 * MIB)
-    curves.add_host(knobs, HostCurve(blocks, lambda: process), trace_digest=blocks.digest)
+    curves.add_host(knobs, HostCurve(blocks, lambda: process), trace_identity=blocks.identity)
     need = curves.need(knobs, 200)
     assert need.workspace_bytes == 4 * 200 * 135 * 135 * 187 * 347 == 946_081_620_000
     trials = TrialsInReach(None, curves, settings=(knobs, CUDNN), min_batch=1, budget_bytes=int(3.88 * GIB))

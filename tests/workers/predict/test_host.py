@@ -114,9 +114,9 @@ def test_a_block_is_rounded_as_malloc_does_and_not_to_segments():
 
 
 def test_the_step_is_named_without_what_was_measured_of_the_machine(host_trace, blocks_of):
-    digests = {blocks_of(name).digest for name in ("convolutional", "perceptron")}
+    digests = {blocks_of(name).identity for name in ("convolutional", "perceptron")}
     assert len(digests) == 2
-    assert blocks_of("convolutional").digest == blocks_of("convolutional").digest
+    assert blocks_of("convolutional").identity == blocks_of("convolutional").identity
 
 
 def test_an_optimizer_reads_its_count_of_steps(host_trace):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 
+import autofit_workers
 from autofit_workers.knobs import Knobs
 from autofit_workers.trace import (
     TRACE_SCHEMA,
@@ -199,3 +201,22 @@ def test_a_trace_on_the_default_stream_alone_says_nothing_of_streams():
 def test_a_trace_that_is_cut_keeps_the_waits_up_to_there():
     marked = dataclasses.replace(TRACE, marks=(Mark(position=5, name="step 1 output"),))
     assert marked.until("step 1 output").host_waits == TRACE.host_waits[:1]
+
+
+def test_a_step_keeps_the_identity_that_it_had_when_the_package_had_another_name() -> None:
+    package = Path(autofit_workers.__path__[0])
+    ours, theirs = package / "workload/models/vgg.py", package.parent / "workload/models/vgg.py"
+    assert package.parent.name == "workers"  # a checkout, in which 0.2 had its files one folder up
+    first, *others = TRACE.allocations
+    now, then = (
+        dataclasses.replace(
+            TRACE, allocations=(dataclasses.replace(first, source=f"{file}:55:forward"), *others)
+        )
+        for file in (ours, theirs)
+    )
+    assert now.digest != then.digest
+    assert now.identity == then.identity == then.digest
+
+
+def test_a_step_of_users_files_has_its_digest_for_its_identity() -> None:
+    assert TRACE.identity == TRACE.digest

@@ -296,3 +296,16 @@ def test_folder_with_its_own_torch_and_workers_gets_the_real_ones(write: Write, 
         cwd=tmp_path,
     )
     assert loaded == "Linear"
+
+
+def test_a_module_of_ours_is_found_by_the_name_it_had_in_settings_of_0_2(tmp_path: Path) -> None:
+    found = parse_reference("workers.workload.models.davenet:davenet", cwd=tmp_path)
+    assert found == parse_reference("autofit_workers.workload.models.davenet:davenet", cwd=tmp_path)
+    with pytest.raises(UnknownWorkloadError, match=r"no module 'workers\.nets'"):
+        parse_reference("workers.nets:net", cwd=tmp_path)
+
+
+def test_a_users_own_module_of_that_name_comes_first(write: Write, tmp_path: Path) -> None:
+    write("workers/workload/models/davenet.py", "davenet = 1")
+    found = parse_reference("workers.workload.models.davenet:davenet", cwd=tmp_path)
+    assert found.target == "workers.workload.models.davenet:davenet"

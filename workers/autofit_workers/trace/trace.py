@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, Self
 
 from autofit_workers.documents import parse_json
+from autofit_workers.former import former_module, with_former_paths
 from autofit_workers.knobs import Knobs
 from autofit_workers.plain import from_plain
 from autofit_workers.setup import Parallel
@@ -123,6 +124,12 @@ class Trace:
     @cached_property  # of all of its text, which takes longer than a replay
     def digest(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
+
+    @cached_property
+    def identity(self) -> str:
+        """The digest that 0.2 had for the same step, by which a study of then is found again."""
+        step = dataclasses.replace(self, workload=former_module(self.workload))
+        return hashlib.sha256(with_former_paths(step.to_json()).encode()).hexdigest()
 
     def to_json(self) -> str:
         return json.dumps(self.to_dict(), separators=(",", ":"))

@@ -23,6 +23,7 @@ from typing import Any
 
 from autofit_workers.documents import read_file, resolved
 from autofit_workers.errors import UnknownNameError
+from autofit_workers.former import present_module
 from autofit_workers.protocol import WorkloadRef
 from autofit_workers.shown import brief_error
 from autofit_workers.workload.libraries import LIBRARIES, library_of
@@ -263,7 +264,11 @@ def _file(location: str, folder: Path) -> tuple[str, str, Path, tuple[str, ...]]
 
 
 def _module(location: str, folder: Path) -> tuple[str, str, Path, tuple[str, ...]]:
-    source = find_source(location, [str(folder)]) if all(map(str.isidentifier, location.split("."))) else None
+    is_name = all(map(str.isidentifier, location.split(".")))
+    source = find_source(location, [str(folder)]) if is_name else None
+    present = present_module(location)  # of a name in settings and jobs of 0.2
+    if source is None and is_name and present != location and find_source(present, []) is not None:
+        return _module(present, folder)
     if source is None:
         raise UnknownWorkloadError(
             f"there is no module {location!r}, neither on Python's import path nor in {folder}: "

@@ -36,11 +36,11 @@ class HostBlocks:
         return self._curve.needs_traces
 
     @property
-    def digest(self) -> str:
-        """Names the step, without what was measured of the machine."""
+    def identity(self) -> str:
+        """Tells the step from others, without what was measured of the machine."""
         trace = self._curve.at(TRACED_BATCH_SIZES[0]).trace
         tensors = tuple(a for a in trace.allocations if a.span_bytes is None)
-        return dataclasses.replace(trace, allocations=tensors, events=(), marks=()).digest
+        return dataclasses.replace(trace, allocations=tensors, events=(), marks=()).identity
 
     def touched_bytes(self, batch_size: int) -> int:
         """What is written to, and so resident."""
