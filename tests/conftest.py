@@ -32,6 +32,7 @@ if "AUTOFIT_CRD_DIR" in os.environ:
 # Files that take minutes, the longest first: the last to begin would be waited for by itself where tests
 # run side by side, and these wait more than they compute.
 _SLOW = (
+    "tests/install/",
     "tests/service/",
     "tests/autofit/jobs/test_ray_jobs.py",
     "tests/faults/",
