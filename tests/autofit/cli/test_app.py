@@ -8,7 +8,10 @@ import os
 import subprocess
 import sys
 
+import click
 import pytest
+
+from autofit.cli import app
 
 
 def python(code: str, *arguments: str, **more) -> subprocess.CompletedProcess[str]:
@@ -135,3 +138,13 @@ def test_the_shell_completes_without_importing_what_is_heavy():
     finished = python(COMPLETING, json.dumps(list(expected)), env=environment)
     assert finished.returncode == 0, finished.stderr
     assert dict(zip(expected, json.loads(finished.stdout), strict=True)) == expected
+
+
+def test_every_command_with_a_model_takes_it_as_an_argument_too():
+    with_model = {
+        name: [type(each) for each in command.params]
+        for name, command in app.autofit.commands.items()
+        if any(each.name == "model" for each in command.params)
+    }
+    assert set(with_model) > {"tune", "estimate", "profile", "check", "cards", "observe", "kv", "submit"}
+    assert [name for name, kinds in with_model.items() if click.Argument not in kinds] == []

@@ -53,6 +53,27 @@ def checked(results):
     return answer
 
 
+@pytest.mark.parametrize("named", [("gpt2",), ("--model", "gpt2"), ("gpt2", "--model", "gpt2")])
+def test_the_model_is_an_argument_or_an_option(autofit, checked, named):
+    assert autofit("check", *named, "--batch-size", "4", "--gpu", "t4", check=checked()).code == 0
+    assert [workload.target for _, workload, _ in checked.seen] == ["gpt2"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("gpt2", "--model", "lstm"), "two models are named, gpt2 and --model lstm: leave one out"),
+        (("gpt2", "lstm"), "unexpected extra argument (lstm)"),
+        (("gpt2", "--script", "train.py"), "--model and --script cannot be combined"),
+        (("train.py",), "run a training script as it is with --script train.py"),
+    ],
+)
+def test_one_model_is_named(autofit, checked, arguments, says):
+    finished = autofit("check", *arguments, "--batch-size", "4", "--gpu", "t4", check=checked())
+    assert (finished.code, checked.seen) == (2, [])
+    assert says in finished.err
+
+
 def test_the_configuration_that_is_typed_is_the_one_that_is_checked(autofit, checked):
     options = "--conv-algo native --precision amp-bf16 --optimizer adam --mode infer --margin 5% --reserve 1G"
     assert autofit(*CHECK, *options.split(), check=checked()).code == 0

@@ -46,6 +46,12 @@ def test_what_is_typed_is_observed_and_said_in_one_paragraph(autofit, observing)
     assert (document["schema"], document["id"]) == ("autofit.observation/1", SEEN.id)
 
 
+def test_beside_a_peak_the_argument_is_the_model(autofit, observing):
+    peak = ("--peak", "1.5G", "--kind", "reserved", "--batch-size", "8")
+    assert autofit("observe", "davenet", *peak, observe=observing).code == 0
+    assert [(workload.target, seen.batch_size) for _, workload, seen in observing.seen] == [("davenet", 8)]
+
+
 def test_of_a_file_card_and_knobs_are_those_of_its_rows(autofit, observing, tmp_path):
     file = tmp_path / "rows.jsonl"
     rows = [row(), row(batch_size=64), row(workload="vgg16")]
