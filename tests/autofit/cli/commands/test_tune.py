@@ -6,6 +6,7 @@ import http.client
 import re
 import urllib.parse
 
+import click
 import pytest
 
 from autofit.cli.commands.tune import tune
@@ -26,7 +27,8 @@ def returning(result):
 
 
 def test_every_setting_is_an_option_of_the_same_name():
-    names = {option.lstrip("-") for param in tune.params for option in param.opts}
+    options = [param for param in tune.params if isinstance(param, click.Option)]
+    names = {option.lstrip("-") for param in options for option in param.opts}
     aliases = {alias for option in OPTIONS.values() for alias in option.aliases}
     assert names - {"config", "conv-plan", "report", "json", "quiet", "q", "job"} == {*OPTIONS, *aliases}
 
