@@ -28,10 +28,11 @@ class Postgres:
 
     Attributes:
         port: where it listens, the same after every start.
+        programs: the folder of its programs, psql among them.
     """
 
     def __init__(self, binaries: Path, folder: Path) -> None:
-        self._binaries = binaries
+        self.programs = binaries
         self._data = folder / "data"
         self._log = folder / "log"
         (self.port,) = free_ports(1)
@@ -96,7 +97,7 @@ class Postgres:
         as_user = ["runuser", "-u", _SUPERUSER, "--"] if os.geteuid() == 0 else []
         with tempfile.TemporaryFile("w+") as err:
             done = subprocess.run(
-                [*as_user, self._binaries / program, *arguments],
+                [*as_user, self.programs / program, *arguments],
                 check=False,
                 cwd=self._data.parent,
                 stdin=subprocess.DEVNULL,

@@ -1,18 +1,15 @@
--- Roles that separate reading, submitting and driving, over the tables that autofit keeps everything in.
+-- Roles that separate reading, submitting and driving. What each may do is in grants.sql.
 --
---   psql -v ON_ERROR_STOP=1 -f deploy/postgres/roles.sql DATABASE
+--   psql -h db -U postgres -v ON_ERROR_STOP=1 -f deploy/postgres/roles.sql postgres
 --
--- as the owner of the tables, who may create roles, and after one command (`autofit jobs`) has made the tables.
--- It may be run again. Then each person and service gets a login of its own:
---
---   CREATE ROLE alice LOGIN PASSWORD '…' IN ROLE autofit_submitter;
+-- as the server's administrator: a superuser, or a role with CREATEROLE. Roles belong to the whole server, so any
+-- database will do. It may be run again. Whoever runs it makes the logins too: since PostgreSQL 16 a role with
+-- CREATEROLE adds members only to roles that it made itself.
 --
 --   autofit_reader     autofit jobs, status, result, wait; autofit serve. It changes nothing.
 --   autofit_submitter  also autofit submit: adds jobs and packages, and changes nothing that is there: no job's
 --                      state, attempts or answer, no study.
 --   autofit_driver     also autofit serve --address, stop, tune, and the drivers of jobs: reads and writes all records.
---
--- The owner bypasses the policies: nothing but this file and upgrades needs it.
 
 DO $$
 DECLARE
@@ -20,106 +17,13 @@ DECLARE
 BEGIN
   FOREACH name IN ARRAY ARRAY['autofit_reader', 'autofit_submitter', 'autofit_driver'] LOOP
     IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = name) THEN
-      EXECUTE format('CREATE ROLE %I NOLOGIN', name);
+      BEGIN
+        EXECUTE format('CREATE ROLE %I NOLOGIN', name);
+      EXCEPTION WHEN insufficient_privilege THEN
+        RAISE EXCEPTION 'there is no role %, and % may not make it', name, current_user
+          USING ERRCODE = 'insufficient_privilege',
+                HINT = 'Run roles.sql as a superuser, such as postgres, or as a role with CREATEROLE.';
+      END;
     END IF;
   END LOOP;
 END $$;
-
-REVOKE CREATE ON SCHEMA public FROM PUBLIC;
-GRANT USAGE ON SCHEMA public TO autofit_reader, autofit_submitter, autofit_driver;
-GRANT SELECT ON ALL TABLES IN SCHEMA public TO autofit_reader, autofit_submitter, autofit_driver;
-GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO autofit_submitter, autofit_driver;
-
--- Every record is behind a policy; the schema's versions are the owner's alone.
-DO $$
-DECLARE
-  name text;
-BEGIN
-  FOREACH name IN ARRAY ARRAY[
-    'studies', 'study_directions', 'study_user_attributes', 'study_system_attributes',
-    'trials', 'trial_user_attributes', 'trial_system_attributes', 'trial_params', 'trial_values',
-    'trial_intermediate_values', 'trial_heartbeats'
-  ] LOOP
-    EXECUTE format('GRANT INSERT, UPDATE, DELETE ON %I TO autofit_driver', name);
-    EXECUTE format('ALTER TABLE %I ENABLE ROW LEVEL SECURITY', name);
-    EXECUTE format('DROP POLICY IF EXISTS autofit_read ON %I', name);
-    EXECUTE format('CREATE POLICY autofit_read ON %I FOR SELECT'
-                   ' TO autofit_reader, autofit_submitter, autofit_driver USING (true)', name);
-    EXECUTE format('DROP POLICY IF EXISTS autofit_drive ON %I', name);
-    EXECUTE format('CREATE POLICY autofit_drive ON %I FOR ALL TO autofit_driver'
-                   ' USING (true) WITH CHECK (true)', name);
-  END LOOP;
-END $$;
-
--- Whoever submits adds to the study of all jobs, and packages of code, each in a study named by its digest.
-CREATE OR REPLACE FUNCTION autofit_takes_submissions(study integer) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-  SELECT EXISTS (
-    SELECT FROM studies WHERE study_id = study AND (study_name = 'autofit-jobs' OR study_name LIKE 'working-dir-%')
-  )
-$$;
-
--- A trial has no number while it is created, in one transaction: only then may its submitter write of it.
-CREATE OR REPLACE FUNCTION autofit_is_created_now(trial integer) RETURNS boolean
-LANGUAGE sql STABLE AS $$
-  SELECT EXISTS (SELECT FROM trials WHERE trial_id = trial AND number IS NULL)
-$$;
-
--- Nobody ends a transaction in which a trial has no number yet, or one that another has.
-CREATE OR REPLACE FUNCTION autofit_require_number() RETURNS trigger
-LANGUAGE plpgsql AS $$
-BEGIN
-  IF EXISTS (
-    SELECT FROM trials t WHERE t.trial_id = NEW.trial_id AND t.number IS DISTINCT FROM (
-      SELECT count(*) FROM trials earlier WHERE earlier.study_id = t.study_id AND earlier.trial_id < t.trial_id
-    )
-  ) THEN
-    RAISE EXCEPTION 'trial % is not numbered in its order', NEW.trial_id USING ERRCODE = 'check_violation';
-  END IF;
-  RETURN NULL;
-END $$;
-
-DROP TRIGGER IF EXISTS autofit_require_number ON trials;
-CREATE CONSTRAINT TRIGGER autofit_require_number AFTER INSERT OR UPDATE OF number ON trials
-  DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION autofit_require_number();
-
-GRANT INSERT ON studies, study_directions, trials, trial_user_attributes, trial_values TO autofit_submitter;
--- Locking a study's row, as the creation of a trial does, takes the right to update a column of it.
-GRANT UPDATE (study_name) ON studies TO autofit_submitter;
-GRANT UPDATE (number, state) ON trials TO autofit_submitter;
-GRANT UPDATE (value_json) ON trial_user_attributes TO autofit_submitter;
-
-DROP POLICY IF EXISTS autofit_add ON studies;
-CREATE POLICY autofit_add ON studies FOR INSERT TO autofit_submitter
-  WITH CHECK (study_name = 'autofit-jobs' OR study_name LIKE 'working-dir-%');
-DROP POLICY IF EXISTS autofit_lock ON studies;
-CREATE POLICY autofit_lock ON studies FOR UPDATE TO autofit_submitter
-  USING (autofit_takes_submissions(study_id)) WITH CHECK (false);
-
-DROP POLICY IF EXISTS autofit_add ON study_directions;
-CREATE POLICY autofit_add ON study_directions FOR INSERT TO autofit_submitter
-  WITH CHECK (objective = 0 AND autofit_takes_submissions(study_id));
-
-DROP POLICY IF EXISTS autofit_add ON trials;
-CREATE POLICY autofit_add ON trials FOR INSERT TO autofit_submitter
-  WITH CHECK (number IS NULL AND autofit_takes_submissions(study_id));
-DROP POLICY IF EXISTS autofit_number ON trials;
-CREATE POLICY autofit_number ON trials FOR UPDATE TO autofit_submitter
-  USING (number IS NULL OR state = 'WAITING')  -- the latter to be refused by the check, not overlooked
-  WITH CHECK (
-    state = (
-      SELECT CASE WHEN s.study_name = 'autofit-jobs' THEN 'WAITING' ELSE 'COMPLETE' END
-      FROM studies s WHERE s.study_id = trials.study_id
-    )::trialstate
-  );
-
-DROP POLICY IF EXISTS autofit_add ON trial_user_attributes;
-CREATE POLICY autofit_add ON trial_user_attributes FOR INSERT TO autofit_submitter
-  WITH CHECK (autofit_is_created_now(trial_id));
-DROP POLICY IF EXISTS autofit_set ON trial_user_attributes;
-CREATE POLICY autofit_set ON trial_user_attributes FOR UPDATE TO autofit_submitter
-  USING (autofit_is_created_now(trial_id)) WITH CHECK (autofit_is_created_now(trial_id));
-
-DROP POLICY IF EXISTS autofit_add ON trial_values;
-CREATE POLICY autofit_add ON trial_values FOR INSERT TO autofit_submitter
-  WITH CHECK (autofit_is_created_now(trial_id));

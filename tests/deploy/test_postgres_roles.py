@@ -1,4 +1,4 @@
-"""The roles of `deploy/postgres/roles.sql` on a real server: what each may do, and what it may not."""
+"""The roles of `deploy/postgres/` on a real server: what each may do, and what it may not."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from autofit.errors import StorageDeniedError
 from autofit.jobs import packages
 from autofit.jobs.queue import JobQueue, JobSpec, JobState
 from tests.autofit.serve.searches import Reading, open_search, tell
-from tests.deploy.places import DEPLOY
-from tests.postgres import Postgres, running_postgres
+from tests.deploy.database_page import SUPERUSER, Block, Server
+from tests.postgres import running_postgres
 
 pytestmark = pytest.mark.process
 
@@ -37,23 +37,21 @@ LOGINS = {
 UrlOf = Callable[[str], str]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Postgres]:
-    with running_postgres() as started:
-        owner = started.new_database("autofit")
-        JobQueue.open(owner).close()  # makes the tables
-        script = (DEPLOY / "postgres" / "roles.sql").read_text(encoding="utf-8")
-        for _ in range(2):  # it may be run again
-            run(owner, script)
+@pytest.fixture(scope="module", params=[SUPERUSER, "admin"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server on which the page was followed, by a superuser or by an ordinary administrator."""
+    with running_postgres() as postgres:
+        started = Server(postgres, request.param)
+        started.follow()
         for login, role in LOGINS.items():
-            run(owner, f"CREATE ROLE {login} LOGIN IN ROLE {role}")
+            started.follow(Block("sql", f"CREATE ROLE {login} LOGIN IN ROLE {role}"))
         yield started
 
 
 @pytest.fixture
-def url_of(server: Postgres) -> UrlOf:
-    """The storage as one of the logins has it."""
-    return lambda login: f"postgresql://{login}@127.0.0.1:{server.port}/autofit"
+def url_of(server: Server) -> UrlOf:
+    """The storage as one of the logins has it, without the name of a driver, for psycopg too."""
+    return lambda login: server.url_of(login).replace("+psycopg", "")
 
 
 @pytest.fixture
@@ -62,16 +60,16 @@ def as_driver(url_of: UrlOf) -> Iterator[JobQueue]:
         yield queue
 
 
-def run(url: str, statements: str) -> int:
-    """Runs SQL past all of autofit; returns how many rows it changed."""
+def run(url: str, *statements: str) -> int:
+    """Runs SQL past all of autofit, in one transaction; returns how many rows the last one changed."""
     with contextlib.closing(psycopg.connect(url)) as connection, connection.transaction():
-        return connection.execute(statements.encode()).rowcount
+        return [connection.execute(statement.encode()).rowcount for statement in statements][-1]
 
 
-def is_denied(url: str, statement: str) -> bool:
-    """Whether a statement is refused for want of a right, or meets no row that it may change."""
+def is_denied(url: str, *statements: str) -> bool:
+    """Whether one is refused for want of a right, or the last meets no row that it may change."""
     try:
-        return run(url, statement) == 0
+        return run(url, *statements) == 0
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.CheckViolation):
         return True
 
