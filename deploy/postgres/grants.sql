@@ -85,9 +85,12 @@ BEGIN
   END LOOP;
 END $$;
 
+-- These functions run as whoever calls them, with a search path of their own: with the caller's, a temporary table
+-- called `trials` would take the place of the true one.
+
 -- Whoever submits adds to the study of all jobs, and packages of code, each in a study named by its digest.
 CREATE OR REPLACE FUNCTION autofit_takes_submissions(study integer) RETURNS boolean
-LANGUAGE sql STABLE AS $$
+LANGUAGE sql STABLE SET search_path = public, pg_temp AS $$
   SELECT EXISTS (
     SELECT FROM studies WHERE study_id = study AND (study_name = 'autofit-jobs' OR study_name LIKE 'working-dir-%')
   )
@@ -95,13 +98,13 @@ $$;
 
 -- A trial has no number while it is created, in one transaction: only then may its submitter write of it.
 CREATE OR REPLACE FUNCTION autofit_is_created_now(trial integer) RETURNS boolean
-LANGUAGE sql STABLE AS $$
+LANGUAGE sql STABLE SET search_path = public, pg_temp AS $$
   SELECT EXISTS (SELECT FROM trials WHERE trial_id = trial AND number IS NULL)
 $$;
 
 -- Nobody ends a transaction in which a trial has no number yet, or one that another has.
 CREATE OR REPLACE FUNCTION autofit_require_number() RETURNS trigger
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
 BEGIN
   IF EXISTS (
     SELECT FROM trials t WHERE t.trial_id = NEW.trial_id AND t.number IS DISTINCT FROM (

@@ -177,3 +177,24 @@ def test_a_submitter_leaves_no_half_of_a_trial_and_takes_no_others_number(
     for ending in ("", "; UPDATE trials SET state = 'WAITING', number = 0 WHERE number IS NULL"):
         with pytest.raises(psycopg.errors.CheckViolation, match="is not numbered in its order"):
             run(url_of("sam"), half + ending)
+
+
+def test_a_submitters_own_tables_stand_for_none_of_autofit(url_of: UrlOf, as_driver: JobQueue) -> None:
+    as_driver.enqueue("believed", SPEC)
+    before = as_driver.record("believed")
+    own = (
+        "CREATE TEMP TABLE trials AS SELECT trial_id, study_id, NULL::int AS number FROM trials",
+        "CREATE TEMP TABLE studies AS SELECT study_id, 'autofit-jobs'::text AS study_name FROM studies",
+    )
+    for first in ("", "pg_temp, "):
+        path = f"SET search_path = {first}public"
+        for statement in (
+            "UPDATE public.trial_user_attributes SET value_json = '{}'",
+            "INSERT INTO public.trial_user_attributes (trial_id, key, value_json) "
+            "SELECT trial_id, 'packed_result', '1' FROM public.trials",
+            "INSERT INTO public.trial_values (trial_id, objective, value, value_type) "
+            "SELECT trial_id, 3, 1, 'FINITE' FROM public.trials",
+            "INSERT INTO public.trials (study_id, state) SELECT study_id, 'RUNNING' FROM public.studies",
+        ):
+            assert is_denied(url_of("sam"), *own, path, statement), statement
+    assert as_driver.record("believed") == before
