@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Starts the head of a cluster. It has room for the drivers of four jobs, and takes no trials.
 #
-#   RAY_AUTH_TOKEN_PATH   a file with the cluster's token [~/.ray/auth_token], or RAY_AUTH_TOKEN
+#   RAY_AUTH_TOKEN_PATH   a file whose first line is the cluster's token [~/.ray/auth_token]; RAY_AUTH_TOKEN, the
+#                         token itself, wins over it
 #   AUTOFIT_STORAGE       where jobs and studies are kept, such as postgresql+psycopg://autofit:SECRET@db/autofit;
 #                         drivers take it from here, so that no password travels with a job
 #

@@ -2,7 +2,8 @@
 # Joins this machine to a cluster, with all its CPUs and GPUs.
 #
 #   HEAD_ADDRESS          the head's host:port, as head.sh names it, usually HOST:6379
-#   RAY_AUTH_TOKEN_PATH   a file with the cluster's token [~/.ray/auth_token], or RAY_AUTH_TOKEN
+#   RAY_AUTH_TOKEN_PATH   a file whose first line is the cluster's token [~/.ray/auth_token]; RAY_AUTH_TOKEN, the
+#                         token itself, wins over it
 #   ACCELERATOR_TYPE      Ray's name for the card, such as T4 or A100-40G; only where Ray does not find it by itself
 #                         (`ray status -v` shows accelerator_type), or to tell a 40 GB A100 from one of 80 GB
 #
