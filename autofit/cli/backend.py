@@ -29,6 +29,7 @@ from autofit.tuning import session
 from autofit.tuning.result import CardResults, TuneResult
 from autofit_workers.knobs import Knobs
 from autofit_workers.protocol import WorkloadRef
+from autofit_workers.setup import Setup
 
 if TYPE_CHECKING:
     from autofit.questions.doctor import Check
@@ -149,6 +150,7 @@ def compare(
         batch_size=batch_size,
         seq_len=settings.knobs.seq_len,
         card=settings.card,
+        setup=settings.setup,
         emit=emit,
     )
 
@@ -160,10 +162,10 @@ def kv(workload: WorkloadRef, question: KvQuestion, emit: EventSink) -> KvCache:
 
 
 def conv_layers(
-    workload: WorkloadRef, batch_size: int, card: Card | None, mode: str | None, emit: EventSink
+    workload: WorkloadRef, batch_size: int, card: Card | None, setup: Setup, emit: EventSink
 ) -> ConvLayers:
     """What each convolution algorithm takes for a model's layers."""
-    return find_conv_layers(workload, batch_size=batch_size, card=card, mode=mode, emit=emit)
+    return find_conv_layers(workload, batch_size=batch_size, card=card, setup=setup, emit=emit)
 
 
 def examine() -> tuple[Check, ...]:
@@ -187,7 +189,7 @@ class Backend:
     cards: Callable[[TuneSettings, WorkloadRef, CardsQuestion, EventSink], CardsAnswer] = cards
     observe: Callable[[TuneSettings, WorkloadRef, RealPeak, EventSink], ObservedPeak] = observe
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
-    conv_layers: Callable[[WorkloadRef, int, Card | None, str | None, EventSink], ConvLayers] = conv_layers
+    conv_layers: Callable[[WorkloadRef, int, Card | None, Setup, EventSink], ConvLayers] = conv_layers
     kv: Callable[[WorkloadRef, KvQuestion, EventSink], KvCache] = kv
     report_on_search: Callable[[TuneSettings, WorkloadRef, TuneResult, EventSink], Content] = report_on_search
     report_on_estimate: Callable[[TuneSettings, WorkloadRef, Estimate, WhatIf | None, EventSink], Content] = (

@@ -20,7 +20,7 @@ from autofit.paths import UNVERIFIED_VARIABLE
 from autofit_workers.predict.self_test import BATCH_SIZE, findings
 from autofit_workers.predict.versions import SUPPORTED_RELEASES, is_supported
 from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
-from autofit_workers.trace import Trace
+from autofit_workers.trace import UNPROTECTED, Trace
 
 SUPPORTED = " or ".join(SUPPORTED_RELEASES)
 
@@ -31,10 +31,12 @@ class SelfTest:
 
     Attributes:
         findings: what does not work, one phrase each; empty if all is well.
+        unprotected: what a predicted workload may do on this machine that it should not; empty for nothing.
     """
 
     torch_version: str
     findings: tuple[str, ...]
+    unprotected: str = ""
 
 
 def run_self_test(run: Runner) -> SelfTest:
@@ -42,19 +44,24 @@ def run_self_test(run: Runner) -> SelfTest:
     source = Path(autofit_workers.__path__[0]) / "predict" / "self_test.py"
     workload = WorkloadRef(kind="file", target=f"{source}:workload")
     outcome = run(TrialSpec(workload=workload, batch_size=BATCH_SIZE, probe=Probe.PREDICT))
+    unprotected = ""
     if outcome.trace_json is not None:
-        found = _findings_in(outcome.trace_json)
+        found, unprotected = _findings_in(outcome.trace_json)
     else:  # a hook that no longer fits raises, or ends the process by SIGABRT
         why = f": {outcome.error.message}" if outcome.error else ""
         found = (f"tracing ended {outcome.verdict}{why}",)
-    return SelfTest(torch_version=importlib.metadata.version("torch"), findings=found)
+    return SelfTest(
+        torch_version=importlib.metadata.version("torch"), findings=found, unprotected=unprotected
+    )
 
 
-def _findings_in(trace_json: str) -> tuple[str, ...]:
+def _findings_in(trace_json: str) -> tuple[tuple[str, ...], str]:
+    """What does not work of the trace, and its note on what is not protected."""
     try:
-        return findings(Trace.from_json(trace_json))
+        trace = Trace.from_json(trace_json)
+        return findings(trace), next((note for note in trace.notes if note.startswith(UNPROTECTED)), "")
     except ValueError as error:
-        return (str(error),)
+        return (str(error),), ""
 
 
 def checked(run: Runner) -> Runner:

@@ -16,8 +16,9 @@ from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import local_predictor
 from autofit_workers.knobs import Knobs
 from autofit_workers.measure.comparison import ComparisonFailedError, OutputComparison, compare_outputs
+from autofit_workers.process.boundary.entering import Permissions
 from autofit_workers.protocol import Device, WorkloadRef
-from autofit_workers.setup import Setup
+from autofit_workers.setup import ALONE, Setup
 from autofit_workers.trace import FORWARD_END, Trace
 
 # One pass of each on the CPU; who compares more than that takes gets the lists without the outputs.
@@ -154,6 +155,7 @@ def compare_workloads(
     batch_size: int,
     card: Card,
     seq_len: int | None = None,
+    setup: Setup = ALONE,
     emit: EventSink = ignore,
 ) -> Comparison:
     """Compares forward passes in inference; the outputs are worked out for real, on the CPU.
@@ -161,6 +163,7 @@ def compare_workloads(
     Args:
         card: that the peaks are predicted for.
         seq_len: the size of a sample; None for the workloads' own.
+        setup: what the models may do meanwhile; its mode does not count.
 
     Raises:
         UsageError: there are fewer than two workloads.
@@ -169,8 +172,9 @@ def compare_workloads(
     if len(workloads) < 2:
         raise UsageError("compare needs at least two models: name another one")
     passes, knobs = [], Knobs(seq_len=seq_len)
+    inference = dataclasses.replace(setup, mode="infer")
     for workload in workloads:
-        predictor = local_predictor(workload, setup=Setup(mode="infer"), emit=emit, with_tensors=True)
+        predictor = local_predictor(workload, setup=inference, emit=emit, with_tensors=True)
         trace = predictor.trace(knobs, batch_size)
         curve = predictor.curve_of(trace.until(FORWARD_END), knobs, card)
         passes.append(ForwardPass.of(trace, curve(batch_size)))
@@ -179,18 +183,22 @@ def compare_workloads(
         batch_size=batch_size,
         device=Device(kind="cuda", name=card.name),
         passes=tuple(passes),
-        outputs=_outputs(workloads, batch_size, seq_len),
+        outputs=_outputs(workloads, batch_size, seq_len, Permissions.of(setup)),
         versions=versions(),
     )
 
 
 def _outputs(
-    workloads: Sequence[WorkloadRef], batch_size: int, seq_len: int | None
+    workloads: Sequence[WorkloadRef], batch_size: int, seq_len: int | None, permissions: Permissions
 ) -> tuple[OutputComparison, ...]:
     """What the models return; a process that does not come to its end costs only this part."""
     try:
         return compare_outputs(
-            workloads, batch_size=batch_size, seq_len=seq_len, deadline_seconds=_DEADLINE_SECONDS
+            workloads,
+            batch_size=batch_size,
+            seq_len=seq_len,
+            permissions=permissions,
+            deadline_seconds=_DEADLINE_SECONDS,
         )
     except ComparisonFailedError as failed:
         if failed.error is not None:

@@ -19,7 +19,7 @@ from autofit_workers.predict.curve.mixed_convolutions import layer_of
 from autofit_workers.predict.curve.peak_curve import PeakCurve
 from autofit_workers.predict.spans import Workspace, between, certain
 from autofit_workers.protocol import HOST_ARCHITECTURE, Device, WorkloadRef
-from autofit_workers.setup import Setup
+from autofit_workers.setup import ALONE, Setup
 from autofit_workers.trace import Category, Trace
 from autofit_workers.work import Convolution
 
@@ -131,26 +131,25 @@ def find_conv_layers(
     *,
     batch_size: int,
     card: Card | None,
-    mode: str | None = None,
+    setup: Setup = ALONE,
     emit: EventSink = ignore,
 ) -> ConvLayers:
     """The layers of a workload's step.
 
     Args:
         card: what is assumed; None for the CPU.
-        mode: `train`, `infer` or None for the workload's own.
+        setup: the mode, and what the model may do meanwhile.
 
     Raises:
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
     kind = "cpu" if card is None else "cuda"
     names = tuple(n for n in conv.applicable(kind) if isinstance(conv.find(n), ConvPolicy | Rewrite))
-    predictor = local_predictor(workload, setup=Setup(mode=mode), emit=emit)
+    predictor = local_predictor(workload, setup=setup, emit=emit)
     trace = predictor.trace(Knobs(), batch_size)
     if card is None:
-        host = Predictor(
-            workload, autofit_workers.run, setup=Setup(mode=trace.mode), emit=emit, for_host=True
-        )
+        on_host = dataclasses.replace(setup, mode=trace.mode)
+        host = Predictor(workload, autofit_workers.run, setup=on_host, emit=emit, for_host=True)
         taken = _on_host(host, trace)
     else:
         taken = _on_card(predictor, trace, card, names)

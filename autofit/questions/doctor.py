@@ -52,7 +52,7 @@ def examine(
     """
     return (
         *_packages(),
-        _prediction(run),
+        *_prediction(run),
         _gpus(gpus),
         _state_directory(),
         _cpu_measurement(),
@@ -80,8 +80,27 @@ def _packages() -> Iterator[Check]:
         )
 
 
-def _prediction(run: Runner) -> Check:
-    return _judged(run_self_test(run))
+def _prediction(run: Runner) -> Iterator[Check]:
+    result = run_self_test(run)
+    yield _judged(result)
+    if not result.findings:
+        yield _boundary(result)
+
+
+def _boundary(result: SelfTest) -> Check:
+    """Whether what a predicted workload does is without effect on this machine."""
+    name = "isolation"
+    if not result.unprotected:
+        detail = "predicted workloads run in namespaces: they change no file, and reach no process or network"
+        return Check(name=name, status="ok", detail=detail)
+    return Check(
+        name=name,
+        status="warning",
+        detail=result.unprotected,
+        next_step="allow user namespaces on Linux (user.max_user_namespaces, "
+        "kernel.apparmor_restrict_unprivileged_userns, a container's seccomp profile), or read what you "
+        "predict",
+    )
 
 
 def _judged(result: SelfTest) -> Check:

@@ -72,6 +72,17 @@ def arguments(value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def names(value: Any) -> tuple[str, ...]:
+    """Names of variables: a list of them, or one text with commas between them."""
+    found = value.split(",") if isinstance(value, str) else value
+    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+        raise ValueError(f"{value!r} is no list of names")
+    stripped = tuple(each.strip() for each in found)
+    if not all(re.fullmatch(r"[A-Za-z_]\w*", each) for each in stripped):
+        raise ValueError(f"{value!r} is no name of a variable, such as HF_TOKEN")
+    return stripped
+
+
 def nonzero_share(value: Any) -> float:
     """`nonzero=0.5`, as a share from 0 to 1."""
     name, _, share = str(value).partition("=")

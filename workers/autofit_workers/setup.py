@@ -303,6 +303,10 @@ class Setup:
         nonzero_share: of a prediction, how much of what it may select a mask does whose values are not
             known, from 0 to 1.
         allows_long: whether a sample may be longer than the model was made for.
+        allows_network: whether a workload that is predicted may use the network.
+        kept_variables: of the environment, what such a workload gets though it may hold a secret.
+        most_host_bytes: what its processes may hold together of this machine's memory; None for a share of
+            what is available.
 
     Raises:
         ValueError: there is no such mode, kind of batches or rank, or the share is none.
@@ -314,6 +318,9 @@ class Setup:
     rank: int | None = 0
     nonzero_share: float = LIKELY_SHARE
     allows_long: bool = False
+    allows_network: bool = False
+    kept_variables: tuple[str, ...] = ()
+    most_host_bytes: int | None = None
 
     def __post_init__(self) -> None:
         if self.mode is not None and self.mode not in MODES:
@@ -344,7 +351,13 @@ class Setup:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:
-        return cls(**{**data, "parallel": from_plain(Parallel, data["parallel"])})
+        return cls(
+            **{
+                **data,
+                "parallel": from_plain(Parallel, data["parallel"]),
+                "kept_variables": tuple(data.get("kept_variables", ())),
+            }
+        )
 
 
 ALONE = Setup()

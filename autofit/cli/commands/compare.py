@@ -6,7 +6,16 @@ import click
 
 from autofit.cli.backend import Backend
 from autofit.cli.interruption import print_document
-from autofit.cli.options.shared import BATCH_SIZE, GPU, JSON, QUIET, SAMPLE, SEQ_LEN, complete_model
+from autofit.cli.options.shared import (
+    BATCH_SIZE,
+    GPU,
+    ISOLATION,
+    JSON,
+    QUIET,
+    SAMPLE,
+    SEQ_LEN,
+    complete_model,
+)
 from autofit.errors import UsageError
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
@@ -16,6 +25,7 @@ from autofit.settings.workloads import refer
 @click.argument("models", nargs=-1, metavar="MODEL MODEL …", shell_complete=complete_model)
 @BATCH_SIZE
 @SAMPLE
+@ISOLATION
 @SEQ_LEN
 @GPU
 @click.option("--all", "show_all", is_flag=True, help="List every tensor, not only the largest.")

@@ -80,7 +80,7 @@ def _of_model(
 
     with progress(quiet=quiet) as emit:
         card = None if device == "cpu" else settings.card
-        return backend.conv_layers(workload, batch_size, card, settings.setup.mode, emit)
+        return backend.conv_layers(workload, batch_size, card, settings.setup, emit)
 
 
 def _print_all(*, as_json: bool) -> None:

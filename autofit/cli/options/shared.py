@@ -171,7 +171,19 @@ def model_argument(function: Callable[..., Any]) -> Callable[..., Any]:
 
 SAMPLE = settings("input", "classes")
 SEQ_LEN = settings("seq-len")
-MODEL_OPTION = combined(setting("model", complete=complete_model), SAMPLE)
+# What a workload may do, and take, while it is predicted.
+ISOLATION = combined(
+    settings("allow-network"),
+    click.option(
+        "--keep-env",
+        multiple=True,
+        metavar=OPTIONS["keep-env"].metavar,
+        help=OPTIONS["keep-env"].help_text,
+        callback=lambda _ctx, _param, names: ",".join(names) if names else None,
+    ),
+    settings("max-host-memory"),
+)
+MODEL_OPTION = combined(setting("model", complete=complete_model), SAMPLE, ISOLATION)
 MODEL = combined(model_argument, MODEL_OPTION)
 SCRIPT = combined(
     setting("script", complete=_complete_file),

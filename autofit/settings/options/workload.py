@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autofit.settings import values
-from autofit.settings.options.option import Option
+from autofit.settings.options.option import SETUP, Option
 from autofit_workers.knobs.knob import switch, whole_number
 from autofit_workers.scripts.launcher_commands import LAUNCHERS
 from autofit_workers.setup import MOST_RANKS
@@ -112,6 +112,30 @@ WORKLOAD = (
         help="Let the script log to wandb, TensorBoard and other trackers while it is tried.",
         is_switch=True,
         of_scripts=True,
+        decides=False,
+    ),
+    Option(
+        name="allow-network",
+        field=SETUP + "allows_network",
+        read=switch,
+        help="Let a workload use the network while it is predicted.",
+        is_switch=True,
+    ),
+    Option(
+        name="keep-env",
+        field=SETUP + "kept_variables",
+        read=values.names,
+        help="A variable of the environment that a workload gets though it may hold a secret, while it is "
+        "predicted. Repeatable.",
+        metavar="NAME",
+    ),
+    Option(
+        name="max-host-memory",
+        field=SETUP + "most_host_bytes",
+        read=values.size,
+        help="Memory of this machine that a workload may take while it is predicted.",
+        default="half of what is available",
+        metavar="SIZE",
         decides=False,
     ),
 )

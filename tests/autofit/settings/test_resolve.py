@@ -85,6 +85,9 @@ EXAMPLES = [
     ("rank", "0", "setup.rank", 0),  # another needs --parallel
     ("assume", "nonzero=0.25", "setup.nonzero_share", 0.25),
     ("allow-long", "true", "setup.allows_long", True),
+    ("allow-network", "true", "setup.allows_network", True),
+    ("keep-env", "HF_TOKEN,WANDB_API_KEY", "setup.kept_variables", ("HF_TOKEN", "WANDB_API_KEY")),
+    ("max-host-memory", "6G", "setup.most_host_bytes", 6 * 1024**3),
     ("maximize", "seq-len", "maximize", Maximized.SEQ_LEN),
     ("batch-size", "4", "batch_size", 4),
     ("lengths", LENGTHS, "lengths", worst_case_lengths([12, 700, 9])),

@@ -253,16 +253,17 @@ def test_streams_statistics_and_workers_of_a_loader_are_answered(written):
 
 
 def test_a_process_that_left_its_group_ends_with_the_script(written, tmp_path):
+    mark = str(tmp_path / "left")
     outcome = written(
         "import subprocess",
-        "kept = ['setsid', 'sh', '-c', 'trap \"\" TERM; echo $$ > pid; while :; do sleep 1; done']",
-        f"subprocess.Popen(kept, cwd={str(tmp_path)!r})",
-        f"while not os.path.exists({str(tmp_path / 'pid')!r}): pass",
+        f"loop = 'trap \"\" TERM; touch {mark}; while :; do sleep 1; done'",
+        "subprocess.Popen(['setsid', 'sh', '-c', loop])",
+        f"while not os.path.exists({mark!r}): pass",
         f"for _ in range(3): {STEP}",
     )
     assert outcome.verdict is Verdict.FITS, outcome.error
-    pid = int((tmp_path / "pid").read_text())
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    assert [each.pid for each in psutil.process_iter(["cmdline"]) if mark in str(each.info["cmdline"])] == []
+    assert not os.path.exists(mark)  # noqa: PTH110
 
 
 def test_what_a_script_saves_it_can_load_again_and_nothing_stays(written, tmp_path):

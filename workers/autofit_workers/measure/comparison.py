@@ -17,6 +17,7 @@ from typing import Any
 
 from autofit_workers.documents import parse_json
 from autofit_workers.plain import from_plain
+from autofit_workers.process.boundary.entering import Permissions
 from autofit_workers.process.child_process import ChildProcess
 from autofit_workers.process.isolate import NO_GPU
 from autofit_workers.protocol import TrialError, WorkloadRef
@@ -66,6 +67,7 @@ def compare_outputs(
     deadline_seconds: float,
     seq_len: int | None = None,
     seed: int = 0,
+    permissions: Permissions = Permissions(),  # noqa: B008 - frozen
 ) -> tuple[OutputComparison, ...]:
     """Runs one forward pass of each workload and compares all with the first.
 
@@ -82,7 +84,7 @@ def compare_outputs(
         "seed": seed,
     }
     try:
-        process = ChildProcess("autofit_workers.measure.outputs", NO_GPU)
+        process = ChildProcess("autofit_workers.measure.outputs", NO_GPU, permissions=permissions)
     except OSError as error:
         raise ComparisonFailedError(f"no process could be started for the models ({error})") from error
     try:

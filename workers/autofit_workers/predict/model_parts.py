@@ -16,6 +16,7 @@ from typing import Any
 
 from autofit_workers.documents import parse_json
 from autofit_workers.plain import from_plain
+from autofit_workers.process.boundary.entering import Permissions
 from autofit_workers.process.child_process import ChildProcess
 from autofit_workers.process.isolate import NO_GPU
 from autofit_workers.protocol import TrialError, WorkloadRef
@@ -74,7 +75,7 @@ def list_parts(workload: WorkloadRef, *, deadline_seconds: float) -> ModelParts:
         PartsFailedError: there is no such model, or the process failed.
     """
     try:
-        process = ChildProcess("autofit_workers.predict.listing_parts", NO_GPU)
+        process = ChildProcess("autofit_workers.predict.listing_parts", NO_GPU, permissions=Permissions())
     except OSError as error:
         raise PartsFailedError(f"no process could be started for the model ({error})") from error
     try:

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Protocol
 
 from autofit_workers.documents import MOST_BYTES, LimitError
+from autofit_workers.process.boundary.entering import Permissions
+from autofit_workers.process.boundary.variables import public
 from autofit_workers.process.descendants import MARK, kill_below, kill_marked
 from autofit_workers.process.log import Log
 
@@ -22,12 +24,15 @@ from autofit_workers.process.log import Log
 # installed. Nothing is put in front of that path.
 _BOOTSTRAP = """
 import importlib, importlib.util, sys
-_, folder, module, requests, answers = sys.argv
+_, folder, module, requests, answers, permissions = sys.argv
 del sys.argv[1:]
 spec = importlib.util.spec_from_file_location(
     "autofit_workers", folder + "/__init__.py", submodule_search_locations=[folder])
 package = sys.modules["autofit_workers"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(package)
+if permissions:
+    entering = importlib.import_module("autofit_workers.process.boundary.entering")
+    entering.enter(permissions, int(requests), int(answers))
 importlib.import_module(module).main(int(requests), int(answers))
 """
 
@@ -65,9 +70,18 @@ class ChildProcess:
         module: of this package; its `main(requests_fd, answers_fd)` answers line by line.
         environment: variables set for the process, over a copy of this process's own.
         inherited: further descriptors that it gets, by the same numbers.
+        permissions: of a process that runs a workload to predict it: it goes inside the boundary. None for
+            others.
     """
 
-    def __init__(self, module: str, environment: Mapping[str, str], *, inherited: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        module: str,
+        environment: Mapping[str, str],
+        *,
+        inherited: Sequence[int] = (),
+        permissions: Permissions | None = None,
+    ) -> None:
         self.begin = time.monotonic()
         self._mark = uuid.uuid4().hex  # what the process starts inherits it
         command = [sys.executable, "-P", "-u", "-X", "faulthandler", "-c", _BOOTSTRAP]
@@ -81,9 +95,14 @@ class ChildProcess:
             self._answers, child_answers = os.pipe()
             ours.callback(os.close, self._answers)
             of_the_child.callback(os.close, child_answers)
+            pipes = (child_requests, child_answers)
+            told, variables = "", dict(os.environ)
+            if permissions is not None:
+                told = permissions.to_json()
+                variables = public(variables, permissions.kept_variables)
             self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and code
-                [*command, str(Path(__file__).parents[1]), module, str(child_requests), str(child_answers)],
-                env={**os.environ, **environment, MARK: self._mark},
+                [*command, str(Path(__file__).parents[1]), module, *map(str, pipes), told],
+                env={**variables, **environment, MARK: self._mark},
                 stdin=subprocess.DEVNULL,
                 stdout=self.log.writer,
                 stderr=self.log.writer,

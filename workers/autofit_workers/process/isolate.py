@@ -26,6 +26,7 @@ from typing import Self
 from autofit_workers import conv
 from autofit_workers.documents import LimitError
 from autofit_workers.knobs.allocator import allocator_conf
+from autofit_workers.process.boundary.entering import Permissions
 from autofit_workers.process.child_process import ChildProcess
 from autofit_workers.process.outcomes import without_answer
 from autofit_workers.process.supervision import HungError, StoppedError, Supervision, TooMuchMemoryError
@@ -101,22 +102,28 @@ class Child:
         busy_seconds: how long trials ran in it so far, without that.
     """
 
-    def __init__(self, environment: Mapping[str, str], *, inherited: Sequence[int] = ()) -> None:
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        inherited: Sequence[int] = (),
+    ) -> None:
         self._environment = dict(environment)
+        self._permissions: Permissions | None = None
         self._inherited = tuple(inherited)
         self._process: ChildProcess | None = None
         self._lock = threading.Lock()
         self._is_asked = False
         self.start_seconds = self.busy_seconds = 0.0
 
-    def start(self) -> None:
-        """Starts the process and returns at once, so that its import of torch overlaps other work.
+    def start(self, permissions: Permissions = Permissions()) -> None:  # noqa: B008 - frozen
+        """Starts a process for predictions and returns at once: its import of torch overlaps other work.
 
         Raises:
             OSError: the system refuses another process.
         """
         with self._lock:
-            self._started()
+            self._started(permissions)
 
     @property
     def is_started(self) -> bool:
@@ -152,13 +159,16 @@ class Child:
     def close(self) -> None:
         """Ends the process and whatever it started; a later `run` starts another."""
         with self._lock:
-            if self._process is not None:
-                process, self._process = self._process, None
-                if self._is_asked:
-                    process.dismiss()
-                else:  # it may still import torch, and leaves nothing behind
-                    process.kill()
-                    process.log.close()
+            self._end()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            process, self._process = self._process, None
+            if self._is_asked:
+                process.dismiss()
+            else:  # it may still import torch, and leaves nothing behind
+                process.kill()
+                process.log.close()
 
     def __enter__(self) -> Self:
         return self
@@ -169,7 +179,7 @@ class Child:
     def _run(self, spec: TrialSpec, deadline: float) -> TrialOutcome:
         require_wanted()  # before a process is started for it
         try:
-            process = self._started()
+            process = self._started(Permissions.of(spec.setup) if spec.probe is Probe.PREDICT else None)
         except OSError as error:
             message = f"no process could be started for the trial ({error}): free memory, or end processes"
             return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
@@ -199,14 +209,20 @@ class Child:
             self.start_seconds = supervision.first_heard - process.begin
         self.busy_seconds += time.monotonic() - supervision.first_heard
 
-    def _started(self) -> ChildProcess:
+    def _started(self, permissions: Permissions | None) -> ChildProcess:
+        if permissions != self._permissions:
+            self._end()
+            self._permissions = permissions
         if self._process is not None and self._process.has_exited():
             process, self._process = self._process, None
             process.kill()
             process.log.close()
         if self._process is None:
             self._process = ChildProcess(
-                "autofit_workers.child", self._environment, inherited=self._inherited
+                "autofit_workers.child",
+                self._environment,
+                inherited=self._inherited,
+                permissions=self._permissions,
             )
             self._is_asked = False
         return self._process
@@ -268,7 +284,7 @@ def _out_of_host_memory(spec: TrialSpec, reason: str, where: str) -> TrialOutcom
     if spec.probe is Probe.PREDICT:
         message = (
             f"the prediction ran out of this machine's memory ({reason}; {where}): "
-            "free some, or predict on another machine"
+            "free some, give more with --max-host-memory, or predict on another machine"
         )
         return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
     outcome = without_answer(spec, Verdict.OOM, None, environment={"out_of_memory": f"{reason}; {where}"})

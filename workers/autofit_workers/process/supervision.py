@@ -16,6 +16,8 @@ from autofit_workers.protocol import ALLOCATOR_PEAK, Heartbeat, Probe, TrialSpec
 
 # The kernel starts to kill when nothing is left, and whom it kills is its choice.
 _HOST_SHARE = 0.9
+# Of a prediction, which needs little: a workload that takes more and more is not waited for.
+_PREDICTING_SHARE = 0.5
 _SAMPLE_SECONDS = 0.1
 _SAMPLE_SHARE = 0.05  # of one core at most, on machines with many processes
 
@@ -124,7 +126,10 @@ class Supervision:
     def _host_limit(self, available_bytes: int | None) -> int | None:
         if available_bytes is None:
             return None
-        share = _HOST_SHARE / self._spec.processes_per_node
+        is_predicted = self._spec.probe is Probe.PREDICT
+        if is_predicted and self._spec.setup.most_host_bytes is not None:
+            return self._spec.setup.most_host_bytes
+        share = (_PREDICTING_SHARE if is_predicted else _HOST_SHARE) / self._spec.processes_per_node
         return int(share * available_bytes) + host_memory.resident_bytes(self._group)
 
     def _excess_now(self) -> str | None:

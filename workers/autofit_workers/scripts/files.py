@@ -52,9 +52,18 @@ class KeptFiles:
         saves: whether what is saved is written, which takes memory as saving it does; else tensors have
             no values, and are kept as they are.
         saving: is told before something is.
+        is_inside: whether the process is inside the boundary, where whatever it writes is in memory: then
+            only objects that are saved without values are kept apart.
     """
 
-    def __init__(self, *guarded: str, saves: bool, saving: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        *guarded: str,
+        saves: bool,
+        saving: Callable[[], None] = lambda: None,
+        is_inside: bool = False,
+    ) -> None:
+        self._is_inside = is_inside
         self._saving = saving
         self._saves = saves
         self._guarded = guarded
@@ -72,6 +81,17 @@ class KeptFiles:
 
     def __enter__(self) -> Self:
         self._folder = tempfile.mkdtemp(prefix="autofit-script-")
+        self._replace(torch, "save", self._saved(torch.save))
+        self._replace(torch, "load", self._loaded(torch.load))
+        finder = ExecutingFinder(("safetensors.torch",), self._execute_with_own_saves)
+        sys.meta_path.insert(0, finder)
+        self._stack.callback(sys.meta_path.remove, finder)
+        if not self._is_inside:
+            self._divert_all()
+        return self
+
+    def _divert_all(self) -> None:
+        """Replaces the ways to write to files, as far as Python has them."""
         caches = [os.environ[name] for name in _CACHES if name in os.environ]
         homes = [tempfile.gettempdir(), str(Path("~/.cache").expanduser()), *caches]
         self._own = (*_SYSTEM, *(f"{os.path.realpath(home)}/" for home in homes))
@@ -87,21 +107,17 @@ class KeptFiles:
             self._replace(os, name, self._removed(getattr(os, name)))
         for name in ("stat", "chmod", "utime", "access"):
             self._replace(os, name, self._led(getattr(os, name)))
-        self._replace(torch, "save", self._saved(torch.save))
-        self._replace(torch, "load", self._loaded(torch.load))
-        finder = ExecutingFinder(("safetensors.torch",), self._execute_with_own_saves)
-        sys.meta_path.insert(0, finder)
-        self._stack.callback(sys.meta_path.remove, finder)
         self._entered_seconds = time.time()
         self._faults_before = _faults_of_children()
         self._is_entered = True
         sys.addaudithook(self._audit)
-        return self
 
     def __exit__(self, *_exception: object) -> None:
-        self._is_entered = False
+        was_diverting, self._is_entered = self._is_entered, False
         self._stack.close()
         shutil.rmtree(self._folder, ignore_errors=True)
+        if not was_diverting:
+            return
         for path in (*self._created, *self._of_children()):
             with suppress(OSError):  # it is gone already, or was never made
                 Path(path).unlink()
@@ -157,7 +173,7 @@ class KeptFiles:
 
     def _divert(self, path: str, mode: str) -> None:
         """From here on the path leads to a copy; what cannot be written is refused as it would be."""
-        if path in self._copies:
+        if path in self._copies or self._is_inside:
             return
         exists, folder = os.path.isfile(path), os.path.dirname(path)  # noqa: PTH113, PTH120
         is_refused = "x" in mode and exists
@@ -254,7 +270,8 @@ class KeptFiles:
             save(obj, sink, *args, **kwargs)
             if sink.num_bytes > shutil.disk_usage(self._folder).free * _MOST_OF_DISK:
                 return  # nobody could load it again
-            with self._opened(f, "wb") as file:
+            opened = self._open if self._is_inside else self._opened
+            with opened(f, "wb") as file:
                 save(obj, file, *args, **kwargs)
 
         return saved

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from autofit_workers.errors import InvalidTrialError, WorkerError, in_short, text_of
+from autofit_workers.process.boundary.entering import entered
 from autofit_workers.protocol import WorkloadRef
 from autofit_workers.scripts.batches import with_constant
 from autofit_workers.scripts.files import KeptFiles
@@ -76,7 +77,13 @@ def run_script(
         program=(ref.script.module or ref.target, lambda: exec(code, vars(main))),  # noqa: S102
     )
     with (
-        KeptFiles(str(Path(ref.target).parent), str(Path.cwd()), saves=saves, saving=watch.saving),
+        KeptFiles(
+            str(Path(ref.target).parent),
+            str(Path.cwd()),
+            saves=saves,
+            saving=watch.saving,
+            is_inside=entered().is_inside,
+        ),
         launchers.followed(),
         _without_trackers(ref.script.keeps_trackers),
         terminal_as_input(),

@@ -27,13 +27,14 @@ from autofit_workers.trace.parts import (
     last_step,
 )
 from autofit_workers.trace.rows import convolution_from_dict
-from autofit_workers.trace.trace import TRACE_SCHEMA, Trace
+from autofit_workers.trace.trace import TRACE_SCHEMA, UNPROTECTED, Trace
 
 __all__ = [
     "COMPILED_STEP",
     "FORWARD_END",
     "MANAGED_MEMORY",
     "TRACE_SCHEMA",
+    "UNPROTECTED",
     "AlikeRanks",
     "Allocation",
     "Assumption",

@@ -43,6 +43,8 @@ from autofit_workers.trace.rows import (
 )
 from autofit_workers.work import Convolution, WorkCall, from_document, to_document
 
+# Begins the note of a trace that was made outside the boundary.
+UNPROTECTED = "not all that the workload does was kept from taking effect"
 TRACE_SCHEMA = "autofit.trace/3"
 _MOST_CHARACTERS = 4096  # of a name or a line, as of a path
 _MOST_MARKS = 10_000
@@ -127,8 +129,12 @@ class Trace:
 
     @cached_property
     def identity(self) -> str:
-        """The digest that 0.2 had for the same step, by which a study of then is found again."""
-        step = dataclasses.replace(self, workload=former_module(self.workload))
+        """The digest that 0.2 had for the same step, by which a study of then is found again.
+
+        What the machine protects while it is traced does not belong to the step.
+        """
+        notes = tuple(note for note in self.notes if not note.startswith(UNPROTECTED))
+        step = dataclasses.replace(self, workload=former_module(self.workload), notes=notes)
         return hashlib.sha256(with_former_paths(step.to_json()).encode()).hexdigest()
 
     def to_json(self) -> str:

@@ -1,0 +1,265 @@
+"""A predicted workload runs inside namespaces, where what it does has no effect."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from autofit_workers.process.boundary.mounts import visible_mounts
+from autofit_workers.process.boundary.variables import is_secret, public
+
+WORKERS = Path(__file__).parents[3] / "workers"
+
+# What a process does inside, and what it tells of it by its standard output.
+_INSIDE = """
+import json, os, sys
+sys.path.insert(0, {workers!r})
+from autofit_workers.process.boundary.namespaces import go_inside
+life = int(sys.argv[1])
+state = go_inside(life, most_bytes=2**26, network=False)
+told = {{"inside": state.is_inside, "reason": state.reason, "missing": state.missing}}
+if state.is_inside:
+{body}
+print(json.dumps(told), flush=True)
+"""
+
+
+@contextmanager
+def inside(body: str, *, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that goes inside and runs these lines, and the pipe that it lives by."""
+    life, command = os.pipe()
+    code = _INSIDE.format(workers=str(WORKERS), body=textwrap.indent(textwrap.dedent(body), "    "))
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", code, str(life)],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        pass_fds=(life,),
+    ) as process:
+        os.close(life)
+        try:
+            yield process, command
+        finally:
+            with suppress(OSError):  # a test closed it
+                os.close(command)
+
+
+def ran(body: str, cwd: Path) -> tuple[int, str]:
+    """The exit code of such a process, and what it said."""
+    with inside(body, cwd=cwd) as (process, _):
+        said, _ = process.communicate(timeout=30)
+    return process.returncode, said
+
+
+def told(body: str, cwd: Path) -> dict[str, object]:
+    code, said = ran(body, cwd)
+    assert code == 0, said
+    found: dict[str, object] = json.loads(said)
+    if not found["inside"]:
+        pytest.skip(f"this machine has no boundary: {found['reason']}")
+    return found
+
+
+def test_what_is_written_can_be_read_back_and_is_nowhere_else(tmp_path: Path):
+    (tmp_path / "kept.txt").write_text("before")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").write_text("a")
+    found = told(
+        """
+        import pathlib, shutil, subprocess
+        here = pathlib.Path.cwd()
+        (here / "new.txt").write_text("new")
+        (here / "kept.txt").write_text("after")
+        shutil.rmtree(here / "folder")
+        commands = "echo more >> kept.txt; ln kept.txt linked; chmod 000 kept.txt; mkdir folder"
+        subprocess.run(commands, shell=True)
+        told["seen"] = sorted(each.name for each in here.iterdir())
+        told["home"] = pathlib.Path("~/autofit-was-here").expanduser().write_text("x")
+        told["content"] = (here / "linked").read_text()
+        """,
+        tmp_path,
+    )
+    assert found["seen"] == ["folder", "kept.txt", "linked", "new.txt"]
+    assert (found["content"], found["home"]) == ("aftermore\n", 1)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["folder", "kept.txt"]
+    assert ((tmp_path / "kept.txt").read_text(), (tmp_path / "folder" / "a").read_text()) == ("before", "a")
+    assert (tmp_path / "kept.txt").stat().st_mode & 0o777 != 0
+    assert not Path("~/autofit-was-here").expanduser().exists()
+
+
+def test_a_listening_socket_of_the_machine_is_not_reached(tmp_path: Path):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as local:
+        local.bind(str(tmp_path / "socket"))
+        local.listen()
+        found = told(
+            f"""
+            import socket
+            for name, family, address in (
+                ("tcp", socket.AF_INET, ("127.0.0.1", {server.getsockname()[1]})),
+                ("unix", socket.AF_UNIX, {str(tmp_path / "socket")!r}),
+            ):
+                try:
+                    socket.socket(family).connect(address)
+                    told[name] = "connected"
+                except OSError as error:
+                    told[name] = type(error).__name__
+            own = socket.create_server(("127.0.0.1", 0))
+            socket.create_connection(own.getsockname())
+            told["own"] = "connected"
+            """,
+            tmp_path,
+        )
+    assert (found["tcp"], found["unix"]) == ("ConnectionRefusedError", "ConnectionRefusedError")
+    assert found["own"] == "connected"
+
+
+def test_processes_of_the_machine_cannot_be_seen_or_signalled(tmp_path: Path):
+    found = told(
+        f"""
+        told["numbers"] = sorted(int(each) for each in os.listdir("/proc") if each.isdigit())
+        try:
+            os.kill({os.getpid()}, 0)
+            told["signal"] = "sent"
+        except ProcessLookupError:
+            told["signal"] = "no such process"
+        """,
+        tmp_path,
+    )
+    assert found["numbers"] == [1, 2]
+    assert found["signal"] == "no such process"
+
+
+def test_what_was_laid_over_cannot_be_taken_away(tmp_path: Path):
+    found = told(
+        """
+        import subprocess
+        def code(command):
+            return subprocess.run(command, shell=True, capture_output=True).returncode
+        told["unmounted"] = code("umount -l " + os.getcwd() + " || umount -l /tmp")
+        told["mounted"] = code("mount -t tmpfs none /tmp")
+        told["nested"] = code("unshare --user --map-root-user --mount umount /tmp")
+        try:
+            open("/proc/sys/vm/swappiness", "w")
+            told["sysctl"] = "opened"
+        except OSError as error:
+            told["sysctl"] = error.strerror
+        """,
+        tmp_path,
+    )
+    assert found["unmounted"] != 0
+    assert found["mounted"] != 0
+    assert found["nested"] != 0
+    assert found["sysctl"] in ("Read-only file system", "Permission denied")
+
+
+def test_what_is_written_has_a_limit(tmp_path: Path):
+    found = told(
+        """
+        try:
+            with open("large", "wb") as file:
+                for _ in range(128):
+                    file.write(bytes(2**20))
+            told["end"] = "written"
+        except OSError as error:
+            told["end"] = error.strerror
+        """,
+        tmp_path,
+    )
+    assert found["end"] == "No space left on device"
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT])
+def test_its_end_is_the_wardens(tmp_path: Path, number: signal.Signals):
+    assert ran(f"os.kill(os.getpid(), {int(number)})", tmp_path)[0] == -number
+
+
+def test_an_exit_code_is_the_wardens(tmp_path: Path):
+    assert ran("os._exit(41)", tmp_path)[0] == 41
+
+
+@pytest.mark.parametrize("whose", ["the command's", "the warden's"])
+def test_nothing_outlives_it(tmp_path: Path, whose: str):
+    mark = f"outlives-{os.getpid()}-{time.monotonic_ns()}"
+    body = f"""
+        import subprocess, time
+        loop = "trap '' TERM HUP; while :; do sleep 1; done # {mark}"
+        subprocess.Popen(["setsid", "sh", "-c", loop])
+        print("started", flush=True)
+        while True:
+            time.sleep(1)
+        """
+    with inside(body, cwd=tmp_path) as (process, command):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "started\n"
+        if whose == "the command's":
+            os.close(command)
+        else:
+            process.kill()
+        process.wait(10)
+    give_up = time.monotonic() + 5
+    while left := [each for each in psutil.process_iter(["cmdline"]) if mark in str(each.info["cmdline"])]:
+        assert time.monotonic() < give_up, left
+        time.sleep(0.05)
+
+
+def test_mounts_that_later_ones_hide_are_left_out():
+    text = "\n".join(
+        f"{number} 1 8:1 / {place} {options} - {kind} none {options}"
+        for number, (place, kind, options) in enumerate(
+            [
+                ("/", "ext4", "rw"),
+                ("/data", "ext4", "rw"),
+                ("/data/a\\040b", "xfs", "ro"),
+                ("/home", "ext4", "rw"),
+                ("/home/me", "nfs", "rw"),
+                ("/home", "tmpfs", "rw"),
+            ]
+        )
+    )
+    assert [(each.place, each.kind, each.is_writable) for each in visible_mounts(text)] == [
+        ("/", "ext4", True),
+        ("/data", "ext4", True),
+        ("/home", "tmpfs", True),
+        ("/data/a b", "xfs", False),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("HF_TOKEN", "hf_abc", True),
+        ("RAY_AUTH_TOKEN", "x", True),
+        ("WANDB_API_KEY", "x", True),
+        ("AWS_SECRET_ACCESS_KEY", "x", True),
+        ("PGPASSWORD", "x", True),
+        ("mysql_pwd_password", "x", True),
+        ("SSH_AUTH_SOCK", "/run/ssh", True),
+        ("DATABASE_URL", "postgres://me:pw@host/db", True),
+        ("AUTOFIT_STORAGE_KEY", "x", True),
+        ("PWD", "/home/me", False),
+        ("PATH", "/usr/bin", False),
+        ("TOKENIZERS_PARALLELISM", "false", False),
+        ("PAD_TOKEN", "0", False),
+        ("HF_HOME", "/data/hf", False),
+        ("XDG_SESSION_TYPE", "tty", False),
+        ("KEYBOARD", "us", False),
+    ],
+)
+def test_a_secret_is_told_by_its_name_or_as_a_url(name: str, value: str, expected: bool):
+    assert is_secret(name, value) is expected
+    assert (name not in public({name: value})) is expected
+    assert public({name: value}, kept=(name,)) == {name: value}

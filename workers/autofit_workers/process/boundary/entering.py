@@ -1,0 +1,80 @@
+"""Takes the process of a workload into the boundary, and remembers what became of that."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from autofit_workers.process import host_memory
+from autofit_workers.setup import Setup
+
+_WRITTEN_SHARE = 0.25  # of the memory that is available, for what a workload writes
+_LEAST_WRITTEN_BYTES = 2**26
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """What a predicted workload may do of what it may not by default.
+
+    Attributes:
+        network: use the machine's network.
+        kept_variables: see variables of the environment though they may hold a secret.
+    """
+
+    network: bool = False
+    kept_variables: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, setup: Setup) -> Self:
+        """What the settings of a trial say of it."""
+        return cls(network=setup.allows_network, kept_variables=setup.kept_variables)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entered:
+    """What became of an attempt to enter the boundary.
+
+    Attributes:
+        is_inside: whether this process is the workload's, inside.
+        reason: why it is not.
+        missing: places of the file tree that are empty inside.
+    """
+
+    is_inside: bool
+    reason: str = ""
+    missing: tuple[str, ...] = ()
+
+
+_entered = Entered(is_inside=False, reason="this process runs no workload that is predicted")
+
+
+def entered() -> Entered:
+    """Says whether this process is inside."""
+    return _entered
+
+
+def enter(permissions: str, requests: int, answers: int) -> None:
+    """Goes on inside the boundary where the kernel lets it; see `namespaces.go_inside`.
+
+    Args:
+        permissions: the JSON of `Permissions`.
+        requests, answers: the pipes of this process and its command.
+    """
+    global _entered  # noqa: PLW0603 - a process enters once
+    if not sys.platform.startswith("linux"):
+        _entered = Entered(is_inside=False, reason=f"{sys.platform} has no namespaces")
+        return
+    from autofit_workers.process.boundary.namespaces import go_inside
+
+    available = host_memory.available_bytes() or 0
+    _entered = go_inside(
+        requests,
+        most_bytes=max(_LEAST_WRITTEN_BYTES, int(_WRITTEN_SHARE * available)),
+        network=json.loads(permissions)["network"],
+        closed=(answers,),
+    )

@@ -1,0 +1,115 @@
+"""Linux's calls that Python lacks, with their errors as `OSError`; see the manual pages of the same names."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import socket
+import struct
+from collections.abc import Iterable
+from fcntl import ioctl
+
+# linux/sched.h
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+# sys/mount.h
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MNT_DETACH = 0x2
+# linux/capability.h: what root needs to read and write files of others
+CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID = range(5)
+
+_MOUNT_ATTR_RDONLY = 0x1
+_AT_RECURSIVE = 0x8000
+_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
+_CAPABILITY_VERSION = 0x20080522
+_MOST_CAPABILITIES = 64
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
+# Numbers of calls that glibc has no function for: asm/unistd.h.
+_NUMBERS = {
+    "x86_64": {"pivot_root": 155, "capset": 126, "mount_setattr": 442},
+    "aarch64": {"pivot_root": 41, "capset": 91, "mount_setattr": 442},
+}
+
+
+def unshare(flags: int) -> None:
+    """Moves this process, or for `CLONE_NEWPID` its children, into new namespaces."""
+    _check(_libc().unshare(flags), "unshare")
+
+
+def mount(source: str | None, target: str, kind: str | None, flags: int = 0, data: str | None = None) -> None:
+    """Mounts a file system, or changes what is mounted."""
+    texts = (None if text is None else os.fsencode(text) for text in (source, target, kind))
+    _check(_libc().mount(*texts, ctypes.c_ulong(flags), None if data is None else data.encode()), target)
+
+
+def unmount(target: str, flags: int = 0) -> None:
+    """Takes away what is mounted somewhere."""
+    _check(_libc().umount2(os.fsencode(target), flags), target)
+
+
+def pivot_root(new_root: str, old_root: str) -> None:
+    """Makes a mount the root of the file tree, and puts the old root below it."""
+    _call("pivot_root", os.fsencode(new_root), os.fsencode(old_root))
+
+
+def make_read_only(target: str) -> None:
+    """Makes a mount read-only, and all that are below it."""
+    attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
+    arguments = (ctypes.c_int(-1), os.fsencode(target), ctypes.c_uint(_AT_RECURSIVE))
+    _call("mount_setattr", *arguments, attributes, ctypes.c_size_t(len(attributes)))
+
+
+def drop_capabilities(kept: Iterable[int] = ()) -> None:
+    """Gives up all rights of root but those that are named, for this process and all below it."""
+    kept = frozenset(kept)
+    prctl = _libc().prctl
+    for number in set(range(_MOST_CAPABILITIES)) - kept:
+        prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails for numbers that this kernel does not have
+    mask = sum(1 << each for each in kept)
+    header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
+    data = struct.pack("IIIIII", mask, mask, 0, 0, 0, 0)
+    _call("capset", header, data)
+    _check(prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+
+
+def die_with_parent(signal_number: int) -> None:
+    """Has the kernel send this process a signal when its parent ends."""
+    _check(_libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")
+
+
+def bring_loopback_up() -> None:
+    """Turns on the network of this process's own machine, in a network namespace without any other."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = bytearray(struct.pack("16sH22x", b"lo", 0))
+        ioctl(any_socket, _SIOCGIFFLAGS, request)
+        name, flags = struct.unpack("16sH22x", request)
+        ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH22x", name, flags | _IFF_UP))
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: object) -> None:
+    number = _NUMBERS.get(platform.machine(), {}).get(name)
+    if number is None:
+        raise OSError(f"{name} is not known on {platform.machine()}")
+    _check(_libc().syscall(ctypes.c_long(number), *arguments), name)
+
+
+def _check(result: int, subject: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), subject)

@@ -1,0 +1,182 @@
+"""The processes that enter the boundary, and how they end.
+
+    command ── starts ──▶ warden          outside; ends what is inside once the command is gone
+                            └ door        in new namespaces, but for processes
+                                └ first   process 1 of a new process namespace: makes the tree, reaps orphans
+                                    └ the workload's process, which goes on from `go_inside`
+
+Whichever of them ends takes the ones below along: the door and the first process by the kernel's word
+(PR_SET_PDEATHSIG), all others because their process 1 is gone. How the workload's process ended goes up by a
+pipe, as process 1 cannot be ended by a signal of its own.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import os
+import resource
+import select
+import signal
+import struct
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from autofit_workers.process.boundary import kernel
+from autofit_workers.process.boundary.entering import Entered
+from autofit_workers.process.boundary.tree import enter_tree
+
+_ROOT_KEEPS = (
+    kernel.CAP_CHOWN,
+    kernel.CAP_DAC_OVERRIDE,
+    kernel.CAP_DAC_READ_SEARCH,
+    kernel.CAP_FOWNER,
+    kernel.CAP_FSETID,
+)
+
+
+def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, ...] = ()) -> Entered:
+    """Goes on in a process inside the boundary; the process that calls stays as its warden and ends with it.
+
+    For a process with one thread. Where the kernel does not let it, the same process goes on outside.
+
+    Args:
+        life: a pipe whose other end the command has: its end is the command's.
+        most_bytes: what the workload may write in all.
+        network: whether it may use the machine's network.
+        closed: further descriptors that the workload alone keeps.
+    """
+    told, tell = os.pipe()  # how it went, a line; then how the workload's process ended
+    mapped, map_now = os.pipe()
+    door = os.fork()
+    if door == 0:
+        os.close(told)
+        os.close(map_now)
+        return _through_the_door(tell, mapped, (life, *closed), most_bytes=most_bytes, network=network)
+    os.close(tell)
+    os.close(mapped)
+    reason = _line(told)
+    if not reason:
+        reason = _map_users(door)
+        os.write(map_now, b"\n")
+    reason = reason or _line(told)
+    os.close(map_now)
+    if reason:
+        with suppress(ProcessLookupError):
+            os.kill(door, signal.SIGKILL)
+        os.waitpid(door, 0)
+        os.close(told)
+        return Entered(is_inside=False, reason=reason)
+    _close(*closed)
+    return _stand_by(door, told, life)
+
+
+def _through_the_door(
+    tell: int, mapped: int, kept: tuple[int, ...], *, most_bytes: int, network: bool
+) -> Entered:
+    """The door's and the first process's part; returns in the workload's process alone."""
+    try:
+        kernel.unshare(
+            kernel.CLONE_NEWUSER
+            | kernel.CLONE_NEWNS
+            | kernel.CLONE_NEWPID
+            | kernel.CLONE_NEWIPC
+            | (0 if network else kernel.CLONE_NEWNET)
+        )
+        os.write(tell, b"\n")
+        os.read(mapped, 1)
+        os.close(mapped)
+        kernel.die_with_parent(signal.SIGKILL)  # after `unshare`, which takes this back
+        first = os.fork()
+    except OSError as error:
+        _give_up(tell, error)
+    if first:
+        _close(tell, *kept)
+        os.waitpid(first, 0)
+        os._exit(0)
+    try:
+        kernel.die_with_parent(signal.SIGKILL)
+        missing = enter_tree(most_bytes)
+        if not network:
+            kernel.bring_loopback_up()
+        kernel.drop_capabilities(_ROOT_KEEPS if os.geteuid() == 0 else ())
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        os.write(tell, b"\n")
+        workload = os.fork()
+    except OSError as error:
+        _give_up(tell, error)
+    if workload:
+        _close(*kept)
+        _reap(workload, tell)
+    os.close(tell)
+    return Entered(is_inside=True, missing=missing)
+
+
+def _close(*numbers: int) -> None:
+    for number in numbers:
+        os.close(number)
+
+
+def _give_up(tell: int, error: OSError) -> NoReturn:
+    os.write(tell, f"{error.strerror or error} ({error.filename or 'fork'})\n".encode())
+    os._exit(1)
+
+
+def _map_users(door: int) -> str:
+    """Gives the door's users their own numbers; why that was not possible, else nothing."""
+    try:
+        process = Path("/proc", str(door))
+        if os.geteuid() == 0:
+            for name in ("uid_map", "gid_map"):
+                lines = Path("/proc/self", name).read_text().splitlines()
+                ranges = [line.split() for line in lines]
+                (process / name).write_text(
+                    "".join(f"{first} {first} {count}\n" for first, _, count in ranges)
+                )
+        else:
+            (process / "setgroups").write_text("deny")
+            (process / "uid_map").write_text(f"{os.geteuid()} {os.geteuid()} 1\n")
+            (process / "gid_map").write_text(f"{os.getegid()} {os.getegid()} 1\n")
+    except OSError as error:
+        return f"{error.strerror} ({error.filename})"
+    return ""
+
+
+def _line(told: int) -> str:
+    """What is said next, without its end: nothing where all is well."""
+    said = bytearray()
+    while (byte := os.read(told, 1)) not in (b"\n", b""):
+        said += byte
+    return said.decode() or ("" if byte else "it ended")
+
+
+def _reap(workload: int, tell: int) -> NoReturn:
+    """Process 1: waits for whatever ends, and ends all with the workload's process."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    ended, status = 0, 0
+    while ended != workload:
+        ended, status = os.wait()
+    os.write(tell, struct.pack("i", status))
+    os._exit(0)
+
+
+def _stand_by(door: int, told: int, life: int) -> NoReturn:
+    """The warden: ends the door with the command, and itself as the workload's process ended."""
+    faulthandler.disable()  # what it would say of the signal, that process has said
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    poll = select.poll()
+    poll.register(told, select.POLLIN)
+    poll.register(life, 0)  # its end alone
+    if told not in dict(poll.poll()):
+        with suppress(ProcessLookupError):
+            os.kill(door, signal.SIGKILL)
+    said = os.read(told, 4)
+    os.waitpid(door, 0)
+    status = struct.unpack("i", said)[0] if said else signal.SIGKILL
+    code = os.waitstatus_to_exitcode(status)
+    if code < 0:
+        with suppress(OSError, ValueError):  # SIGKILL needs none
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code if code >= 0 else 1)

@@ -1,0 +1,220 @@
+"""The file tree of a predicted workload, which reads what is there and writes into memory.
+
+    /            a file system in memory, of bounded size
+    /home, …     an overlay for each top-level folder, and for each mount below it that can be written to;
+                 a mount that is read-only, or that no overlay can lie over, is there read-only
+    /proc        that of the new process namespace; what it lets root change of the machine is read-only
+    /sys         read-only
+    /dev         null, zero, full, random, urandom, terminals, and NVIDIA's, to be asked
+
+One overlay over `/` is not possible: Linux refuses one whose lower layer has mounts that a user namespace may
+not take apart, with EINVAL (`clone_private_mount`, fs/namespace.c).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import PurePosixPath
+
+from autofit_workers.process.boundary import kernel
+from autofit_workers.process.boundary.mounts import Mount, visible_mounts
+
+_KERNELS_OWN = ("/proc", "/sys", "/dev")
+_STAGE = "/tmp"  # noqa: S108 - a folder that is always there, covered while the tree is made
+_ROOT = f"{_STAGE}/root"
+_MOST_ENTRIES = 4096
+_COPIED_BYTES = 2**20
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_NVIDIA = "nvidia"
+# By these root could change the machine, whatever namespace it is in.
+_OF_THE_MACHINE = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "driver")
+_SHARED_MEMORY_SHARE = 0.5  # of what may be written
+
+
+def enter_tree(most_bytes: int) -> tuple[str, ...]:
+    """Makes the tree and moves this process into it, with its current folder.
+
+    For the first process of new user, mount and process namespaces.
+
+    Args:
+        most_bytes: what may be written in all.
+
+    Returns:
+        Places that could not be made part of it, which are empty there.
+
+    Raises:
+        OSError: a part that has to be there cannot be made.
+    """
+    folder = os.getcwd()
+    kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    tree = _Tree({mount.place: mount for mount in visible_mounts() if not _is_kernels(mount.place)})
+    tree.open_all()  # before the stage covers one of them
+    kernel.mount("tmpfs", _STAGE, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, f"size={most_bytes},mode=755")
+    os.mkdir(_ROOT)
+    kernel.mount(_ROOT, _ROOT, None, kernel.MS_BIND)
+    tree.lay()
+    _make_proc(f"{_ROOT}/proc")
+    _make_sys(f"{_ROOT}/sys")
+    _make_dev(f"{_ROOT}/dev", int(most_bytes * _SHARED_MEMORY_SHARE))
+    os.chdir(_ROOT)
+    kernel.pivot_root(".", ".")  # the old root then lies over the new one
+    kernel.unmount(".", kernel.MNT_DETACH)
+    os.chdir("/")
+    with suppress(OSError):  # it is gone, as it may be without autofit
+        os.chdir(folder)
+    return tuple(tree.missing)
+
+
+def _is_kernels(place: str) -> bool:
+    return f"{place}/".startswith(tuple(f"{each}/" for each in _KERNELS_OWN))
+
+
+class _Tree:
+    """What is laid into the new root, place by place.
+
+    Args:
+        mounts: those that can be seen, by their places.
+
+    Attributes:
+        missing: places that could not be laid.
+    """
+
+    def __init__(self, mounts: Mapping[str, Mount]) -> None:
+        self._mounts = mounts
+        # A folder with a mount below it cannot be the lower layer of an overlay (`has_locked_children`,
+        # fs/namespace.c): what is in it is laid piece by piece.
+        self._split = {"/"}
+        for place in mounts:
+            self._split.update(str(parent) for parent in PurePosixPath(place).parents)
+        self._entries: list[tuple[str, int]] = []
+        self.missing: list[str] = []
+
+    def open_all(self) -> None:
+        """Opens whatever is to be laid, those above others first."""
+        self._open_below("/")
+
+    def _open_below(self, folder: str) -> None:
+        for entry in sorted(os.scandir(folder), key=lambda each: each.name):
+            if _is_kernels(entry.path):
+                continue
+            if len(self._entries) == _MOST_ENTRIES:
+                raise OSError(f"more than {_MOST_ENTRIES} files lie beside mounts, such as {entry.path}")
+            try:
+                number = os.open(entry.path, os.O_PATH | os.O_NOFOLLOW)
+            except OSError:
+                self.missing.append(entry.path)
+                continue
+            self._entries.append((entry.path, number))
+            if entry.path in self._split and entry.is_dir(follow_symlinks=False):
+                self._open_below(entry.path)
+
+    def lay(self) -> None:
+        """Lays all that was opened, and closes it."""
+        for place, number in self._entries:
+            try:
+                self._lay(place, number)
+            except OSError:
+                self.missing.append(place)
+            os.close(number)
+
+    def _lay(self, place: str, number: int) -> None:
+        found, target = os.fstat(number), f"{_ROOT}{place}"
+        if stat.S_ISLNK(found.st_mode):
+            os.symlink(os.readlink("", dir_fd=number), target)
+        elif stat.S_ISREG(found.st_mode):
+            self._lay_file(found, number, target)
+        elif stat.S_ISDIR(found.st_mode):
+            os.mkdir(target)
+            _like(number, target)
+            if place not in self._split:
+                self._lay_folder(place, number, target)
+
+    def _lay_file(self, found: os.stat_result, number: int, target: str) -> None:
+        """A small file as a copy, which may be written to; a large one read-only."""
+        opened = os.open(target, os.O_CREAT | os.O_WRONLY)
+        try:
+            if found.st_size > _COPIED_BYTES or os.path.ismount(f"/proc/self/fd/{number}"):
+                _bind_read_only(number, target)
+                return
+            with open(f"/proc/self/fd/{number}", "rb") as file:
+                os.write(opened, file.read())
+        finally:
+            os.close(opened)
+        _like(number, target)
+
+    def _lay_folder(self, place: str, number: int, target: str) -> None:
+        mount = self._mounts.get(place)
+        if mount is None or mount.is_writable:
+            with suppress(OSError):
+                _overlay(number, target)
+                return
+        _bind_read_only(number, target)
+
+
+def _like(number: int, target: str) -> None:
+    """Gives a file or folder the owner, rights and times of an opened one."""
+    found = os.fstat(number)
+    rights = stat.S_IMODE(found.st_mode)
+    try:
+        os.chown(target, found.st_uid, found.st_gid)
+    except OSError:  # of an owner whom this user cannot give files to: it keeps the rights that it had
+        place = f"/proc/self/fd/{number}"
+        mine = sum(right for right in (os.R_OK, os.W_OK, os.X_OK) if os.access(place, right))
+        rights = (rights & ~stat.S_IRWXU) | mine << 6
+    os.chmod(target, rights)
+    os.utime(target, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def _overlay(lower: int, target: str) -> None:
+    """Lays an overlay over a folder: reads go to it, writes to a folder of ours."""
+    upper = f"{_STAGE}/written/{lower}"
+    os.makedirs(f"{upper}/work")
+    os.mkdir(f"{upper}/upper")
+    _like(lower, f"{upper}/upper")
+    # By a descriptor, as a path may have colons and commas, which options of a mount have too.
+    data = f"lowerdir=/proc/self/fd/{lower},upperdir={upper}/upper,workdir={upper}/work,userxattr"
+    kernel.mount("overlay", target, "overlay", kernel.MS_NOSUID | kernel.MS_NODEV, data)
+
+
+def _bind_read_only(lower: int, target: str) -> None:
+    kernel.mount(f"/proc/self/fd/{lower}", target, None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.make_read_only(target)
+
+
+def _make_proc(target: str) -> None:
+    os.mkdir(target, 0o555)
+    kernel.mount("proc", target, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    for name in _OF_THE_MACHINE:
+        path = f"{target}/{name}"
+        if os.path.lexists(path):
+            kernel.mount(path, path, None, kernel.MS_BIND | kernel.MS_REC)
+            kernel.make_read_only(path)
+
+
+def _make_sys(target: str) -> None:
+    os.mkdir(target, 0o555)
+    kernel.mount("/sys", target, None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.make_read_only(target)
+
+
+def _make_dev(target: str, most_bytes: int) -> None:
+    os.mkdir(target, 0o755)
+    kernel.mount("tmpfs", target, "tmpfs", kernel.MS_NOSUID, "size=1M,mode=755")
+    for name in (*_DEVICES, *(each for each in os.listdir("/dev") if each.startswith(_NVIDIA))):
+        source = f"/dev/{name}"
+        if os.path.exists(source) and not os.path.isdir(source):
+            os.close(os.open(f"{target}/{name}", os.O_CREAT | os.O_WRONLY))
+            kernel.mount(source, f"{target}/{name}", None, kernel.MS_BIND)
+    for name, link in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
+        os.symlink(link, f"{target}/{name}")
+    os.mkdir(f"{target}/shm", 0o1777)
+    flags = kernel.MS_NOSUID | kernel.MS_NODEV
+    kernel.mount("tmpfs", f"{target}/shm", "tmpfs", flags, f"size={most_bytes},mode=1777")
+    os.mkdir(f"{target}/pts", 0o755)
+    kernel.mount(
+        "devpts", f"{target}/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, "newinstance,ptmxmode=0666"
+    )
+    os.symlink("pts/ptmx", f"{target}/ptmx")

@@ -1,0 +1,68 @@
+"""The environment of a predicted workload: that of its command, without tokens, passwords and keys."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from autofit_workers.shown import has_secret
+
+# Words of a name, which underscores part. `PWD` is the current folder, and no password.
+_SECRET_WORDS = frozenset(
+    {
+        "APIKEY",
+        "AUTH",
+        "COOKIE",
+        "CREDENTIAL",
+        "CREDENTIALS",
+        "CREDS",
+        "KEY",
+        "PASS",
+        "PASSPHRASE",
+        "PASSWD",
+        "PASSWORD",
+        "PAT",
+        "PRIVATE",
+        "SECRET",
+        "SECRETS",
+        "TOKEN",
+    }
+)
+_SECRET_ENDS = ("PASSWORD", "PASSWD", "PASSFILE", "TOKEN", "SECRET", "APIKEY")
+# Names that hold one, or lead to it, and do not look so.
+_SECRET_NAMES = frozenset(
+    {
+        "AUTOFIT_STORAGE",
+        "AWS_CONFIG_FILE",
+        "AWS_PROFILE",
+        "DOCKER_CONFIG",
+        "GNUPGHOME",
+        "GPG_AGENT_INFO",
+        "KRB5CCNAME",
+        "KUBECONFIG",
+        "NETRC",
+        "PGSERVICEFILE",
+        "RAY_AUTH_MODE",
+        "SSH_AGENT_PID",
+    }
+)
+_NO_SECRET = re.compile(r"\s*(?:-?[\d.]{1,12}|true|false|yes|no|on|off|none|)\s*", re.IGNORECASE)
+
+
+def public(variables: Mapping[str, str], kept: Collection[str] = ()) -> dict[str, str]:
+    """The variables without those that hold a secret, but for the names that are kept."""
+    return {name: value for name, value in variables.items() if name in kept or not is_secret(name, value)}
+
+
+def is_secret(name: str, value: str) -> bool:
+    """Whether a variable holds a token, a password or a key, by its name or as a URL with a password."""
+    if _NO_SECRET.fullmatch(value):
+        return False
+    upper = name.upper()
+    words = re.split(r"[^A-Z0-9]+", upper)
+    return (
+        upper in _SECRET_NAMES
+        or not _SECRET_WORDS.isdisjoint(words)
+        or upper.endswith(_SECRET_ENDS)
+        or has_secret(value)
+    )
