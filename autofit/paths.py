@@ -23,6 +23,7 @@ from pathlib import Path
 import platformdirs
 
 from autofit.errors import StorageError
+from autofit_workers.documents import resolved
 
 STATE_DIR_VARIABLE = "AUTOFIT_STATE_DIR"
 _OWN = 0o700  # folders hold names of models and lines of code, which others need not read
@@ -147,15 +148,11 @@ def require_writable(path: Path) -> None:
 
 
 def _mode(path: Path) -> int:
-    """What is there; 0 for nothing, or a link that leads nowhere, which a file will replace."""
+    """What is there; 0 for nothing, or a link that leads nowhere, where a file will be."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:
         return 0
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return 0
-        raise
     except ValueError as error:
         raise OSError(errno.EINVAL, f"no file can have that name ({error})") from error
 
@@ -163,14 +160,21 @@ def _mode(path: Path) -> int:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Writes a file so that it is there whole or, after a crash, as it was before.
 
+    A link leads to the file that is written. A device or a pipe is written to as it is.
+
     Raises:
-        StorageError: when the folder is missing or not writable, or the disk full.
+        StorageError: when the folder is missing or not writable, the disk full, or nobody reads the pipe.
     """
-    temporary = path.parent / f".{uuid.uuid4().hex}"  # short: the name itself may be as long as names can be
+    data = content.encode(errors="replace") if isinstance(content, str) else content
     try:
+        path = resolved(path)
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            _write_through(path, data)
+            return
+        temporary = path.parent / f".{uuid.uuid4().hex}"  # short: names may be as long as names can be
         try:
             with temporary.open("xb") as file:
-                file.write(content.encode(errors="replace") if isinstance(content, str) else content)
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
@@ -178,6 +182,14 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             temporary.unlink(missing_ok=True)
     except OSError as error:
         raise _storage_error(f"cannot write {path}", error) from error
+
+
+def _write_through(path: Path, data: bytes) -> None:
+    """Writes to what is no file; a pipe that nobody reads is an error at once."""
+    number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    os.set_blocking(number, True)
+    with os.fdopen(number, "wb") as file:
+        file.write(data)
 
 
 def keep(folder: Callable[[], Path], name: str, content: Callable[[], str | bytes]) -> None:

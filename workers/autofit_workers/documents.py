@@ -66,7 +66,12 @@ def read_file(
     """
     content = bytearray()
     with _opened(path) as file:
-        may_wait = not stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+        found = os.fstat(file.fileno())
+        if (stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)) and not file.isatty():
+            raise OSError(errno.EINVAL, "it is a device")
+        may_wait = not stat.S_ISREG(found.st_mode)
+        if not may_wait and found.st_size > most_bytes:
+            raise _too_large(most_bytes)
         while len(content) <= most_bytes:
             if may_wait and not _has_more(file, pipe_seconds):
                 raise TimeoutError(errno.ETIMEDOUT, f"nothing was written to it for {pipe_seconds:g} s")
@@ -74,7 +79,11 @@ def read_file(
             if not chunk:
                 return bytes(content)
             content += chunk
-    raise OSError(errno.EFBIG, f"it is larger than {most_bytes >> 10:,} KiB")
+    raise _too_large(most_bytes)
+
+
+def _too_large(most_bytes: int) -> OSError:
+    return OSError(errno.EFBIG, f"it is larger than {most_bytes >> 10:,} KiB")
 
 
 def _has_more(file: io.FileIO, seconds: float) -> bool:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from autofit.errors import StorageError
+from autofit.paths import write_atomically
 from autofit_workers.documents import MOST_BYTES
 
 ROOT = str(Path(__file__).parent)
@@ -79,6 +83,54 @@ def test_a_folder_in_place_of_a_file_is_named(autofit, tmp_path, command):
     finished = autofit(*COMMANDS[command](str(tmp_path)))
     assert finished.code in (2, 5)
     assert str(tmp_path) in finished.err.replace("\n", "")
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _sparse(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(50 * 2**30)
+
+
+@pytest.mark.parametrize(
+    "make", [os.mkfifo, os.mkdir, _endless, _sparse], ids=["pipe", "folder", "device", "50 GB"]
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("tune", "hf:{folder}/config.json"),
+        ("tune", "hf:{folder}"),
+        ("tune", "gpt2", "--lengths", "{folder}/config.json"),
+        ("check", "--script", "{folder}/config.json", "--batch-size", "2"),
+    ],
+)
+def test_what_is_no_configuration_is_refused_at_once(autofit, tmp_path, command, make):
+    if make is os.mkfifo and "--lengths" in command:
+        pytest.skip("somebody may write to a pipe of lengths yet")
+    make(tmp_path / "config.json")
+    finished = autofit(*(word.format(folder=tmp_path) for word in command), "--gpu", "t4")
+    assert finished.code == 2
+    assert finished.err.count("error: ") == 1
+
+
+def test_a_report_to_a_device_is_written_to_it_and_to_a_link_to_the_file(tmp_path):
+    for device in (Path("/dev/null"), Path("/dev/full")):
+        before = device.stat()
+        with suppress(StorageError):
+            write_atomically(device, "text")
+        assert stat.S_ISCHR(device.stat().st_mode)
+        assert device.stat().st_ino == before.st_ino
+    with pytest.raises(StorageError, match="No space left"):
+        write_atomically(Path("/dev/full"), "text")
+    (tmp_path / "link").symlink_to("file")
+    write_atomically(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "text"
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="cannot write"):
+        write_atomically(tmp_path / "pipe", "text")
 
 
 def test_a_pipe_in_place_of_a_journal_is_not_waited_for(autofit, tmp_path):

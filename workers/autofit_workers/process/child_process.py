@@ -16,7 +16,7 @@ from typing import Protocol
 
 from autofit_workers.documents import MOST_BYTES, LimitError
 from autofit_workers.process.boundary.entering import Permissions
-from autofit_workers.process.boundary.variables import public
+from autofit_workers.process.boundary.variables import HUBS_OFFLINE, public
 from autofit_workers.process.descendants import MARK, kill_below, kill_marked
 from autofit_workers.process.log import Log
 
@@ -100,6 +100,7 @@ class ChildProcess:
             if permissions is not None:
                 told = permissions.to_json()
                 variables = public(variables, permissions.kept_variables)
+                variables |= {} if permissions.network else HUBS_OFFLINE
             self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and code
                 [*command, str(Path(__file__).parents[1]), module, *map(str, pipes), told],
                 env={**variables, **environment, MARK: self._mark},

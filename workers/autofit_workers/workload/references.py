@@ -217,8 +217,16 @@ def _import_roots(top_level: str, folders: Iterable[str]) -> Iterator[Path]:
 def _configuration_file(text: str, folder: Path) -> Path | None:
     """The file that a reference to a library's model names, or whose folder it names; None for a name."""
     path = (folder / text.partition(":")[2]).absolute()
-    candidates = [path] if path.suffix == ".json" else [path / "config.json"]
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
+    names_file = path.suffix == ".json" or ("/" in text and path.exists() and not path.is_dir())
+    candidates = [path] if names_file else [path / "config.json"]
+    for candidate in candidates:
+        if candidate.is_file() and candidate.suffix == ".json":
+            return candidate
+        if candidate.exists():  # a folder, a pipe, a device, weights
+            raise UnknownWorkloadError(
+                f"{candidate} is no configuration file: give a config.json, or its folder"
+            )
+    return None
 
 
 def _check_sample(text: str, input_shape: tuple[int, ...] | None, num_classes: int | None) -> None:

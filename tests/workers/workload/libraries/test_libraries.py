@@ -13,8 +13,10 @@ import torch
 from autofit_workers.apply.checkpointing import checkpoint_blocks
 from autofit_workers.errors import MissingLibraryError, UnknownNameError, UnsupportedError
 from autofit_workers.knobs import Knobs
+from autofit_workers.protocol import WorkloadRef
 from autofit_workers.workload.libraries import LIBRARIES, library_of
 from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.libraries.of_transformers import configuration_of
 from autofit_workers.workload.references import WorkloadError, parse_reference
 from autofit_workers.workload.workload import Workload, resolve, with_overrides
 
@@ -219,3 +221,26 @@ def test_a_folder_named_like_a_model_type_hides_it_not(tmp_path):
 
 def test_every_library_has_its_loader():
     assert all(importlib.util.find_spec(library.module) for library in LIBRARIES.values())
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": "llama", "_attn_implementation": "kernels-community/flash-attn"},
+        {"model_type": "llama", "attn_implementation": "somebody/kernel"},
+        {"model_type": "llava", "text_config": {"model_type": "llama", "_attn_implementation": "a/b@main:c"}},
+        {"model_type": "llava", "attn_implementation": {"text_config": "a/b"}},
+    ],
+)
+def test_an_attention_kernel_of_a_hub_is_refused(tmp_path, values):
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UnsupportedError, match=r"attention kernel \S+/\S+ of a hub .* --attention"):
+        configuration_of(WorkloadRef(kind="library", target=f"hf:{tmp_path / 'config.json'}"))
+
+
+def test_code_that_a_configuration_names_is_not_imported(tmp_path):
+    (tmp_path / "mine.py").write_text("raise SystemExit('imported')")
+    auto_map = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "of-mine", "auto_map": auto_map}))
+    with pytest.raises(UnknownNameError):
+        configuration_of(WorkloadRef(kind="library", target=f"hf:{tmp_path / 'config.json'}"))

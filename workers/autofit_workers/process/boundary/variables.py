@@ -46,6 +46,8 @@ _SECRET_NAMES = frozenset(
         "SSH_AGENT_PID",
     }
 )
+# Libraries that otherwise ask a hub, and wait for an answer that cannot come.
+HUBS_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 _NO_SECRET = re.compile(r"\s*(?:-?[\d.]{1,12}|true|false|yes|no|on|off|none|)\s*", re.IGNORECASE)
 
 

@@ -84,8 +84,11 @@ class _Task:
 def configuration_of(ref: WorkloadRef) -> Any:
     """The configuration that a reference names.
 
+    Nothing is downloaded, and no code that a configuration names (`auto_map`) is imported.
+
     Raises:
         UnknownNameError: there is no such configuration here.
+        UnsupportedError: it asks for a kernel of a hub.
         DeviceError: transformers is not installed.
     """
     transformers: Any = imported("transformers", ref.target)
@@ -94,7 +97,9 @@ def configuration_of(ref: WorkloadRef) -> Any:
     try:
         if name in types:  # a file's name is absolute (see `autofit_workers.workload.references`)
             return transformers.AutoConfig.for_model(name)
-        return transformers.AutoConfig.from_pretrained(name, local_files_only=True)
+        stated, _ = transformers.PreTrainedConfig.get_config_dict(name, local_files_only=True)
+        _refuse_kernels_of_hubs(ref.target, stated)
+        return transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise unknown(
             ref.target,
@@ -103,6 +108,20 @@ def configuration_of(ref: WorkloadRef) -> Any:
             otherwise="give a model type of transformers, a config.json, or a model of the hub whose "
             f"configuration is in the cache (hf download {name} config.json); nothing is downloaded here",
         ) from error
+
+
+def _refuse_kernels_of_hubs(name: str, stated: Any) -> None:
+    """Raises where a configuration, or a part of it, names an attention kernel that would be downloaded."""
+    for key, value in stated.items() if isinstance(stated, dict) else ():
+        if key.endswith("attn_implementation"):
+            named = value.values() if isinstance(value, dict) else [value]
+            for kernel in named:
+                if isinstance(kernel, str) and "/" in kernel:
+                    raise UnsupportedError(
+                        f"{name} asks for the attention kernel {kernel} of a hub ({key}), and nothing is "
+                        "downloaded here: leave it out, and choose a kernel with --attention"
+                    )
+        _refuse_kernels_of_hubs(name, value)
 
 
 def _task(transformers: Any, config: Any, wanted: str) -> _Task:
