@@ -136,6 +136,5 @@ WORKLOAD = (
         help="Memory of this machine that a workload may take while it is predicted.",
         default="half of what is available",
         metavar="SIZE",
-        decides=False,
     ),
 )

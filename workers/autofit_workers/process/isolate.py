@@ -29,7 +29,13 @@ from autofit_workers.knobs.allocator import allocator_conf
 from autofit_workers.process.boundary.entering import Permissions
 from autofit_workers.process.child_process import ChildProcess
 from autofit_workers.process.outcomes import without_answer
-from autofit_workers.process.supervision import HungError, StoppedError, Supervision, TooMuchMemoryError
+from autofit_workers.process.supervision import (
+    HungError,
+    StoppedError,
+    Supervision,
+    TooManyProcessesError,
+    TooMuchMemoryError,
+)
 from autofit_workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
 from autofit_workers.shown import shown
 
@@ -229,7 +235,7 @@ class Child:
 
 
 # How a wait for an outcome ends without one.
-_ENDINGS = (TimeoutError, EOFError, ValueError, TooMuchMemoryError)
+_ENDINGS = (TimeoutError, EOFError, ValueError, TooMuchMemoryError, TooManyProcessesError)
 
 
 def _unfinished(spec: TrialSpec, error: BaseException, death: str, supervision: Supervision) -> TrialOutcome:
@@ -247,17 +253,6 @@ def _unfinished(spec: TrialSpec, error: BaseException, death: str, supervision: 
 
 def _ending(spec: TrialSpec, error: BaseException, death: str, supervision: Supervision) -> TrialOutcome:
     where = supervision.last_heard
-    if isinstance(error, HungError):
-        message = (
-            f"the trial's process fell silent for {spec.heartbeat_seconds:g} s ({where}): find what hangs"
-        )
-        return without_answer(spec, Verdict.TIMEOUT, TrialError(kind="environment", message=message))
-    if isinstance(error, TimeoutError):
-        message = (
-            f"the trial did not end within {spec.deadline_seconds:g} s ({where}): "
-            "allow more time, or find what hangs"
-        )
-        return without_answer(spec, Verdict.TIMEOUT, TrialError(kind="environment", message=message))
     if isinstance(error, TooMuchMemoryError):
         return _out_of_host_memory(spec, str(error), where)
     if isinstance(error, EOFError):
@@ -268,12 +263,29 @@ def _ending(spec: TrialSpec, error: BaseException, death: str, supervision: Supe
         return without_answer(
             spec, Verdict.LOST, TrialError(kind="environment", message=message), environment={"exit": death}
         )
+    if isinstance(error, TimeoutError | TooManyProcessesError):
+        verdict = Verdict.TIMEOUT if isinstance(error, TimeoutError) else Verdict.LOST
+        return without_answer(
+            spec, verdict, TrialError(kind="environment", message=_why_ended(spec, error, where))
+        )
     message = (
         f"the answer of the trial's process {error}: its trace is too large, so try a smaller model"
         if isinstance(error, LimitError)
         else f"the outcome of the trial's process cannot be read ({error}): install autofit here again"
     )
     return without_answer(spec, Verdict.LOST, TrialError(kind="protocol", message=message))
+
+
+def _why_ended(spec: TrialSpec, error: Exception, where: str) -> str:
+    """Says why its supervisor ended a trial."""
+    if isinstance(error, TooManyProcessesError):
+        return f"the workload starts ever more processes ({error}; {where}): find what starts them"
+    if isinstance(error, HungError):
+        return f"the trial's process fell silent for {spec.heartbeat_seconds:g} s ({where}): find what hangs"
+    return (
+        f"the trial did not end within {spec.deadline_seconds:g} s ({where}): "
+        "allow more time, or find what hangs"
+    )
 
 
 def _out_of_host_memory(spec: TrialSpec, reason: str, where: str) -> TrialOutcome:

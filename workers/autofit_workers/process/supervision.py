@@ -2,6 +2,7 @@
 
 heartbeats ──▶ silent for too long              ──▶ HungError          ──▶ TIMEOUT
 /proc      ──▶ beyond budget or host            ──▶ TooMuchMemoryError ──▶ OOM
+           ──▶ ever more processes              ──▶ TooManyProcessesError ──▶ LOST
 its death by SIGKILL, and the kernel's own count ──────────────────────▶ OOM, else LOST
 """
 
@@ -18,6 +19,8 @@ from autofit_workers.protocol import ALLOCATOR_PEAK, Heartbeat, Probe, TrialSpec
 _HOST_SHARE = 0.9
 # Of a prediction, which needs little: a workload that takes more and more is not waited for.
 _PREDICTING_SHARE = 0.5
+# Of a prediction; loaders of data start a process for each core, pools of processes likewise.
+_MOST_PROCESSES = 1024
 _SAMPLE_SECONDS = 0.1
 _SAMPLE_SHARE = 0.05  # of one core at most, on machines with many processes
 
@@ -28,6 +31,10 @@ class HungError(TimeoutError):
 
 class TooMuchMemoryError(Exception):
     """The trial's processes hold more memory together than they may; the text says how much."""
+
+
+class TooManyProcessesError(Exception):
+    """The workload has started more processes than any that trains has."""
 
 
 class StoppedError(Exception):
@@ -88,6 +95,7 @@ class Supervision:
             StoppedError: it is to end.
             HungError: it has been silent for too long.
             TooMuchMemoryError: its processes have grown beyond what the trial may use.
+            TooManyProcessesError: there are more of them than a prediction may have.
         """
         if self._stop is not None and self._stop.is_set():
             raise StoppedError
@@ -137,11 +145,14 @@ class Supervision:
 
         Raises:
             TooMuchMemoryError: it is the host's, which counts whatever the trial is at.
+            TooManyProcessesError: see `attend`.
         """
         spec = self._spec
         budget_bytes = spec.budget_bytes if spec.probe is Probe.CPU else None
         limits = [limit for limit in (budget_bytes, self._host_limit_bytes) if limit is not None]
         processes = descendants.of_trial(self._group) if limits else []
+        if spec.probe is Probe.PREDICT and len(processes) > _MOST_PROCESSES:
+            raise TooManyProcessesError(f"it started {len(processes):,}; {_MOST_PROCESSES:,} are allowed")
         if sum(map(host_memory.resident_bytes, processes)) <= min(limits, default=0):
             return None
         used_bytes = sum(map(host_memory.proportional_bytes, processes))  # shared pages once

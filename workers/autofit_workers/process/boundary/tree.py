@@ -14,6 +14,7 @@ not take apart, with EINVAL (`clone_private_mount`, fs/namespace.c).
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -31,6 +32,9 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _NVIDIA = "nvidia"
 # By these root could change the machine, whatever namespace it is in.
 _OF_THE_MACHINE = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "driver")
+# Processes and threads at a time. A namespace has a limit of its own since Linux 6.14; before, the file is
+# that of the whole machine.
+_MOST_PROCESSES, _PID_MAX_OF_NAMESPACES = 4096, (6, 14)
 _SHARED_MEMORY_SHARE = 0.5  # of what may be written
 
 
@@ -187,11 +191,19 @@ def _bind_read_only(lower: int, target: str) -> None:
 def _make_proc(target: str) -> None:
     os.mkdir(target, 0o555)
     kernel.mount("proc", target, "proc", kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC)
+    if _release() >= _PID_MAX_OF_NAMESPACES:
+        with open(f"{target}/sys/kernel/pid_max", "w") as file:
+            file.write(str(_MOST_PROCESSES))
     for name in _OF_THE_MACHINE:
         path = f"{target}/{name}"
         if os.path.lexists(path):
             kernel.mount(path, path, None, kernel.MS_BIND | kernel.MS_REC)
             kernel.make_read_only(path)
+
+
+def _release() -> tuple[int, ...]:
+    """The kernel's version, its first two numbers."""
+    return tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
 
 
 def _make_sys(target: str) -> None:
