@@ -28,10 +28,9 @@ from tests.bench.plan_sources import SOURCES, default_source  # noqa: E402
 from tests.bench.predictions import predict  # noqa: E402
 from tests.bench.scoring import Scored, with_constants  # noqa: E402
 from tests.bench.tables.catalogue import TABLES  # noqa: E402
+from tests.bench.tables.folder import DEFAULT_TABLES  # noqa: E402
 from tests.bench.tables.rows import Row, Table  # noqa: E402
 from tests.bench.traces import tracing_digest  # noqa: E402
-
-DEFAULT_TABLES = Path(os.environ.get("GROUND_TRUTH_TABLES", ROOT.parent / "shared" / "groundtruth"))
 
 
 def arguments() -> argparse.Namespace:

@@ -185,8 +185,7 @@ class Tried:
         self._levers = [
             lever
             for lever in levers(self._knobs)
-            if lever.name not in settings.fixed_knobs
-            and not lever.why_pointless(mode=trace.mode, convolves=trace.convolves, optimizer=trace.optimizer)
+            if lever.name not in settings.fixed_knobs and not lever.why_pointless(trace)
         ]
         self.peaks: dict[Changes, int] = {}
 
@@ -326,10 +325,19 @@ def _advised(
 
 def _added(printed: Sequence[str], typed: Sequence[str]) -> tuple[str, ...]:
     """The options that a printed command has beside those that were typed."""
-    words = printed[2:]
-    options = [f"{name} {value}" for name, value in zip(words[::2], words[1::2], strict=True)]
-    before = [f"{name} {value}" for name, value in zip(typed[1:-1:2], typed[2::2], strict=False)]
-    return tuple(option for option in options if option not in before)
+    before = _spelled(typed[1:])
+    return tuple(option for option in _spelled(printed[2:]) if option not in before)
+
+
+def _spelled(words: Iterable[str]) -> list[str]:
+    """The options of a command, each with its value; a switch has none."""
+    options: list[str] = []
+    for word in words:
+        if word.startswith("--"):
+            options.append(word)
+        else:
+            options[-1] += f" {word}"
+    return options
 
 
 def _harder(tried: Tried) -> Iterator[tuple[str, int]]:

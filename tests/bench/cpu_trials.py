@@ -22,7 +22,6 @@ sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 from autofit.settings.resolve import resolve_settings  # noqa: E402
 from autofit.settings.tune_settings import TuneSettings  # noqa: E402
 from autofit_workers import run  # noqa: E402
-from autofit_workers.knobs import Knobs  # noqa: E402
 from autofit_workers.process.outcomes import processor_name  # noqa: E402
 from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec  # noqa: E402
 
@@ -54,7 +53,7 @@ class Setting:
             workload=refer(settings.model),
             batch_size=batch_size,
             probe=Probe.CPU,
-            knobs=Knobs(optimizer=settings.optimizer),
+            knobs=settings.configuration("a bench"),
             budget_bytes=self.budget_bytes,
             num_threads=settings.num_threads,
             num_steps=num_steps,

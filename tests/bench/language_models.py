@@ -26,7 +26,6 @@ sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from autofit.hardware.budget import DEFAULT_MARGIN  # noqa: E402
 from autofit_workers.trace import Trace  # noqa: E402
-from tests.bench.accuracy import DEFAULT_TABLES  # noqa: E402
 from tests.bench.language import (  # noqa: E402
     fms_acceleration,
     fms_fsdp,
@@ -43,6 +42,7 @@ from tests.bench.language import (  # noqa: E402
     vllm_logs,
 )
 from tests.bench.language.runs import Measured, Run, Table, Traced, UntracedRun  # noqa: E402
+from tests.bench.tables.folder import DEFAULT_TABLES  # noqa: E402
 
 _OF = (
     peft,

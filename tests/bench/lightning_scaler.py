@@ -16,15 +16,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytorch_lightning as pl
 import torch
-from pytorch_lightning.tuner import Tuner
 
-sys.path.insert(0, str(Path(__file__).parents[2]))  # this environment has Lightning and torch alone
+sys.path.insert(
+    0, str(Path(__file__).parents[2] / "workers")
+)  # is not installed in this environment
 
 from autofit_workers.measure.cpu import data_limit
-from autofit_workers.workload.optimizers import make_optimizer
-from autofit_workers.workload.workload import Workload, parse_reference, resolve
+from autofit_workers.workload.libraries.importing import without_missing_operators
+from autofit_workers.workload.optimizers import make_optimizers
+from autofit_workers.workload.workload import Optimizers, Workload, parse_reference, resolve
+
+with without_missing_operators():  # of a torchvision that is there for CUDA, beside a torch for CPUs
+    import pytorch_lightning as pl
+    from pytorch_lightning.tuner import Tuner
 
 
 class Batches(torch.utils.data.IterableDataset):
@@ -59,8 +64,8 @@ class Module(pl.LightningModule):
     def training_step(self, batch: Any, _index: int) -> torch.Tensor:
         return self._workload.loss(self.model, batch)
 
-    def configure_optimizers(self) -> torch.optim.Optimizer:
-        return make_optimizer(self._workload.optimizer, self.model.parameters(), "default")
+    def configure_optimizers(self) -> Optimizers:
+        return make_optimizers(self._workload, self.model)
 
     def train_dataloader(self) -> torch.utils.data.DataLoader:
         return torch.utils.data.DataLoader(Batches(self._workload, self.batch_size), batch_size=None)

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from autofit_workers.work import Work  # noqa: E402
-from tests.bench.step_times import EVENT_SECONDS, GROUND_TRUTH, costs_of, device_seconds  # noqa: E402
+from tests.bench.step_times import EVENT_SECONDS, costs_of, device_seconds  # noqa: E402
+from tests.bench.tables.folder import DEFAULT_TABLES  # noqa: E402
 from tests.bench.time import neusight_kernels, vidur  # noqa: E402
 
 _ROWS_OF_A_CARD = 400
@@ -55,11 +56,11 @@ def products(table: str, card: str) -> Iterator[Product]:
     if table == "vidur":
         found = [
             Product(work=row.works[0], seconds=row.seconds)
-            for row in vidur.read(GROUND_TRUTH)
+            for row in vidur.read(DEFAULT_TABLES)
             if row.card == card and row.operator.endswith("_proj")
         ]
     else:
-        rows = neusight_kernels.of_device(neusight_kernels.read(GROUND_TRUTH))
+        rows = neusight_kernels.of_device(neusight_kernels.read(DEFAULT_TABLES))
         found = [
             Product(work=row.work, seconds=row.seconds, beside=EVENT_SECONDS)
             for row in rows

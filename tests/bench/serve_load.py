@@ -39,6 +39,8 @@ from pathlib import Path
 import psutil
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
+
 from autofit.jobs.queue import JobQueue, JobSpec
 from autofit.search.space import SearchSpace
 from autofit.study.search_record import record_opening

@@ -33,6 +33,8 @@ from typing import Any, TypeVar
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
+
 import autofit
 from autofit.jobs.queue import JobQueue
 from autofit.jobs.records import JobRecord, JobSpec, JobState

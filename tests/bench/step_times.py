@@ -24,10 +24,10 @@ from autofit_workers.predict.time.costs import Costs  # noqa: E402
 from autofit_workers.predict.time.step import clocked  # noqa: E402
 from autofit_workers.work import Operand, Work, WorkCall  # noqa: E402
 from tests.bench import libraries  # noqa: E402
+from tests.bench.tables.folder import DEFAULT_TABLES  # noqa: E402
 from tests.bench.time import cards, neusight_e2e, neusight_kernels, timm_steps, vidur  # noqa: E402
 from tests.bench.time.works import Works  # noqa: E402
 
-GROUND_TRUTH = ROOT.parent / "shared/groundtruth"
 _LOSS = ("aten._log_softmax", "aten.nll_loss_forward")  # that nobody times, see neusight_models
 EVENT_SECONDS = 14e-6  # between two CUDA events around an operator, beside its kernel
 
@@ -209,7 +209,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--table", choices=TABLES, required=True, help="which table")
-    parser.add_argument("--folder", type=Path, default=GROUND_TRUTH, help="where the tables are")
+    parser.add_argument("--folder", type=Path, default=DEFAULT_TABLES, help="where the tables are")
     parser.add_argument("--rows", action="store_true", help="print every row")
     arguments = parser.parse_args()
     timed = list(TABLES[arguments.table](arguments.folder))

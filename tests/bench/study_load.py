@@ -30,6 +30,8 @@ from typing import Any
 
 import psutil
 
+sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
+
 from autofit.search.curves import CachedCurve
 from autofit.search.space import SearchSpace
 from autofit.study.study import Ask, TuningStudy

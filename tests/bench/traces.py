@@ -24,6 +24,7 @@ from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
 
 ROOT = Path(__file__).parents[2]
+_FOLDERS = {"autofit_workers": ROOT / "workers", "tests": ROOT}  # where the packages that trace lie
 # What a trace depends on is what these import, directly or not, save what only reads traces.
 _TRACING_MODULES = ("tests.bench.tracer",)
 _REPLAYING_MODULES = (
@@ -150,8 +151,9 @@ def _import_closure(modules: tuple[str, ...]) -> set[Path]:
 
 
 def _file_of(module: str) -> Path | None:
-    if module.partition(".")[0] not in ("autofit_workers", "tests"):
+    folder = _FOLDERS.get(module.partition(".")[0])
+    if folder is None:
         return None
-    path = ROOT.joinpath(*module.split("."))
+    path = folder.joinpath(*module.split("."))
     candidates = (path.with_suffix(".py"), path / "__init__.py")
     return next((candidate for candidate in candidates if candidate.exists()), None)

@@ -29,7 +29,8 @@ from autofit_workers.predict.time.constants import ClassConstants, Constants, co
 from autofit_workers.predict.time.costs import Costs  # noqa: E402
 from autofit_workers.predict.time.speeds import Speeds, sustained  # noqa: E402
 from autofit_workers.work import Work  # noqa: E402
-from tests.bench.step_times import EVENT_SECONDS, GROUND_TRUTH, device_seconds  # noqa: E402
+from tests.bench.step_times import EVENT_SECONDS, device_seconds  # noqa: E402
+from tests.bench.tables.folder import DEFAULT_TABLES  # noqa: E402
 from tests.bench.time import cards, neusight_kernels, vidur  # noqa: E402
 
 _ROWS_OF_A_GROUP = 60
@@ -68,7 +69,7 @@ class FitSet:
 
 def _neusight(*operators: str) -> Callable[[], Iterator[FitRow]]:
     def rows() -> Iterator[FitRow]:
-        for row in neusight_kernels.of_device(neusight_kernels.read(GROUND_TRUTH)):
+        for row in neusight_kernels.of_device(neusight_kernels.read(DEFAULT_TABLES)):
             if row.operator in operators and row.split == "test":
                 yield FitRow(
                     group=row.operator,
@@ -83,7 +84,7 @@ def _neusight(*operators: str) -> Callable[[], Iterator[FitRow]]:
 
 def _vidur(*operators: str, layer_norm: bool | None = None) -> Callable[[], Iterator[FitRow]]:
     def rows() -> Iterator[FitRow]:
-        for row in vidur.read(GROUND_TRUTH):
+        for row in vidur.read(DEFAULT_TABLES):
             has = any("layer_norm" in work.operator for work in row.works)
             if row.operator in operators and layer_norm in (None, has):
                 yield FitRow(group=row.operator, card=row.card, works=row.works, seconds=row.seconds)

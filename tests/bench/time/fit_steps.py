@@ -34,11 +34,11 @@ from autofit_workers.predict.time.products import SPLITS, TILES  # noqa: E402
 from autofit_workers.predict.time.tiles import tiles_of  # noqa: E402
 from autofit_workers.work import WorkCall  # noqa: E402
 from tests.bench import libraries  # noqa: E402
+from tests.bench.tables.folder import DEFAULT_TABLES  # noqa: E402
 from tests.bench.time import cards, timm_steps  # noqa: E402
 from tests.bench.time.timm_steps import TimedRow  # noqa: E402
 from tests.bench.time.works import Works  # noqa: E402
 
-GROUND_TRUTH = ROOT.parent / "shared/groundtruth"
 CARD = "rtx-3090"
 FIXED = (KernelClass.LAYER_NORM, KernelClass.SOFTMAX, KernelClass.INDEX, KernelClass.ATTENTION)
 _PRODUCTS = ("matmul", "convolution")
@@ -263,7 +263,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--folder", type=Path, default=GROUND_TRUTH, help="where the tables are")
+    parser.add_argument("--folder", type=Path, default=DEFAULT_TABLES, help="where the tables are")
     parser.add_argument("--folds", type=int, default=0, help="leave families out, in so many parts")
     arguments = parser.parse_args()
     works = Works()
