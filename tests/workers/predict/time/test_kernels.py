@@ -43,6 +43,15 @@ def test_an_operator_that_is_not_known_is_a_class_of_its_own_unless_it_goes_elem
     assert unknown.kind is KernelClass.OTHER
 
 
+@pytest.mark.parametrize(
+    ("operator", "kind"),
+    [("_C.rms_norm", KernelClass.LAYER_NORM), ("_C.silu_and_mul", KernelClass.ELEMENTWISE)],
+)
+def test_kernels_of_vllm_go_one_by_one_as_what_they_are(operator, kind) -> None:
+    (kernel,) = kernels_of(Work(operator, (ROWS,), (ROWS,)))
+    assert (kernel.kind, kernel.variant) == (kind, "one_by_one")
+
+
 def test_a_known_operator_that_is_called_in_another_way_is_not_known() -> None:
     (kernel,) = kernels_of(Work("aten.mm", (ROWS,), (OUTPUT,)))
     assert kernel.kind is KernelClass.OTHER

@@ -93,7 +93,7 @@ def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) 
     if work.group is not None:
         return (_collective(work, work.group),)
     name = work.operator.removeprefix("aten.").partition(".")[0]
-    make = _MAKERS_OF_FSDP.get(work.operator) or _MAKERS.get(name)
+    make = _MAKERS_OF_OTHERS.get(work.operator) or _MAKERS.get(name)
     if make is None:
         make = _on_lists if name.startswith(("_foreach", "_fused")) else _element_by_element
     try:
@@ -383,8 +383,6 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
     **dict.fromkeys(("_to_copy", "copy_", "clone", "contiguous"), _copy),
     **dict.fromkeys(("cat", "constant_pad_nd", "roll", "flip", "repeat", "stack"),
                     _of_class(KernelClass.COPY)),
-    **dict.fromkeys(("rotary_embedding", "silu_and_mul"), _one_by_one(KernelClass.ELEMENTWISE)),
-    "rms_norm": _one_by_one(KernelClass.LAYER_NORM),
     **dict.fromkeys(("embedding", "embedding_dense_backward", "index", "index_put", "_index_put_impl_",
                      "index_select", "gather", "scatter", "scatter_add", "index_add"), _index),
     **dict.fromkeys(("zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "zero_", "fill_",
@@ -397,9 +395,13 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
                     _recurrent),
 }  # fmt: skip
 
-_MAKERS_OF_FSDP: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
+# Of FullyShardedDataParallel and of vLLM, by their whole names.
+_MAKERS_OF_OTHERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
     "fsdp.all_gather_copy_in": _copy_in,
     "fsdp.chunk_cat": _copy_together,
     "fsdp.copy_": _copy,
     "fsdp.split_with_sizes_copy": _copy_apart,
+    "_C.rotary_embedding": _one_by_one(KernelClass.ELEMENTWISE),
+    "_C.silu_and_mul": _one_by_one(KernelClass.ELEMENTWISE),
+    "_C.rms_norm": _one_by_one(KernelClass.LAYER_NORM),
 }
