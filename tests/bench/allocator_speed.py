@@ -9,6 +9,7 @@ the same run.
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import random
@@ -90,10 +91,10 @@ def sum_live_bytes(events: list[int], sizes: list[int]) -> int:
     return peak
 
 
-def best_seconds(run: Callable[[], object]) -> float:
+def best_seconds(run: Callable[[], object], num_rounds: int) -> float:
     """The shortest of several rounds, which a busy machine disturbs least."""
     seconds = []
-    for _ in range(NUM_ROUNDS):
+    for _ in range(num_rounds):
         start = time.perf_counter()
         run()
         seconds.append(time.perf_counter() - start)
@@ -101,6 +102,13 @@ def best_seconds(run: Callable[[], object]) -> float:
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rounds", type=int, default=NUM_ROUNDS, help=f"of which the shortest counts [{NUM_ROUNDS}]"
+    )
+    num_rounds = parser.parse_args().rounds
     stream = training_stream()
     events, sizes = stream.events, stream.sizes
     reserved_bytes = replay(events, sizes).peak_reserved_bytes
@@ -126,7 +134,7 @@ def main() -> None:
     print(f"{'':36}{'ms per 10,000':>15}{'events / s':>14}{'x baseline':>12}")
     baseline_seconds = 0.0
     for name, run in runs.items():
-        seconds = best_seconds(run)
+        seconds = best_seconds(run, num_rounds)
         baseline_seconds = baseline_seconds or seconds
         per_event = seconds / len(events)
         print(f"{name:36}{per_event * 1e7:15.2f}{1 / per_event:14,.0f}{seconds / baseline_seconds:12.1f}")

@@ -1,6 +1,6 @@
 """The convolutions that cuDNN is asked about for the table of plans, by family of models.
 
-    python -m tests.bench.convolution_shapes [--per-family 40]
+    python -m tests.bench.convolution_shapes [--per-family 40] [--family NAME …] [--out FILE]
 
 runs models of timm and torchvision, the built-in workloads and a few networks of sounds, videos and
 segmentation on the meta device, notes every geometry of their convolutions, thins each family out
@@ -288,10 +288,16 @@ def main() -> None:
     """Gathers, thins out and writes the shapes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--per-family", type=int, default=40)
+    parser.add_argument("--family", action="append", help="repeatable, `grid` is one; default: all")
+    parser.add_argument("--out", type=Path, default=SHAPES_PATH, help="the file that is written")
     options = parser.parse_args()
-    by_family: dict[str, list[Geometry]] = {"grid": list(_grid())}
+    by_family: dict[str, list[Geometry]] = {}
+    if "grid" in (options.family or ["grid"]):
+        by_family["grid"] = list(_grid())
     known: set[tuple[Any, ...]] = set()
     for family, name, build in _models():
+        if family not in (options.family or [family]):
+            continue
         try:
             found = _geometries(family, build)
         except Exception as error:  # noqa: BLE001 - whatever a model has against the meta device
@@ -313,8 +319,8 @@ def main() -> None:
         for g in kept
     ]
     text = json.dumps(rows, separators=(",", ":")).encode()
-    SHAPES_PATH.write_bytes(gzip.compress(text, compresslevel=9, mtime=0))
-    print(f"{len(kept)} geometries, {SHAPES_PATH.stat().st_size} bytes")
+    options.out.write_bytes(gzip.compress(text, compresslevel=9, mtime=0))
+    print(f"{len(kept)} geometries, {options.out.stat().st_size} bytes")
 
 
 if __name__ == "__main__":

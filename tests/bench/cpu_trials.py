@@ -25,7 +25,13 @@ from autofit_workers import run  # noqa: E402
 from autofit_workers.process.outcomes import processor_name  # noqa: E402
 from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec  # noqa: E402
 
-DEFAULTS = {"model": "davenet-audio", "gpu-mem": "1500M", "optimizer": "adam", "threads": "1"}
+DEFAULTS = {
+    "model": "davenet-audio",
+    "gpu-mem": "1500M",
+    "optimizer": "adam",
+    "threads": "1",
+    "dispatch": "ray",
+}
 # The margin is for what the prediction of a card leaves out. Here sizes are held against the limit itself.
 _FIXED = {"device": "cpu", "margin": "0%", "max-batch": "256", "deadline": "900"}
 

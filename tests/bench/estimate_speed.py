@@ -1,13 +1,14 @@
-"""How fast predictions are: `python tests/bench/estimate_speed.py`.
+"""How fast predictions are: `python tests/bench/estimate_speed.py [NAME …]`.
 
-Wants the project installed, with transformers. For every built-in workload, one `autofit estimate` as a
-whole process, then what is asked most beside that; each in turns with `import torch` alone, so that what
-else the machine does weighs on both: the ratio is what the limits of the questions are of. Then the
-milliseconds of a further batch size on a curve that has its traces, and of a further card.
+Wants the project installed, with transformers. For every built-in workload, or those named, one `autofit
+estimate` as a whole process, then what is asked most beside that; each in turns with `import torch` alone,
+so that what else the machine does weighs on both: the ratio is what the limits of the questions are of. Then
+the milliseconds of a further batch size on a curve that has its traces.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -63,14 +64,14 @@ def seconds_of(command: list[str]) -> float:
     return time.perf_counter() - started
 
 
-def beside_torch(command: list[str]) -> tuple[float, float]:
-    """The median wall time of a command over `NUM_RUNS` runs, and the median of its ratios to `import torch`.
+def beside_torch(command: list[str], num_runs: int) -> tuple[float, float]:
+    """The median wall time of a command over so many runs, and the median of its ratios to `import torch`.
 
     Each run has an import before it and another after it, the mean of which it is held against.
     """
     seconds, ratios = [], []
     before = seconds_of(IMPORT_TORCH)
-    for _ in range(NUM_RUNS):
+    for _ in range(num_runs):
         seconds.append(seconds_of(command))
         after = seconds_of(IMPORT_TORCH)
         ratios.append(2 * seconds[-1] / (before + after))
@@ -78,17 +79,17 @@ def beside_torch(command: list[str]) -> tuple[float, float]:
     return statistics.median(seconds), statistics.median(ratios)
 
 
-def exceeded_by_questions(folder: Path) -> list[str]:
-    """Prints the table of the questions, and returns which of them took more than they may."""
+def exceeded_by_questions(folder: Path, num_questions: int, num_runs: int) -> list[str]:
+    """Prints the table of the first questions, and returns which of them took more than they may."""
     llama = folder / "llama-3-8b"
     llama.mkdir()
     (llama / "config.json").write_text(json.dumps(LLAMA_3_8B))
     print("\n| question | seconds | × `import torch` | at most |\n|---|---|---|---|")
     exceeded = []
-    for question, limit in QUESTIONS:
+    for question, limit in QUESTIONS[:num_questions]:
         command = [AUTOFIT, *question.format(llama=llama).split()]
         fresh = ["--fresh"] if question.startswith("tune") else []
-        seconds, ratio = beside_torch([*command, *fresh])
+        seconds, ratio = beside_torch([*command, *fresh], num_runs)
         shown = question.format(llama="llama-3-8b")
         print(f"| `{shown}` | {seconds:.1f} | {ratio:.1f} | {limit:g} |", flush=True)
         if ratio > limit:
@@ -118,16 +119,26 @@ def main(folder: Path) -> int:
     Args:
         folder: for what the questions are of.
     """
-    print(f"{machine()}; Python {platform.python_version()}; medians of {NUM_RUNS}\n")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", default=list(BUILTINS), metavar="NAME", help="only these")
+    parser.add_argument(
+        "--questions", type=int, default=len(QUESTIONS), help=f"so many, from the first [{len(QUESTIONS)}]"
+    )
+    parser.add_argument("--runs", type=int, default=NUM_RUNS, help=f"of each command [{NUM_RUNS}]")
+    options = parser.parse_args()
+    print(f"{machine()}; Python {platform.python_version()}; medians of {options.runs}\n")
     exceeded = []
     seconds_of([AUTOFIT, "estimate", "--batch-size", "8", "--model", "lstm"])  # with the self-test
     print("| `autofit estimate --batch-size 8` | seconds | × `import torch` |\n|---|---|---|")
-    for name in BUILTINS:
-        seconds, ratio = beside_torch([AUTOFIT, "estimate", "--batch-size", "8", "--model", name])
+    for name in options.names:
+        command = [AUTOFIT, "estimate", "--batch-size", "8", "--model", name]
+        seconds, ratio = beside_torch(command, options.runs)
         print(f"| `{name}` | {seconds:.1f} | {ratio:.1f} |", flush=True)
         if seconds > ESTIMATE_LIMIT_SECONDS:
             exceeded.append(f"{name} took {seconds:.1f} s, more than {ESTIMATE_LIMIT_SECONDS:.0f}")
-    exceeded += exceeded_by_questions(folder)
+    exceeded += exceeded_by_questions(folder, options.questions, options.runs)
     further = curve_seconds()
     median_ms, worst_ms = 1000 * statistics.median(further), 1000 * max(further)
     print(

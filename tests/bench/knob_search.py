@@ -1,4 +1,4 @@
-"""What a search over several knobs costs: `python tests/bench/knob_search.py`.
+"""What a search over several knobs costs: `python tests/bench/knob_search.py [MODEL …]`.
 
 Three models, each with the product of precision, checkpointing, optimizer implementation and
 memory format. The device is a stand-in that answers in no time: the likely prediction, off by a
@@ -15,12 +15,14 @@ the search's front is another, or took more than a third of the exhaustive produ
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 import optuna
 
@@ -181,9 +183,9 @@ def random_search(space: SearchSpace, device: StandInDevice, num_trials: int) ->
     return front_of(largest, space)
 
 
-def compared(model: str) -> tuple[str, list[str]]:
+def compared(model: str, choices: Mapping[str, tuple[Any, ...]]) -> tuple[str, list[str]]:
     """The row of a model, and what it fails in."""
-    space = SearchSpace(choices=CHOICES, fixed=Knobs(optimizer="adam"), max_batch=MAX_BATCH)
+    space = SearchSpace(choices=choices, fixed=Knobs(optimizer="adam"), max_batch=MAX_BATCH)
     curves = CurveSet()
     predictor, card = local_predictor(refer(model)), card_named(GPU)
     for knobs in space.settings:
@@ -215,11 +217,20 @@ def compared(model: str) -> tuple[str, list[str]]:
 
 def main() -> int:
     """Prints the table; 1 where a gate is not met."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("models", nargs="*", default=MODELS, metavar="MODEL", help="only these")
+    parser.add_argument(
+        "--vary", action="append", choices=CHOICES, help="a knob to search, repeatable; default: all four"
+    )
+    options = parser.parse_args()
+    choices = {name: values for name, values in CHOICES.items() if name in (options.vary or CHOICES)}
     print("| model | settings | on the front | exhaustive | search | its front | random, as many trials |")
     print("|---|---|---|---|---|---|---|")
     failures = []
-    for model in MODELS:
-        row, failed = compared(model)
+    for model in options.models:
+        row, failed = compared(model, choices)
         print(row, flush=True)
         failures += failed
     print("\n".join(failures) or "the same fronts, each from at most a third of the evaluations")

@@ -206,6 +206,7 @@ def main() -> int:
     parser.add_argument("--tables", type=Path, default=DEFAULT_TABLES, help="folder of the tables")
     parser.add_argument("--table", action="append", choices=TABLES, help="one of them; default: all")
     parser.add_argument("--group", action="append", help="a method or a model by which a table is split")
+    parser.add_argument("--limit", type=int, help="at most so many runs of each table")
     parser.add_argument("--rows", action="store_true", help="every run too")
     parser.add_argument(
         "--beside",
@@ -233,6 +234,7 @@ def main() -> int:
     for name in options.table or TABLES:
         table = TABLES[name]
         runs = [run for run in table.read(options.tables) if run.group in (options.group or (run.group,))]
+        runs = runs[: options.limit]
         with ProcessPoolExecutor(
             options.jobs,
             mp_context=get_context("spawn"),

@@ -2,7 +2,7 @@
 
     python -m tests.bench.plan_table ask --library PATH/libcudnn.so.9 --answers FOLDER [--every 2]
                                          [--families uneven]
-    python -m tests.bench.plan_table build --answers FOLDER
+    python -m tests.bench.plan_table build --answers FOLDER [--out FOLDER]
     python -m tests.bench.plan_table check --answers FOLDER
 
 `ask` lets a libcudnn plan the convolutions of `convolution_shapes.py` for each architecture, without a
@@ -89,11 +89,11 @@ def ask(options: argparse.Namespace) -> None:
 
 def build(options: argparse.Namespace) -> None:
     """Writes the tables."""
-    DATA.mkdir(exist_ok=True)
+    options.out.mkdir(exist_ok=True)
     total_bytes = 0
     for (architecture, version), answers in read_answers(options.answers).items():
         major, minor, *_ = map(int, version.split("."))
-        path = DATA / file_name(Architecture.of(architecture).capability, (major, minor))
+        path = options.out / file_name(Architecture.of(architecture).capability, (major, minor))
         path.write_bytes(encoded(version, ((answer.call, answer.plans) for answer in answers)))
         total_bytes += path.stat().st_size
         print(f"{path.name}: {len(answers)} calls, {path.stat().st_size} bytes", flush=True)
@@ -112,6 +112,7 @@ def main() -> None:
     asking.add_argument("--families", nargs="+", help="only those, beside the answers that are there")
     asking.set_defaults(run=ask)
     building = steps.add_parser("build")
+    building.add_argument("--out", type=Path, default=DATA, help="folder of the tables")
     building.set_defaults(run=build)
     checking = steps.add_parser("check")
     checking.add_argument("--families", nargs="+", help="those to leave out; all with 20 shapes or more")

@@ -7,6 +7,7 @@ whole process too. The limits hold on two cores; the ratio is what to compare.
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import os
 import platform
@@ -30,10 +31,10 @@ NUM_EVENTS = 100_000
 PROFILE = ("profile", "--model", "resnet50", "--batch-size", "128", "--quiet")
 
 
-def seconds_of(command: Sequence[str]) -> float:
-    """The median wall time of a command over `NUM_RUNS` runs."""
+def seconds_of(command: Sequence[str], num_runs: int) -> float:
+    """The median wall time of a command over so many runs."""
     seconds = []
-    for _ in range(NUM_RUNS):
+    for _ in range(num_runs):
         started = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         seconds.append(time.perf_counter() - started)
@@ -98,9 +99,16 @@ def machine() -> str:
 
 def main() -> int:
     """Prints the table; 1 if a limit is exceeded."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=NUM_RUNS, help=f"of each command [{NUM_RUNS}]")
+    parser.add_argument("--events", type=int, default=NUM_EVENTS, help=f"of the saved profile [{NUM_EVENTS}]")
+    parser.add_argument("--view", action="append", choices=VIEWS, help="repeatable; default: all")
+    options = parser.parse_args()
     autofit = [sys.executable, "-m", "autofit.cli"]
-    print(f"{machine()}; Python {platform.python_version()}; medians of {NUM_RUNS}\n")
-    torch_seconds = seconds_of([sys.executable, "-c", "import torch"])
+    print(f"{machine()}; Python {platform.python_version()}; medians of {options.runs}\n")
+    torch_seconds = seconds_of([sys.executable, "-c", "import torch"], options.runs)
     print("| command | seconds | × `import torch` |\n|---|---|---|")
     print(f"| `import torch` | {torch_seconds:.2f} | 1.0 |", flush=True)
     exceeded = []
@@ -111,11 +119,14 @@ def main() -> int:
         ]
         long_path = Path(folder) / "long.json.gz"
         shown = [*autofit, "profile", "--trace", str(long_path), "--view"]
-        rows += [(f"{view} of {NUM_EVENTS:,} events", [*shown, view], VIEW_LIMIT_SECONDS) for view in VIEWS]
+        rows += [
+            (f"{view} of {options.events:,} events", [*shown, view], VIEW_LIMIT_SECONDS)
+            for view in options.view or VIEWS
+        ]
         for name, command, limit_seconds in rows:
             if str(long_path) in command and not long_path.exists():
-                long_path.write_bytes(lengthened(read_profile(path), NUM_EVENTS).to_bytes())
-            seconds = seconds_of(command)
+                long_path.write_bytes(lengthened(read_profile(path), options.events).to_bytes())
+            seconds = seconds_of(command, options.runs)
             print(f"| {name} | {seconds:.2f} | {seconds / torch_seconds:.1f} |", flush=True)
             if seconds > limit_seconds:
                 exceeded.append(f"{name} took {seconds:.1f} s, more than {limit_seconds:.0f}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import csv
 import functools
+import itertools
 import statistics
 import sys
 from collections import defaultdict
@@ -210,9 +211,10 @@ def main() -> None:
     )
     parser.add_argument("--table", choices=TABLES, required=True, help="which table")
     parser.add_argument("--folder", type=Path, default=DEFAULT_TABLES, help="where the tables are")
+    parser.add_argument("--limit", type=int, help="at most so many rows")
     parser.add_argument("--rows", action="store_true", help="print every row")
     arguments = parser.parse_args()
-    timed = list(TABLES[arguments.table](arguments.folder))
+    timed = list(itertools.islice(TABLES[arguments.table](arguments.folder), arguments.limit))
     if arguments.rows:
         for each in timed:
             print(f"{each.ratio:8.3f} {each.seconds:.3e} s  {each.group}  {each.card}  {each.name}")

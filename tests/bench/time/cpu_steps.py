@@ -62,14 +62,16 @@ def main() -> None:
     """Prints each step, and the summary."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", default=SCORED)
+    parser.add_argument("--precision", action="append", choices=PRECISIONS, help="repeatable; default: both")
+    parser.add_argument("--sizes", type=int, default=6, help="how many of the sizes, from the smallest [6]")
     arguments = parser.parse_args()
     lines = {
         (name, precision): work_lines(name, precision)
-        for name, precision in itertools.product(arguments.names, PRECISIONS)
+        for name, precision in itertools.product(arguments.names, arguments.precision or PRECISIONS)
     }
     measured = []
     for name, precision in lines:
-        found = runs(name, precision, sizes_of(name))
+        found = runs(name, precision, sizes_of(name)[: arguments.sizes])
         print(name, precision, ", ".join(f"{1e3 * run.seconds:.1f}" for run in found), "ms", flush=True)
         measured += found
     speeds = median_speeds(measured)
@@ -107,8 +109,8 @@ def _summary(compared: Sequence[Compared]) -> str:
     return "\n".join(
         (
             f"three sizes: median {statistics.median(of_three):.1%}, p90 {quantile(of_three, 0.9):.1%}; "
-            f"all six: median {statistics.median(of_all):.1%}, p90 {quantile(of_all, 0.9):.1%}",
-            f"order of two settings of a workload: {right} of {pairs} right ({right / pairs:.0%})",
+            f"all: median {statistics.median(of_all):.1%}, p90 {quantile(of_all, 0.9):.1%}",
+            f"order of two settings of a workload: {right} of {pairs} right ({right / max(pairs, 1):.0%})",
             f"knee: {rungs.count(0)} of {len(rungs)} exact, {sum(each <= 1 for each in rungs)} within a rung",
         )
     )

@@ -186,14 +186,14 @@ class Fit:
         }
         return [(device_seconds(row.works, costs[row.card]) + row.beside) / row.seconds for row in rows]
 
-    def found(self) -> Sequence[float]:
+    def found(self, most_evaluations: int) -> Sequence[float]:
         start = np.array(self.start())
         result = minimize(
             lambda relative: self.loss(list(start * relative)),
             np.ones(len(start)),
             method="Nelder-Mead",
             options={
-                "maxfev": _EVALUATIONS,
+                "maxfev": most_evaluations,
                 "initial_simplex": np.vstack(
                     [np.ones(len(start)), np.ones((len(start),) * 2) - 0.25 * np.eye(len(start))]
                 ),
@@ -245,21 +245,25 @@ def main() -> None:
     )
     parser.add_argument("set", choices=SETS, help="which constants")
     parser.add_argument("--leave", action="append", default=[], help="a card to leave out, or `each`")
+    parser.add_argument(
+        "--evaluations", type=int, default=_EVALUATIONS, help=f"of the loss, at most [{_EVALUATIONS}]"
+    )
     arguments = parser.parse_args()
     fit_set = SETS[arguments.set]
     rows = sample(list(fit_set.rows()))
     every = sorted({row.card for row in rows})
     left_out = every if arguments.leave == ["each"] else arguments.leave
     if not left_out:
-        _print(fit_set, Fit(fit_set, rows), rows)
+        _print(fit_set, Fit(fit_set, rows), rows, arguments.evaluations)
     for card in left_out:
         print(f"without {card}")
         kept = [row for row in rows if row.card != card]
-        _print(fit_set, Fit(fit_set, kept), [row for row in rows if row.card == card])
+        scored = [row for row in rows if row.card == card]
+        _print(fit_set, Fit(fit_set, kept), scored, arguments.evaluations)
 
 
-def _print(fit_set: FitSet, fit: Fit, scored: Sequence[FitRow]) -> None:
-    numbers = fit.found()
+def _print(fit_set: FitSet, fit: Fit, scored: Sequence[FitRow], most_evaluations: int) -> None:
+    numbers = fit.found(most_evaluations)
     print(f"  loss {fit.loss(numbers):.4f}, before {fit.loss(fit.start()):.4f}")
     for name, value in zip(fit_set.names, numbers, strict=False):
         print(f"  {name} = {value:.4g}")

@@ -265,10 +265,13 @@ def main() -> None:
     )
     parser.add_argument("--folder", type=Path, default=DEFAULT_TABLES, help="where the tables are")
     parser.add_argument("--folds", type=int, default=0, help="leave families out, in so many parts")
+    parser.add_argument("--model", action="append", help="repeatable; default: all")
     arguments = parser.parse_args()
     works = Works()
     traced = []
     for row in timm_steps.read(arguments.folder, mode="train", card=CARD, torch_release="1.12"):
+        if row.model not in (arguments.model or [row.model]):
+            continue
         libraries.install(row.setting.release)
         calls = works.of(row.setting, row.batch_size)
         if not isinstance(calls, str):
