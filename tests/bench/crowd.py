@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import math
 import multiprocessing
 import random
 import resource
@@ -51,11 +52,11 @@ class Crowd:
         return self.p99 / self.alone_p50
 
 
-def measure(port: int, seconds: float) -> Crowd:
-    """One client alone, then all of them for so long."""
+def measure(port: int, seconds: float, share: float = 1.0) -> Crowd:
+    """One client alone, then such a share of all of them for so long."""
     alone = asyncio.run(_alone(port))
-    with beside(_crowd, port):
-        durations, num_failed = asyncio.run(_together(port, seconds))
+    with beside(_crowd, (port, share)):
+        durations, num_failed = asyncio.run(_together(port, seconds, math.ceil(share * NUM_CLIENTS)))
     in_order = sorted(durations)
     return Crowd(
         alone_p50=statistics.median(alone),
@@ -71,7 +72,7 @@ async def _alone(port: int) -> list[float]:
     return [await _scrape(port) for _ in range(_NUM_ALONE)]
 
 
-async def _together(port: int, seconds: float) -> tuple[list[float], int]:
+async def _together(port: int, seconds: float, num_clients: int) -> tuple[list[float], int]:
     durations: list[float] = []
     num_failed = 0
     until = time.perf_counter() + seconds
@@ -86,7 +87,7 @@ async def _together(port: int, seconds: float) -> tuple[list[float], int]:
                 num_failed += 1
             await asyncio.sleep(random.uniform(0.5, 1.5) * _SCRAPE_SECONDS)
 
-    await asyncio.gather(*(client() for _ in range(NUM_CLIENTS)))
+    await asyncio.gather(*(client() for _ in range(num_clients)))
     return durations, num_failed
 
 
@@ -119,19 +120,20 @@ def beside(run: Callable[[_What, Event, Event], None], what: _What) -> Iterator[
         process.join()
 
 
-def _crowd(port: int, connected: Event, stop: Event) -> None:
+def _crowd(what: tuple[int, float], connected: Event, stop: Event) -> None:
+    port, share = what
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    asyncio.run(_behave_badly(port, connected, stop))
+    asyncio.run(_behave_badly(port, share, connected, stop))
 
 
-async def _behave_badly(port: int, connected: Event, stop: Event) -> None:
+async def _behave_badly(port: int, share: float, connected: Event, stop: Event) -> None:
     num_connected = 0
 
     async def again_and_again(behave: _Behaviour) -> None:
         nonlocal num_connected
         is_first = True
-        await asyncio.sleep(random.uniform(0, _COMING_SECONDS))
+        await asyncio.sleep(random.uniform(0, share * _COMING_SECONDS))
         while True:
             with contextlib.suppress(OSError):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -140,8 +142,8 @@ async def _behave_badly(port: int, connected: Event, stop: Event) -> None:
                 await behave(reader, writer)
                 writer.close()
 
-    tasks = [asyncio.create_task(again_and_again(_silent)) for _ in range(NUM_SILENT)]
-    tasks += [asyncio.create_task(again_and_again(_dripping)) for _ in range(NUM_DRIPPING)]
+    tasks = [asyncio.create_task(again_and_again(_silent)) for _ in range(math.ceil(share * NUM_SILENT))]
+    tasks += [asyncio.create_task(again_and_again(_dripping)) for _ in range(math.ceil(share * NUM_DRIPPING))]
     while num_connected < len(tasks):
         await asyncio.sleep(0.01)
     connected.set()

@@ -1,7 +1,7 @@
 """What `autofit serve` costs on a storage with 200 jobs, a study of 10,000 trials and 500 small studies.
 
-    python tests/bench/serve_load.py [--trials 10000] [--jobs 200] [--studies 500] [--crowd 60]
-                                     [journal sqlite postgresql]
+    python tests/bench/serve_load.py [--trials 10000] [--jobs 200] [--studies 500] [--scrapes 200]
+                                     [--crowd 60] [--share 1] [journal sqlite postgresql]
 
 A real study and its real trial are copied: what is read is what searches write. Then `autofit
 serve` itself is started, with an empty storage and with the full one:
@@ -9,8 +9,9 @@ serve` itself is started, with an empty storage and with the full one:
 - a scrape of /metrics, while nothing else happens and while trials are told; beside it the same of
   an empty storage, measured in the same run
 - the first read of all, and a read when nothing has changed
-- a crowd for `--crowd` seconds: 100 clients that scrape once a second each, 1,000 that connect and say
-  nothing and 100 that send a byte now and then, see crowd.py; beside it one client alone, in the same run
+- a crowd, or `--share` of it, for `--crowd` seconds: 100 clients that scrape once a second each, 1,000 that
+  connect and say nothing and 100 that send a byte now and then, see crowd.py; beside it one client alone,
+  in the same run
 - resident memory of the process, the most of it, and the lines that it logged
 
 Exits with 1 where the median scrape took more than 50 ms, or the crowd's 99th percentile more than 20
@@ -60,7 +61,6 @@ GATE_RATIO = 20
 GATE_BYTES = 250_000_000
 
 _MIB = 2**20
-_NUM_SCRAPES = 200
 _LARGE, _SMALL, _NUM_SMALL = "large", "small", 20
 _FOUR_SETTINGS = {"conv_algo": CONV_ALGOS}
 _MANY_SETTINGS = {
@@ -118,21 +118,21 @@ def main() -> int:
     parser.add_argument("--trials", type=int, default=10_000)
     parser.add_argument("--jobs", type=int, default=200)
     parser.add_argument("--studies", type=int, default=500)
+    parser.add_argument("--scrapes", type=int, default=200, help="in each state")
     parser.add_argument("--crowd", type=float, default=60.0, metavar="SECONDS")
+    parser.add_argument("--share", type=float, default=1.0, help="of the crowd")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    rows = [
-        measure(name, options.trials, options.jobs, options.studies, options.crowd)
-        for name in options.backends
-    ]
+    rows = [measure(name, options) for name in options.backends]
     print(json.dumps([dataclasses.asdict(row) for row in rows], indent=2) if options.json else table(rows))
     outside = [row.backend for row in rows if not row.is_within]
     print(f"outside of the limits: {', '.join(outside) or 'none'}", file=sys.stderr)
     return 1 if outside else 0
 
 
-def measure(backend: str, num_trials: int, num_jobs: int, num_studies: int, crowd_seconds: float) -> Row:
+def measure(backend: str, options: argparse.Namespace) -> Row:
     """Fills a storage and serves it."""
+    num_trials, num_jobs, num_studies = options.trials, options.jobs, options.studies
     with storage_of(backend) as (full, empty):
         started = time.monotonic()
         fill(full, num_trials, num_jobs, num_studies)
@@ -140,7 +140,7 @@ def measure(backend: str, num_trials: int, num_jobs: int, num_studies: int, crow
         print(f"{backend}: filled in {fill_seconds:.0f} s", file=sys.stderr)
         open_storage(empty, "empty").close()
         with served(empty) as server:
-            empty_scrapes = server.scrapes()
+            empty_scrapes = server.scrapes(options.scrapes)
         with served(full) as server:
             samples = server.samples()
             assert (
@@ -151,11 +151,11 @@ def measure(backend: str, num_trials: int, num_jobs: int, num_studies: int, crow
             first_read = samples["autofit_storage_read_duration_seconds"]
             server.await_reads(4)
             idle_read = server.samples()["autofit_storage_read_duration_seconds"]
-            scrapes = server.scrapes()
+            scrapes = server.scrapes(options.scrapes)
             with crowd.beside(tell_until, full):
-                busy_scrapes = server.scrapes()
+                busy_scrapes = server.scrapes(options.scrapes)
             started = time.monotonic()
-            together = crowd.measure(server.port, crowd_seconds)
+            together = crowd.measure(server.port, options.crowd, options.share)
             observed_seconds = time.monotonic() - started
             resident_bytes = server.peak_bytes()
     return Row(
@@ -297,10 +297,10 @@ class Server:
         lines = [line for line in self.get("/metrics")[1].splitlines() if not line.startswith("#")]
         return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
-    def scrapes(self) -> list[float]:
+    def scrapes(self, num_scrapes: int) -> list[float]:
         """Seconds of scrapes one after the other, over several reads of the storage."""
         durations = []
-        for _ in range(_NUM_SCRAPES):
+        for _ in range(num_scrapes):
             durations.append(self.get("/metrics")[2])
             time.sleep(0.02)
         return durations

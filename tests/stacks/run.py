@@ -8,7 +8,9 @@ as they are, at a batch size and at twice that:
 - what a script does beside its steps (evaluation, generation, checkpoints) is a phase of the answer
 - where the knobs can say the same of the model alone, that peak is within 1 % of the script's
 
-The environments lie in the state directory: a stack pins libraries that another one does not go with.
+The environments lie in the state directory: a stack pins libraries that another one does not go with. One
+that has the libraries already serves by `--environment`, and `--script` names some of the scripts:
+`run.py trainer --environment .venv --script trainer_lora.py`.
 Nothing is trained, nothing but packages is downloaded, and no GPU is needed.
 """
 
@@ -286,6 +288,10 @@ def main() -> int:
         parser.add_argument(
             f"--{name}", type=Path, help="a checkout of its repository, whose scripts are run"
         )
+    parser.add_argument(
+        "--environment", type=Path, help="of the stacks that are named, rather than one made for each"
+    )
+    parser.add_argument("--script", action="append", help="repeatable; default: all of a stack")
     given = parser.parse_args()
     is_wrong = False
     print("| stack | script | batch | allocated peak, MiB | at twice | peak in | by knobs |")
@@ -295,12 +301,14 @@ def main() -> int:
         if stack.is_checked_out and checkout is None:
             print(f"{name} is left out without --{name}", file=sys.stderr)
             continue
-        programs = environment_of(name)
+        programs = given.environment.absolute() / "bin" if given.environment else environment_of(name)
         with tempfile.TemporaryDirectory() as folder:
             if stack.material:
                 making = [programs / "python", HERE / "materials.py", stack.material, folder]
                 subprocess.run(making, check=True, capture_output=True)
             for script in stack.scripts:
+                if script.file not in (given.script or [script.file]):
+                    continue
                 options, size = _options(script, checkout), script.batch_size
                 once, twice = (
                     estimated(programs, Path(folder), each, *options, checkout=checkout)

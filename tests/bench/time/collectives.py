@@ -151,7 +151,8 @@ def fit(rows: Sequence[ExchangeRow]) -> None:
     for kind in ("nvlink", "pcie"):
         reduced = (row for row in rows if row.exchange is Exchange.ALL_REDUCE)
         joined = [row for row in reduced if row.network is not None and row.network.name == kind]
-        _fit_kind(kind, joined)
+        if joined:
+            _fit_kind(kind, joined)
 
 
 def _fit_kind(kind: str, rows: Sequence[ExchangeRow]) -> None:

@@ -57,12 +57,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", type=Path, nargs="+")
     parser.add_argument("--write", action="store_true", help=f"write {_TOML.name}")
+    parser.add_argument(
+        "--name", action="append", choices=FITTED, help="a workload to measure, repeatable; default: all"
+    )
+    parser.add_argument("--precision", action="append", choices=PRECISIONS, help="repeatable; default: both")
+    parser.add_argument("--sizes", type=int, default=3, help="how many of each to measure, at most 3 [3]")
     arguments = parser.parse_args()
     lines = functools.cache(work_lines)
     timed = []
     for file in arguments.files:
         if not file.exists():
-            _measure(file)
+            _measure(file, arguments.name or FITTED, arguments.precision or PRECISIONS, arguments.sizes)
         of_file = [Run.from_json(row) for row in file.read_text(encoding="utf-8").splitlines()]
         speeds = median_speeds(of_file)
         timed += [_aligned(run, lines(run.name, run.precision), speeds) for run in of_file]
@@ -80,11 +85,12 @@ def main() -> None:
         _write(of_all)
 
 
-def _measure(path: Path) -> None:
+def _measure(path: Path, names: Sequence[str], precisions: Sequence[str], num_sizes: int) -> None:
     rows = []
-    for name in FITTED:
-        for precision in PRECISIONS:
-            found = runs(name, precision, sizes_of(name)[:5:2], with_operators=True)
+    for name in names:
+        for precision in precisions:
+            sizes = sizes_of(name)[:5:2][:num_sizes]
+            found = runs(name, precision, sizes, with_operators=True)
             rows += [each.to_json() for each in found]
             print(name, precision, ", ".join(f"{1e3 * each.seconds:.1f} ms" for each in found), flush=True)
     path.write_text("\n".join(rows) + "\n", encoding="utf-8")
