@@ -5,7 +5,7 @@ cold start. Lightning's answer is then run in a fresh process, as autofit has do
 answers. At the end one verifier runs every answer once more, and no time of that counts.
 
 Lightning lives in an environment of its own, which is made where there is none (`--environment`). To try the
-script itself: `--model tests/bench/wide_workload.py:wide --gpu-mem 550M --mode power`.
+script itself: `--model tests/bench/wide_workload.py:wide --gpu-mem 930M --mode power`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Runs every size from three below to three above the answer of `autofit tune --device cpu`, each in
 fresh processes, three times, and prints whether they agree. A trial of the default workload takes a minute;
-to try the script itself, take less: `--model tests/bench/wide_workload.py:wide --gpu-mem 550M --reach 1`.
+to try the script itself, take less: `--model tests/bench/wide_workload.py:wide --gpu-mem 930M --reach 1`.
 """
 
 from __future__ import annotations

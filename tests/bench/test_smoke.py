@@ -1,0 +1,535 @@
+"""Each bench in its smallest form: a program that names what is no longer there ends here, not after minutes.
+
+No test depends on a time. A bench with limits of time ends with 1 where one is exceeded, and says which.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from autofit_workers.predict.plans.plan import Plan
+from tests.bench.convolution_shapes import all_shapes
+from tests.bench.plan_table import DATA, calls
+from tests.bench.plan_table_rows import Answer, write_answers
+from tests.bench.tables.folder import DEFAULT_TABLES
+from tests.commands import Finished
+
+pytestmark = pytest.mark.process
+
+ROOT = Path(__file__).parents[2]
+WIDE = ("--model", "tests/bench/wide_workload.py:wide", "--gpu-mem", "930M", "--dispatch", "inline")
+WITHIN = "within the limits"
+# What the columns of `accuracy.py --rows` are that others read.
+ROW = {
+    "table": "xmem",
+    "groups": "",
+    "optimizer": "adam",
+    "step": "",
+    "precision": "fp32",
+    "gpu": "rtx-3060",
+    "architecture": "sm_86",
+    "torch_release": "2.6",
+    "limit_bytes": "",
+    "constant_bytes": 0,
+    "low_bytes": 4 * 10**9,
+    "likely_bytes": 4 * 10**9,
+    "high_bytes": 4 * 10**9,
+    "workspace_likely_bytes": 0,
+    "model_class": "convolutional-dense",
+    "failure": "",
+}
+
+Run = Callable[..., Finished]
+
+
+def of(*programs: str, as_module: bool = False) -> Callable[[Any], Any]:
+    """Says which program a test runs, and which others that one starts.
+
+    Args:
+        as_module: whether it is started by `python -m`.
+    """
+
+    def mark(test: Any) -> Any:
+        test.programs, test.is_of_module = programs, as_module
+        return test
+
+    return mark
+
+
+def needs(library: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"{library} is not installed")
+
+
+needs_tables = pytest.mark.skipif(
+    not DEFAULT_TABLES.exists(), reason=f"no tables of published measurements at {DEFAULT_TABLES}"
+)
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state directory of all benches: what one has made, such as the self-test, serves the next."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture
+def run(request: pytest.FixtureRequest, state: Path) -> Run:
+    """Runs the program of a test from the root of the repository, and fails where it ends in a traceback."""
+    program, *_ = request.function.programs
+    named = program.removesuffix(".py").replace("/", ".")
+    command = [sys.executable, "-m", named] if request.function.is_of_module else [sys.executable, program]
+
+    def ran(*words: object, code: int | None = 0) -> Finished:
+        done = subprocess.run(
+            [*command, *map(str, words)],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "AUTOFIT_STATE_DIR": str(state),
+                "GROUND_TRUTH_TABLES": str(DEFAULT_TABLES),
+                "PIP_NO_INDEX": "1",
+            },
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        assert code is None or done.returncode == code, (done.stdout, done.stderr)
+        return Finished(done.returncode, done.stdout, done.stderr)
+
+    return ran
+
+
+def table_of(out: str, first_cell: str) -> list[str]:
+    """The cells of the one row of Markdown that begins so."""
+    (row,) = [line for line in out.splitlines() if line.startswith(f"| {first_cell}")]
+    return [cell.strip() for cell in row.strip("|").split("|")]
+
+
+def seconds_in(cell: str) -> float:
+    return float(cell.split(maxsplit=1)[0])
+
+
+def assert_says_what_it_exceeds(done: Finished) -> None:
+    """Its exit code is that of what it says of its limits, whichever that is on this machine today."""
+    last = done.out.splitlines()[-1]
+    assert last == WITHIN or re.search(r"more than \d", last), done.out
+    assert done.code == (last != WITHIN)
+
+
+def programs() -> set[str]:
+    """All programs of the benches and of the stacks."""
+    files = [*(ROOT / "tests" / "bench").rglob("*.py"), *(ROOT / "tests" / "stacks").glob("*.py")]
+    return {
+        str(file.relative_to(ROOT))
+        for file in files
+        if not file.name.startswith("test_")
+        and '\nif __name__ == "__main__":\n' in file.read_text(encoding="utf-8")
+    }
+
+
+def test_each_program_has_a_test_here() -> None:
+    tested = {program for test in globals().values() for program in getattr(test, "programs", ())}
+    assert tested == programs()
+    assert len(tested) > 30
+
+
+# ── accuracy ─────────────────────────────────────────────────────────────────
+
+
+def rows_file(folder: Path) -> Path:
+    """Rows as `accuracy.py` writes them: 40 of two families, that lie up to 1.9 % above the prediction."""
+    path = folder / "rows.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        names = ("model", "family", "batch_size", "measured_bytes", "real_bytes", "error", "xMem")
+        writer = csv.DictWriter(file, [*ROW, *names])
+        writer.writeheader()
+        for number in range(40):
+            error = number % 20 / 1000
+            measured_bytes = round(ROW["likely_bytes"] * (1 + error))  # type: ignore[operator]
+            named = (f"net{number}", f"family{number // 20}", 8, measured_bytes, measured_bytes)
+            writer.writerow(ROW | dict(zip(names, (*named, -error, ROW["likely_bytes"]), strict=True)))
+    return path
+
+
+@needs_tables
+@of("tests/bench/accuracy.py")
+def test_accuracy(run: Run, tmp_path: Path) -> None:
+    rows, summaries = tmp_path / "rows.csv", tmp_path / "summaries.json"
+    done = run(
+        *("--table", "synthetic", "--limit", 1, "--jobs", 1, "--cache", tmp_path / "traces"),
+        *("--rows", rows, "--json", summaries),
+    )
+    name, num_rows, num_failed, median, *_ = table_of(done.out, "**synthetic**")
+    assert (name, num_rows, num_failed) == ("**synthetic**", "1", "0")
+    assert seconds_in(median) < 10  # in per cent
+    with rows.open(encoding="utf-8", newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert int(row["likely_bytes"]) == pytest.approx(int(row["real_bytes"]), rel=0.1)
+    assert ROW.keys() <= row.keys(), "calibrate.py, coverage.py and accuracy_plot.py read these"
+    (document,) = json.loads(summaries.read_text(encoding="utf-8"))
+    assert document
+
+
+@of("tests/bench/calibrate.py")
+def test_calibrate(run: Run, tmp_path: Path) -> None:
+    done = run(rows_file(tmp_path), "--class", "convolutional-dense")
+    assert "40 rows compare, 0 are left out" in done.out
+    assert "convolutional-dense on ampere-ada: 40 rows, 2 families" in done.out
+    assert "100.0 % of rows covered" in done.out
+
+
+@of("tests/bench/coverage.py")
+def test_coverage(run: Run, tmp_path: Path) -> None:
+    done = run(rows_file(tmp_path))
+    assert table_of(done.out, "card")[:4] == ["card", "rtx-3060", "40", "100.0 %"]
+    assert table_of(done.out, "PyTorch")[1:3] == ["2.6", "40"]
+
+
+@needs("matplotlib")
+@of("tests/bench/accuracy_plot.py")
+def test_accuracy_plot(run: Run, tmp_path: Path) -> None:
+    figure = tmp_path / "figure.svg"
+    run(rows_file(tmp_path), "--out", figure)
+    drawn = figure.read_text(encoding="utf-8")
+    assert "<!-- xMem's runs, 40 peaks -->" in drawn
+    assert {"<!-- autofit -->", "<!-- xMem -->"} <= {line.strip() for line in drawn.splitlines()}
+
+
+@needs_tables
+@needs("transformers")
+@of("tests/bench/language_models.py")
+def test_language_models(run: Run) -> None:
+    done = run("--table", "fsdp_qlora_stages", "--limit", 1, "--jobs", 1, "--rows")
+    for stage in ("the model", "forward"):
+        *_, num_runs, median, _, _ = table_of(done.out, f"fsdp_qlora_stages | allocated after {stage}")
+        assert num_runs == "1"
+        assert float(median.rstrip("%")) < 2
+        assert re.search(
+            rf"^fsdp_qlora_stages 00-profile.*: allocated after {stage} ", done.err, re.MULTILINE
+        )
+
+
+@of("tests/bench/host_accuracy.py")
+def test_host_accuracy(run: Run) -> None:
+    *_, last = run("mlp", "--sizes", 1).out.splitlines()
+    row = re.match(r"mlp +32 \| +([\d.]+) +([\d.]+) .*%.* \| +[\d.]+–?.* (holds|MISSED)$", last)
+    assert row is not None, last
+    assert float(row[1]) == pytest.approx(float(row[2]), rel=0.25)
+
+
+@of("tests/bench/conv_memory.py")
+def test_conv_memory(run: Run) -> None:
+    done = run("--algorithms", "native", "--layers", 2)
+    for what in ("forward |", "forward and backward |"):
+        assert table_of(done.out, f"native | {what}")[2] == "2"
+
+
+@of("tests/bench/conv_plans.py")
+def test_conv_plans(run: Run) -> None:
+    done = run("--models", "davenet", "--batch-size", 2)
+    _, mixed, largest, *_ = table_of(done.out, "0 |")
+    assert float(mixed) >= 1
+    assert float(largest) == 0
+    assert table_of(done.out, "2048 |")[1] == "1.000"
+
+
+@needs("timm")
+@of("tests/bench/convolution_shapes.py", as_module=True)
+def test_convolution_shapes(run: Run, tmp_path: Path) -> None:
+    written = tmp_path / "shapes.json.gz"
+    done = run("--family", "unet", "--out", written)
+    assert "unet: 18 of 18" in done.out
+    rows = json.loads(gzip.decompress(written.read_bytes()))
+    assert {row[0] for row in rows} == {"unet"}
+    assert len(rows) == 18
+
+
+@of("tests/bench/plan_table.py", as_module=True)
+def test_plan_table(run: Run, tmp_path: Path) -> None:
+    answers, tables = tmp_path / "answers", tmp_path / "tables"
+    plans = (Plan(-1, 1024, False, True), Plan(-1, 0, False, True))
+    some = calls(all_shapes(), 400, "float32", 80)
+    asked = [Answer(family=family, call=call, plans=plans) for family, call in some]
+    write_answers(answers, "sm_80-9.20.0-float32", asked)
+    done = run("build", "--answers", answers, "--out", tables)
+    (table,) = tables.iterdir()
+    assert (DATA / table.name).exists()
+    assert f"{table.name}: {len(asked)} calls, {table.stat().st_size} bytes" in done.out
+    done = run("check", "--answers", answers, "--families", asked[0].family)
+    assert re.search(r"sm_80 cuDNN 9.20.0 float32 contiguous: .*all 100 % / \d+ % \(\d+\)", done.out)
+
+
+@of("tests/bench/advice.py")
+def test_advice(run: Run) -> None:
+    done = run("lstm")
+    _, missing, advised, fits, *_ = table_of(done.out, "lstm, batch 256")
+    assert (missing, fits) == ("5%", "yes")
+    assert advised.startswith("`--")
+    assert done.out.endswith("every printed command fits, and nothing is better than what was advised\n")
+
+
+@of("tests/bench/knob_search.py")
+def test_knob_search(run: Run) -> None:
+    done = run("lstm", "--vary", "precision", "--vary", "set_to_none")
+    _, num_settings, num_on_front, full, found, front, _ = table_of(done.out, "lstm")
+    assert (num_settings, front) == ("4", "the same")
+    assert 0 < int(num_on_front) <= 4
+    assert 0 < int(found.split()[0]) < int(full)
+
+
+# ── speed ────────────────────────────────────────────────────────────────────
+
+
+@of("tests/bench/allocator_speed.py")
+def test_allocator_speed(run: Run) -> None:
+    lines = run("--rounds", 1).out.splitlines()
+    assert re.search(r"\d+ events, [1-9]\d* MiB reserved", lines[1])
+    assert len(lines[3:]) == 7
+    assert all(float(line.split()[-1]) > 0 for line in lines[3:])
+
+
+@of("tests/bench/dispatch_speed.py")
+def test_dispatch_speed(run: Run) -> None:
+    done = run("lstm", "--trials", 1, "--evaluations", 10, code=None)
+    assert len(table_of(done.out, "**both: what Ray costs**")) == 3
+    _, milliseconds, _ = table_of(done.out, "the trial's own process")
+    assert float(milliseconds) > 100  # it imports torch
+    assert seconds_in(table_of(done.out, "lstm,")[1]) > 0
+    assert_says_what_it_exceeds(done)
+
+
+@of("tests/bench/estimate_speed.py")
+def test_estimate_speed(run: Run) -> None:
+    done = run("lstm", "--questions", 1, "--runs", 1, code=None)
+    for what in ("`lstm`", "`tune --model davenet"):
+        _, seconds, ratio, *_ = table_of(done.out, what)
+        assert min(float(seconds), float(ratio)) > 0
+    assert re.search(r"^One further batch size of resnet50: \d+ ms", done.out, re.MULTILINE)
+    assert_says_what_it_exceeds(done)
+
+
+@of("tests/bench/profile_speed.py")
+def test_profile_speed(run: Run) -> None:
+    done = run("--runs", 1, "--events", 1000, "--view", "timeline", code=None)
+    for what in ("profile of resnet50 at 128", "timeline of 1,000 events"):
+        assert seconds_in(table_of(done.out, what)[1]) > 0
+    assert_says_what_it_exceeds(done)
+
+
+@of("tests/bench/study_load.py")
+def test_study_load(run: Run) -> None:
+    done = run("--trials", 20, "--block", 10, "--storage", "journal", "--most", 1000)
+    assert min(map(float, table_of(done.out, "journal")[1:-1])) > 0
+
+
+@of("tests/bench/serve_load.py")
+def test_serve_load(run: Run) -> None:
+    small = ("--trials", 30, "--jobs", 2, "--studies", 2, "--scrapes", 5, "--crowd", 1, "--share", 0.02)
+    done = run("sqlite", *small, code=None)
+    failed, logged = table_of(done.out, "sqlite")[-2:]
+    assert re.fullmatch(r"0 of [1-9]\d*", failed)
+    assert re.fullmatch(r"\d+ in \d+ s", logged)
+    outside = re.search(r"outside of the limits: (none|sqlite)$", done.err)
+    assert outside is not None
+    assert done.code == (outside[1] != "none")
+
+
+@of("tests/bench/service_load.py")
+def test_service_load(run: Run) -> None:
+    done = run("journal", "--jobs", 1, "--drivers", 1, "--run", "journal", code=None)
+    assert len(table_of(done.out, "journal")) == 7
+    assert "1 jobs in journal, 1 drivers at once" in done.out
+    assert "lost: 0; wrong: 0; more than one driver: 0" in done.out
+
+
+# ── measured on the CPU ──────────────────────────────────────────────────────
+
+
+@of("tests/bench/sweep.py")
+def test_sweep(run: Run) -> None:
+    done = run(*WIDE, "--reach", 0, "--times", 1)
+    answer = re.search(r"^answer: (\d+), after", done.out, re.MULTILINE)
+    assert answer is not None
+    assert f"\n| {answer[1]} | FITS |" in done.out
+    assert f"\n| {int(answer[1]) + 1} | OOM |" in done.out
+    assert done.out.endswith("the sweep and the search agree\n")
+
+
+@needs("pytorch_lightning")
+@of("tests/bench/peers.py", "tests/bench/lightning_scaler.py")
+def test_peers(run: Run) -> None:
+    done = run(*WIDE, "--environment", sys.prefix, "--mode", "power", code=None)
+    for tool in ("autofit", "Lightning, power"):
+        _, answer, fits, num_trials, *_, sizes = table_of(done.out, tool)
+        assert int(answer) >= 1
+        assert fits == "yes"
+        assert int(num_trials) == len(sizes.split(", ")) > 1
+    assert "ended with" not in done.out
+    assert done.code == ("the criterion holds" not in done.out)
+
+
+@of("tests/bench/time/cpu_steps.py")
+def test_cpu_steps(run: Run) -> None:
+    done = run("mlp", "--precision", "fp32", "--sizes", 1)
+    row = re.compile(r"^mlp +fp32 +\d+  measured +[\d.]+ ms  predicted +[\d.]+ ms", re.MULTILINE)
+    assert len(row.findall(done.out)) == 1
+    assert "knee: " in done.out.splitlines()[-1]
+
+
+@needs("scipy")
+@of("tests/bench/time/fit_cpu.py", "tests/bench/time/cpu_runs.py")
+def test_fit_cpu(run: Run, tmp_path: Path) -> None:
+    runs, names = tmp_path / "runs.jsonl", ("small_mlp", "deep_filters")
+    done = run(
+        runs, *(word for name in names for word in ("--name", name)), "--precision", "fp32", "--sizes", 1
+    )
+    measured = [json.loads(line) for line in runs.read_text(encoding="utf-8").splitlines()]
+    assert tuple(each["name"] for each in measured) == names
+    assert all(each["seconds"] > 0 and len(each["operators"]) > 10 for each in measured)
+    *_, first, second, apart = done.out.splitlines()
+    assert (first.split()[0], second.split()[0]) == names
+    assert re.match(r"each left out: median [\d.]+%", apart)
+
+
+# ── times that others measured ───────────────────────────────────────────────
+
+
+@needs_tables
+@of("tests/bench/step_times.py")
+def test_step_times(run: Run) -> None:
+    assert re.search(r"^best product +all +5 ", run("--table", "mamf").out, re.MULTILINE)
+    traced = run("--table", "timm_inference", "--limit", 1, "--rows").out.splitlines()
+    ratio, seconds, *_ = traced[0].split()
+    assert 0.5 < float(ratio) < 2
+    assert 0 < float(seconds) < 1
+    assert {tuple(line.split()[:3]) for line in traced[2:4]} == {
+        ("all", "all", "1"),
+        ("all", "rtx-3090", "1"),
+    }
+
+
+@needs_tables
+@of("tests/bench/matmul_heuristics.py")
+def test_matmul_heuristics(run: Run) -> None:
+    is_missing = importlib.util.find_spec("nvMatmulHeuristics") is None
+    done = run("--table", "vidur", "--rows", 5, code=int(is_missing))
+    assert re.findall(r"^vidur (\w+): \d products", done.out, re.MULTILINE) == ["a100", "h100", "a40"]
+    assert len(re.findall(r"^  ours +as it is +[\d.]+%", done.out, re.MULTILINE)) == 3
+    assert ("pip install nvidia-matmul-heuristics" in done.err) == is_missing
+
+
+@of("tests/bench/time/collectives.py")
+def test_collectives(run: Run, tmp_path: Path) -> None:
+    table = tmp_path / "a100_dgx" / "all_reduce.csv"
+    table.parent.mkdir()
+    rows = ("2,2,8000000,0.08", "4,4,8000000,0.11", "8,8,500000,0.05", "16,8,8000000,0.9")
+    table.write_text("\n".join(["num_workers,devices_per_node,size,time_stats.all_reduce.median", *rows]))
+    done = run("--tables", tmp_path, "--between")
+    assert table_of(done.out, "all | all_reduce | | from 0")[4] == "3"
+    assert "a100_dgx: all_reduce of 16 ranks, 8 a node: " in done.out
+    if importlib.util.find_spec("scipy") is not None:
+        assert re.search(r"nvlink: tree = [\d.]+; off by [\d.]+", run("--tables", tmp_path, "--fit").out)
+
+
+@needs_tables
+@needs("scipy")
+@of("tests/bench/time/fit.py")
+def test_fit(run: Run) -> None:
+    done = run("index", "--evaluations", 20)
+    loss = re.match(r"  loss ([\d.]+), before ([\d.]+)\n", done.out)
+    assert loss is not None
+    assert float(loss[1]) <= float(loss[2])
+    assert len(re.findall(r"^  emb +(?:a100|a40|h100) +[\d.]+%", done.out, re.MULTILINE)) == 3
+
+
+@needs_tables
+@needs("scipy")
+@of("tests/bench/time/fit_steps.py")
+def test_fit_steps(run: Run, state: Path) -> None:
+    # No other release can be had without a network: its folder is empty, so what is here is traced.
+    (state / "bench-libraries" / "timm==0.6.7").mkdir(parents=True)
+    done = run("--model", "levit_128s", "--model", "resnet18", "--folds", 2)
+    constants = dict(line.rsplit(maxsplit=1) for line in done.out.splitlines() if "|" in line)
+    assert float(constants["convolution|half_intensity"]) > 0
+    assert re.search(r"^all +median [\d.]+%, p90 [\d.]+%, 4 rows$", done.out, re.MULTILINE)
+
+
+# ── scripts and stacks ───────────────────────────────────────────────────────
+
+SCRIPT = """
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+data = TensorDataset(torch.randn(64, 32), torch.randint(10, (64,)))
+model = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10)).to(device)
+optimizer = torch.optim.Adam(model.parameters())
+for epoch in range(2):
+    for samples, labels in DataLoader(data, batch_size=8):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(samples.to(device)), labels.to(device)).backward()
+        optimizer.step()
+"""
+LIST = """
+[[script]]
+name = "mine/train"
+repository = "somebody/mine"
+script = "train.py"
+"""
+
+
+@pytest.fixture
+def listed(tmp_path: Path) -> tuple[Path, str]:
+    """A list of one script, and the folder of its repository as an option."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "train.py").write_text(SCRIPT)
+    (tmp_path / "list.toml").write_text(LIST)
+    return tmp_path / "list.toml", f"--root={tmp_path}"
+
+
+@of("tests/bench/scripts.py")
+def test_scripts(run: Run, listed: tuple[Path, str]) -> None:
+    done = run(*listed, "--allowed", 1000)
+    _, outcome, _, _, changed, left, says = table_of(done.out, "mine/train")
+    assert (outcome, changed, left) == ("answered", "", "")
+    assert re.fullmatch(r"batch 8: 0\.0\d GiB", says)
+    assert "1 of 1, 100 %" in done.out
+
+
+@of("tests/bench/script_events.py")
+def test_script_events(run: Run, listed: tuple[Path, str]) -> None:
+    _, num_events, num_bytes, said = table_of(run(*listed, "--only", "mine/train").out, "mine/train")
+    assert said == "equal"
+    assert int(num_events) > 50
+    assert int(num_bytes.replace(",", "")) > 64 * 32 * 4
+
+
+@needs("accelerate")
+@of("tests/stacks/run.py")
+def test_stacks(run: Run) -> None:
+    done = run("trainer", "--environment", sys.prefix, "--script", "trainer_evaluates.py")
+    _, _, batch, peak, twice, peak_phase, _ = table_of(done.out, "trainer | `trainer_evaluates.py`")
+    assert (batch, peak_phase) == ("4", "evaluation")
+    assert 0 < float(peak.replace(",", "")) < float(twice.replace(",", ""))
+
+
+@needs("transformers")
+@of("tests/stacks/materials.py")
+def test_materials(run: Run, tmp_path: Path) -> None:
+    run("llama", tmp_path)
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["model_type"] == "llama"
+    assert len(json.loads((tmp_path / "texts.json").read_text())) > 1
