@@ -1,6 +1,6 @@
-"""Each bench in its smallest form: a program that names what is no longer there ends here, not after minutes.
+"""Each bench in its smallest form: one that names what is no longer there ends here, not after minutes.
 
-No test depends on a time. A bench with limits of time ends with 1 where one is exceeded, and says which.
+Those that run trials are in `test_smoke_trials.py`, so that both files may run side by side.
 """
 
 from __future__ import annotations
@@ -9,28 +9,30 @@ import csv
 import gzip
 import importlib.util
 import json
-import os
 import re
-import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from autofit_workers.predict.plans.plan import Plan
+from tests.bench import test_smoke_trials
 from tests.bench.convolution_shapes import all_shapes
 from tests.bench.plan_table import DATA, calls
 from tests.bench.plan_table_rows import Answer, write_answers
-from tests.bench.tables.folder import DEFAULT_TABLES
-from tests.commands import Finished
+from tests.bench.smoke import (
+    Run,
+    all_programs,
+    assert_says_what_it_exceeds,
+    needs,
+    needs_tables,
+    number_in,
+    of,
+    row_of,
+)
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).parents[2]
-WIDE = ("--model", "tests/bench/wide_workload.py:wide", "--gpu-mem", "930M", "--dispatch", "inline")
-WITHIN = "within the limits"
 # What the columns of `accuracy.py --rows` are that others read.
 ROW = {
     "table": "xmem",
@@ -51,98 +53,11 @@ ROW = {
     "failure": "",
 }
 
-Run = Callable[..., Finished]
 
-
-def of(*programs: str, as_module: bool = False) -> Callable[[Any], Any]:
-    """Says which program a test runs, and which others that one starts.
-
-    Args:
-        as_module: whether it is started by `python -m`.
-    """
-
-    def mark(test: Any) -> Any:
-        test.programs, test.is_of_module = programs, as_module
-        return test
-
-    return mark
-
-
-def needs(library: str) -> pytest.MarkDecorator:
-    return pytest.mark.skipif(importlib.util.find_spec(library) is None, reason=f"{library} is not installed")
-
-
-needs_tables = pytest.mark.skipif(
-    not DEFAULT_TABLES.exists(), reason=f"no tables of published measurements at {DEFAULT_TABLES}"
-)
-
-
-@pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The state directory of all benches: what one has made, such as the self-test, serves the next."""
-    return tmp_path_factory.mktemp("state")
-
-
-@pytest.fixture
-def run(request: pytest.FixtureRequest, state: Path) -> Run:
-    """Runs the program of a test from the root of the repository, and fails where it ends in a traceback."""
-    program, *_ = request.function.programs
-    named = program.removesuffix(".py").replace("/", ".")
-    command = [sys.executable, "-m", named] if request.function.is_of_module else [sys.executable, program]
-
-    def ran(*words: object, code: int | None = 0) -> Finished:
-        done = subprocess.run(
-            [*command, *map(str, words)],
-            cwd=ROOT,
-            env={
-                **os.environ,
-                "AUTOFIT_STATE_DIR": str(state),
-                "GROUND_TRUTH_TABLES": str(DEFAULT_TABLES),
-                "PIP_NO_INDEX": "1",
-            },
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        assert code is None or done.returncode == code, (done.stdout, done.stderr)
-        return Finished(done.returncode, done.stdout, done.stderr)
-
-    return ran
-
-
-def table_of(out: str, first_cell: str) -> list[str]:
-    """The cells of the one row of Markdown that begins so."""
-    (row,) = [line for line in out.splitlines() if line.startswith(f"| {first_cell}")]
-    return [cell.strip() for cell in row.strip("|").split("|")]
-
-
-def seconds_in(cell: str) -> float:
-    return float(cell.split(maxsplit=1)[0])
-
-
-def assert_says_what_it_exceeds(done: Finished) -> None:
-    """Its exit code is that of what it says of its limits, whichever that is on this machine today."""
-    last = done.out.splitlines()[-1]
-    assert last == WITHIN or re.search(r"more than \d", last), done.out
-    assert done.code == (last != WITHIN)
-
-
-def programs() -> set[str]:
-    """All programs of the benches and of the stacks."""
-    files = [*(ROOT / "tests" / "bench").rglob("*.py"), *(ROOT / "tests" / "stacks").glob("*.py")]
-    return {
-        str(file.relative_to(ROOT))
-        for file in files
-        if not file.name.startswith("test_")
-        and '\nif __name__ == "__main__":\n' in file.read_text(encoding="utf-8")
-    }
-
-
-def test_each_program_has_a_test_here() -> None:
-    tested = {program for test in globals().values() for program in getattr(test, "programs", ())}
-    assert tested == programs()
+def test_each_program_has_a_test() -> None:
+    tests = (*globals().values(), *vars(test_smoke_trials).values())
+    tested = {program for test in tests for program in getattr(test, "programs", ())}
+    assert tested == all_programs()
     assert len(tested) > 30
 
 
@@ -172,9 +87,9 @@ def test_accuracy(run: Run, tmp_path: Path) -> None:
         *("--table", "synthetic", "--limit", 1, "--jobs", 1, "--cache", tmp_path / "traces"),
         *("--rows", rows, "--json", summaries),
     )
-    name, num_rows, num_failed, median, *_ = table_of(done.out, "**synthetic**")
+    name, num_rows, num_failed, median, *_ = row_of(done.out, "**synthetic**")
     assert (name, num_rows, num_failed) == ("**synthetic**", "1", "0")
-    assert seconds_in(median) < 10  # in per cent
+    assert number_in(median) < 10  # in per cent
     with rows.open(encoding="utf-8", newline="") as file:
         (row,) = csv.DictReader(file)
     assert int(row["likely_bytes"]) == pytest.approx(int(row["real_bytes"]), rel=0.1)
@@ -194,8 +109,8 @@ def test_calibrate(run: Run, tmp_path: Path) -> None:
 @of("tests/bench/coverage.py")
 def test_coverage(run: Run, tmp_path: Path) -> None:
     done = run(rows_file(tmp_path))
-    assert table_of(done.out, "card")[:4] == ["card", "rtx-3060", "40", "100.0 %"]
-    assert table_of(done.out, "PyTorch")[1:3] == ["2.6", "40"]
+    assert row_of(done.out, "card")[:4] == ["card", "rtx-3060", "40", "100.0 %"]
+    assert row_of(done.out, "PyTorch")[1:3] == ["2.6", "40"]
 
 
 @needs("matplotlib")
@@ -214,7 +129,7 @@ def test_accuracy_plot(run: Run, tmp_path: Path) -> None:
 def test_language_models(run: Run) -> None:
     done = run("--table", "fsdp_qlora_stages", "--limit", 1, "--jobs", 1, "--rows")
     for stage in ("the model", "forward"):
-        *_, num_runs, median, _, _ = table_of(done.out, f"fsdp_qlora_stages | allocated after {stage}")
+        *_, num_runs, median, _, _ = row_of(done.out, f"fsdp_qlora_stages | allocated after {stage}")
         assert num_runs == "1"
         assert float(median.rstrip("%")) < 2
         assert re.search(
@@ -222,28 +137,13 @@ def test_language_models(run: Run) -> None:
         )
 
 
-@of("tests/bench/host_accuracy.py")
-def test_host_accuracy(run: Run) -> None:
-    *_, last = run("mlp", "--sizes", 1).out.splitlines()
-    row = re.match(r"mlp +32 \| +([\d.]+) +([\d.]+) .*%.* \| +[\d.]+–?.* (holds|MISSED)$", last)
-    assert row is not None, last
-    assert float(row[1]) == pytest.approx(float(row[2]), rel=0.25)
-
-
-@of("tests/bench/conv_memory.py")
-def test_conv_memory(run: Run) -> None:
-    done = run("--algorithms", "native", "--layers", 2)
-    for what in ("forward |", "forward and backward |"):
-        assert table_of(done.out, f"native | {what}")[2] == "2"
-
-
 @of("tests/bench/conv_plans.py")
 def test_conv_plans(run: Run) -> None:
     done = run("--models", "davenet", "--batch-size", 2)
-    _, mixed, largest, *_ = table_of(done.out, "0 |")
+    _, mixed, largest, *_ = row_of(done.out, "0 |")
     assert float(mixed) >= 1
     assert float(largest) == 0
-    assert table_of(done.out, "2048 |")[1] == "1.000"
+    assert row_of(done.out, "2048 |")[1] == "1.000"
 
 
 @needs("timm")
@@ -275,7 +175,7 @@ def test_plan_table(run: Run, tmp_path: Path) -> None:
 @of("tests/bench/advice.py")
 def test_advice(run: Run) -> None:
     done = run("lstm")
-    _, missing, advised, fits, *_ = table_of(done.out, "lstm, batch 256")
+    _, missing, advised, fits, *_ = row_of(done.out, "lstm, batch 256")
     assert (missing, fits) == ("5%", "yes")
     assert advised.startswith("`--")
     assert done.out.endswith("every printed command fits, and nothing is better than what was advised\n")
@@ -284,7 +184,7 @@ def test_advice(run: Run) -> None:
 @of("tests/bench/knob_search.py")
 def test_knob_search(run: Run) -> None:
     done = run("lstm", "--vary", "precision", "--vary", "set_to_none")
-    _, num_settings, num_on_front, full, found, front, _ = table_of(done.out, "lstm")
+    _, num_settings, num_on_front, full, found, front, _ = row_of(done.out, "lstm")
     assert (num_settings, front) == ("4", "the same")
     assert 0 < int(num_on_front) <= 4
     assert 0 < int(found.split()[0]) < int(full)
@@ -301,21 +201,11 @@ def test_allocator_speed(run: Run) -> None:
     assert all(float(line.split()[-1]) > 0 for line in lines[3:])
 
 
-@of("tests/bench/dispatch_speed.py")
-def test_dispatch_speed(run: Run) -> None:
-    done = run("lstm", "--trials", 1, "--evaluations", 10, code=None)
-    assert len(table_of(done.out, "**both: what Ray costs**")) == 3
-    _, milliseconds, _ = table_of(done.out, "the trial's own process")
-    assert float(milliseconds) > 100  # it imports torch
-    assert seconds_in(table_of(done.out, "lstm,")[1]) > 0
-    assert_says_what_it_exceeds(done)
-
-
 @of("tests/bench/estimate_speed.py")
 def test_estimate_speed(run: Run) -> None:
     done = run("lstm", "--questions", 1, "--runs", 1, code=None)
     for what in ("`lstm`", "`tune --model davenet"):
-        _, seconds, ratio, *_ = table_of(done.out, what)
+        _, seconds, ratio, *_ = row_of(done.out, what)
         assert min(float(seconds), float(ratio)) > 0
     assert re.search(r"^One further batch size of resnet50: \d+ ms", done.out, re.MULTILINE)
     assert_says_what_it_exceeds(done)
@@ -325,83 +215,26 @@ def test_estimate_speed(run: Run) -> None:
 def test_profile_speed(run: Run) -> None:
     done = run("--runs", 1, "--events", 1000, "--view", "timeline", code=None)
     for what in ("profile of resnet50 at 128", "timeline of 1,000 events"):
-        assert seconds_in(table_of(done.out, what)[1]) > 0
+        assert number_in(row_of(done.out, what)[1]) > 0
     assert_says_what_it_exceeds(done)
 
 
 @of("tests/bench/study_load.py")
 def test_study_load(run: Run) -> None:
     done = run("--trials", 20, "--block", 10, "--storage", "journal", "--most", 1000)
-    assert min(map(float, table_of(done.out, "journal")[1:-1])) > 0
+    assert min(map(float, row_of(done.out, "journal")[1:-1])) > 0
 
 
 @of("tests/bench/serve_load.py")
 def test_serve_load(run: Run) -> None:
     small = ("--trials", 30, "--jobs", 2, "--studies", 2, "--scrapes", 5, "--crowd", 1, "--share", 0.02)
     done = run("sqlite", *small, code=None)
-    failed, logged = table_of(done.out, "sqlite")[-2:]
+    failed, logged = row_of(done.out, "sqlite")[-2:]
     assert re.fullmatch(r"0 of [1-9]\d*", failed)
     assert re.fullmatch(r"\d+ in \d+ s", logged)
     outside = re.search(r"outside of the limits: (none|sqlite)$", done.err)
     assert outside is not None
     assert done.code == (outside[1] != "none")
-
-
-@of("tests/bench/service_load.py")
-def test_service_load(run: Run) -> None:
-    done = run("journal", "--jobs", 1, "--drivers", 1, "--run", "journal", code=None)
-    assert len(table_of(done.out, "journal")) == 7
-    assert "1 jobs in journal, 1 drivers at once" in done.out
-    assert "lost: 0; wrong: 0; more than one driver: 0" in done.out
-
-
-# ── measured on the CPU ──────────────────────────────────────────────────────
-
-
-@of("tests/bench/sweep.py")
-def test_sweep(run: Run) -> None:
-    done = run(*WIDE, "--reach", 0, "--times", 1)
-    answer = re.search(r"^answer: (\d+), after", done.out, re.MULTILINE)
-    assert answer is not None
-    assert f"\n| {answer[1]} | FITS |" in done.out
-    assert f"\n| {int(answer[1]) + 1} | OOM |" in done.out
-    assert done.out.endswith("the sweep and the search agree\n")
-
-
-@needs("pytorch_lightning")
-@of("tests/bench/peers.py", "tests/bench/lightning_scaler.py")
-def test_peers(run: Run) -> None:
-    done = run(*WIDE, "--environment", sys.prefix, "--mode", "power", code=None)
-    for tool in ("autofit", "Lightning, power"):
-        _, answer, fits, num_trials, *_, sizes = table_of(done.out, tool)
-        assert int(answer) >= 1
-        assert fits == "yes"
-        assert int(num_trials) == len(sizes.split(", ")) > 1
-    assert "ended with" not in done.out
-    assert done.code == ("the criterion holds" not in done.out)
-
-
-@of("tests/bench/time/cpu_steps.py")
-def test_cpu_steps(run: Run) -> None:
-    done = run("mlp", "--precision", "fp32", "--sizes", 1)
-    row = re.compile(r"^mlp +fp32 +\d+  measured +[\d.]+ ms  predicted +[\d.]+ ms", re.MULTILINE)
-    assert len(row.findall(done.out)) == 1
-    assert "knee: " in done.out.splitlines()[-1]
-
-
-@needs("scipy")
-@of("tests/bench/time/fit_cpu.py", "tests/bench/time/cpu_runs.py")
-def test_fit_cpu(run: Run, tmp_path: Path) -> None:
-    runs, names = tmp_path / "runs.jsonl", ("small_mlp", "deep_filters")
-    done = run(
-        runs, *(word for name in names for word in ("--name", name)), "--precision", "fp32", "--sizes", 1
-    )
-    measured = [json.loads(line) for line in runs.read_text(encoding="utf-8").splitlines()]
-    assert tuple(each["name"] for each in measured) == names
-    assert all(each["seconds"] > 0 and len(each["operators"]) > 10 for each in measured)
-    *_, first, second, apart = done.out.splitlines()
-    assert (first.split()[0], second.split()[0]) == names
-    assert re.match(r"each left out: median [\d.]+%", apart)
 
 
 # ── times that others measured ───────────────────────────────────────────────
@@ -438,7 +271,7 @@ def test_collectives(run: Run, tmp_path: Path) -> None:
     rows = ("2,2,8000000,0.08", "4,4,8000000,0.11", "8,8,500000,0.05", "16,8,8000000,0.9")
     table.write_text("\n".join(["num_workers,devices_per_node,size,time_stats.all_reduce.median", *rows]))
     done = run("--tables", tmp_path, "--between")
-    assert table_of(done.out, "all | all_reduce | | from 0")[4] == "3"
+    assert row_of(done.out, "all | all_reduce | | from 0")[4] == "3"
     assert "a100_dgx: all_reduce of 16 ranks, 8 a node: " in done.out
     if importlib.util.find_spec("scipy") is not None:
         assert re.search(r"nvlink: tree = [\d.]+; off by [\d.]+", run("--tables", tmp_path, "--fit").out)
@@ -504,7 +337,7 @@ def listed(tmp_path: Path) -> tuple[Path, str]:
 @of("tests/bench/scripts.py")
 def test_scripts(run: Run, listed: tuple[Path, str]) -> None:
     done = run(*listed, "--allowed", 1000)
-    _, outcome, _, _, changed, left, says = table_of(done.out, "mine/train")
+    _, outcome, _, _, changed, left, says = row_of(done.out, "mine/train")
     assert (outcome, changed, left) == ("answered", "", "")
     assert re.fullmatch(r"batch 8: 0\.0\d GiB", says)
     assert "1 of 1, 100 %" in done.out
@@ -512,7 +345,7 @@ def test_scripts(run: Run, listed: tuple[Path, str]) -> None:
 
 @of("tests/bench/script_events.py")
 def test_script_events(run: Run, listed: tuple[Path, str]) -> None:
-    _, num_events, num_bytes, said = table_of(run(*listed, "--only", "mine/train").out, "mine/train")
+    _, num_events, num_bytes, said = row_of(run(*listed, "--only", "mine/train").out, "mine/train")
     assert said == "equal"
     assert int(num_events) > 50
     assert int(num_bytes.replace(",", "")) > 64 * 32 * 4
@@ -522,7 +355,7 @@ def test_script_events(run: Run, listed: tuple[Path, str]) -> None:
 @of("tests/stacks/run.py")
 def test_stacks(run: Run) -> None:
     done = run("trainer", "--environment", sys.prefix, "--script", "trainer_evaluates.py")
-    _, _, batch, peak, twice, peak_phase, _ = table_of(done.out, "trainer | `trainer_evaluates.py`")
+    _, _, batch, peak, twice, peak_phase, _ = row_of(done.out, "trainer | `trainer_evaluates.py`")
     assert (batch, peak_phase) == ("4", "evaluation")
     assert 0 < float(peak.replace(",", "")) < float(twice.replace(",", ""))
 
