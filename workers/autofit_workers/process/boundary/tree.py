@@ -1,11 +1,14 @@
 """The file tree of a predicted workload, which reads what is there and writes into memory.
 
     /            a file system in memory, of bounded size
-    /home, …     an overlay for each top-level folder, and for each mount below it that can be written to;
-                 a mount that is read-only, or that no overlay can lie over, is there read-only
-    /proc        that of the new process namespace; what it lets root change of the machine is read-only
+    /home, …     an overlay for each top-level folder, and for each mount below it, which is read-only where
+                 that is; a mount that no overlay can lie over is there read-only
+    /proc        that of the new process namespace; all but what it has of processes is read-only
     /sys         read-only
     /dev         null, zero, full, random, urandom, terminals, and NVIDIA's, to be asked
+
+An overlay over what is read-only keeps its sockets and named pipes from being reached, which a read-only
+mount does not; nor does it keep a device from being written to, which is what those of `/dev` are for.
 
 One overlay over `/` is not possible: Linux refuses one whose lower layer has mounts that a user namespace may
 not take apart, with EINVAL (`clone_private_mount`, fs/namespace.c).
@@ -30,8 +33,6 @@ _MOST_ENTRIES = 4096
 _COPIED_BYTES = 2**20
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _NVIDIA = "nvidia"
-# By these root could change the machine, whatever namespace it is in.
-_OF_THE_MACHINE = ("sys", "sysrq-trigger", "irq", "bus", "fs", "acpi", "scsi", "driver")
 # Processes and threads at a time. A namespace has a limit of its own since Linux 6.14; before, the file is
 # that of the whole machine.
 _MOST_PROCESSES, _PID_MAX_OF_NAMESPACES = 4096, (6, 14)
@@ -151,11 +152,13 @@ class _Tree:
 
     def _lay_folder(self, place: str, number: int, target: str) -> None:
         mount = self._mounts.get(place)
-        if mount is None or mount.is_writable:
-            with suppress(OSError):
-                _overlay(number, target)
-                return
-        _bind_read_only(number, target)
+        try:
+            _overlay(number, target)
+        except OSError:
+            _bind_read_only(number, target)
+            return
+        if mount is not None and not mount.is_writable:
+            kernel.make_read_only(target)
 
 
 def _like(number: int, target: str) -> None:
@@ -194,11 +197,15 @@ def _make_proc(target: str) -> None:
     if _release() >= _PID_MAX_OF_NAMESPACES:
         with open(f"{target}/sys/kernel/pid_max", "w") as file:
             file.write(str(_MOST_PROCESSES))
-    for name in _OF_THE_MACHINE:
-        path = f"{target}/{name}"
-        if os.path.lexists(path):
-            kernel.mount(path, path, None, kernel.MS_BIND | kernel.MS_REC)
-            kernel.make_read_only(path)
+    with open(f"{target}/sys/user/max_user_namespaces", "w") as file:
+        file.write("0")  # in a further one the workload had all rights of root again
+    # By these root could change the machine, whatever namespace it is in; by their rights too, which are of
+    # all mounts of /proc.
+    for entry in list(os.scandir(target)):
+        if not (entry.name.isdigit() or entry.is_symlink()):
+            with suppress(FileNotFoundError):  # a module's that was taken out
+                kernel.mount(entry.path, entry.path, None, kernel.MS_BIND)
+                kernel.make_read_only(entry.path)
 
 
 def _release() -> tuple[int, ...]:
@@ -220,6 +227,7 @@ def _make_dev(target: str, most_bytes: int) -> None:
         if os.path.exists(source) and not os.path.isdir(source):
             os.close(os.open(f"{target}/{name}", os.O_CREAT | os.O_WRONLY))
             kernel.mount(source, f"{target}/{name}", None, kernel.MS_BIND)
+            kernel.make_read_only(f"{target}/{name}")  # its rights: what is written to a device is not kept
     for name, link in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(link, f"{target}/{name}")
     os.mkdir(f"{target}/shm", 0o1777)
