@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ _INSIDE = """
 import json, os, sys
 sys.path.insert(0, {workers!r})
 from autofit_workers.process.boundary.namespaces import go_inside
+{before}
 life = int(sys.argv[1])
 state = go_inside(life, most_bytes=2**26, network=False)
 told = {{"inside": state.is_inside, "reason": state.reason, "missing": state.missing}}
@@ -36,12 +38,23 @@ print(json.dumps(told), flush=True)
 
 
 @contextmanager
-def inside(body: str, *, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A process that goes inside and runs these lines, and the pipe that it lives by."""
+def inside(
+    body: str, *, cwd: Path, before: str = "", by: tuple[str, ...] = ()
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A process that goes inside and runs these lines, and the pipe that it lives by.
+
+    Args:
+        before: lines that it runs before.
+        by: the command that starts it, where it is not started at once.
+    """
     life, command = os.pipe()
-    code = _INSIDE.format(workers=str(WORKERS), body=textwrap.indent(textwrap.dedent(body), "    "))
+    code = _INSIDE.format(
+        workers=str(WORKERS),
+        before=textwrap.dedent(before),
+        body=textwrap.indent(textwrap.dedent(body), "    "),
+    )
     with subprocess.Popen(
-        [sys.executable, "-P", "-c", code, str(life)],
+        [*by, sys.executable, "-P", "-c", code, str(life)],
         cwd=cwd,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -56,15 +69,15 @@ def inside(body: str, *, cwd: Path) -> Iterator[tuple[subprocess.Popen[str], int
                 os.close(command)
 
 
-def ran(body: str, cwd: Path) -> tuple[int, str]:
+def ran(body: str, cwd: Path, *, before: str = "", by: tuple[str, ...] = ()) -> tuple[int, str]:
     """The exit code of such a process, and what it said."""
-    with inside(body, cwd=cwd) as (process, _):
+    with inside(body, cwd=cwd, before=before, by=by) as (process, _):
         said, _ = process.communicate(timeout=30)
     return process.returncode, said
 
 
-def told(body: str, cwd: Path) -> dict[str, object]:
-    code, said = ran(body, cwd)
+def told(body: str, cwd: Path, *, before: str = "", by: tuple[str, ...] = ()) -> dict[str, object]:
+    code, said = ran(body, cwd, before=before, by=by)
     assert code == 0, said
     found: dict[str, object] = json.loads(said)
     if not found["inside"]:
@@ -164,6 +177,126 @@ def test_what_was_laid_over_cannot_be_taken_away(tmp_path: Path):
     assert found["mounted"] != 0
     assert found["nested"] != 0
     assert found["sysctl"] in ("Read-only file system", "Permission denied")
+
+
+def test_rights_of_devices_and_of_the_machines_part_of_proc_stay(tmp_path: Path):
+    # Others' users are refused by the files' owner, root by the mounts.
+    found = told(
+        """
+        import stat
+        for place in ("/dev/null", "/proc/cpuinfo", "/proc/sys/kernel/hostname"):
+            try:
+                os.chmod(place, stat.S_IMODE(os.stat(place).st_mode))
+                told[place] = "changed"
+            except OSError as error:
+                told[place] = error.strerror
+        told["written"] = os.write(os.open("/dev/null", os.O_WRONLY), b"x")
+        told["own"] = open("/proc/self/comm", "w").write("renamed")
+        """,
+        tmp_path,
+    )
+    for place in ("/dev/null", "/proc/cpuinfo", "/proc/sys/kernel/hostname"):
+        assert found[place] in ("Read-only file system", "Operation not permitted"), place
+    assert (found["written"], found["own"]) == (1, 7)
+
+
+def test_there_is_no_namespace_in_which_the_workload_is_root_again(tmp_path: Path):
+    found = told(
+        """
+        import ctypes
+        libc = ctypes.CDLL(None, use_errno=True)
+        told["result"] = libc.unshare(0x10000000), os.strerror(ctypes.get_errno())
+        """,
+        tmp_path,
+    )
+    assert found["result"] == [-1, "No space left on device"]
+
+
+def test_a_pipe_of_a_read_only_mount_is_not_reached(tmp_path: Path):
+    by = ("unshare", "--user", "--map-root-user", "--mount")
+    if shutil.which("unshare") is None or subprocess.run([*by, "true"], check=False).returncode:
+        pytest.skip("no mounts can be made here")
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "kept.txt").write_text("before")
+    bind = 'mount --bind "$PWD" "$PWD" && mount -o remount,ro,bind "$PWD" && cd "$PWD" && exec "$@"'
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        found = told(
+            """
+            for name, flags in (("pipe", os.O_NONBLOCK), ("kept.txt", 0)):
+                try:
+                    os.write(os.open(name, os.O_WRONLY | flags), b"x")
+                    told[name] = "written"
+                except OSError as error:
+                    told[name] = error.strerror
+            """,
+            tmp_path,
+            by=(*by, "sh", "-c", bind, "sh"),
+        )
+        assert (found["pipe"], found["kept.txt"]) == ("No such device or address", "Read-only file system")
+        assert os.read(reader, 1) == b""
+    finally:
+        os.close(reader)
+
+
+def test_keys_of_the_session_are_not_had(tmp_path: Path):
+    before = """
+    import ctypes, platform
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    add, request, control = {"x86_64": (248, 249, 250), "aarch64": (217, 218, 219)}[platform.machine()]
+    has_keys = call(control, 1, None) >= 0  # a session keyring of its own
+    has_keys = has_keys and call(add, b"user", b"autofit-secret", b"x", 1, -3) >= 0
+    """
+    found = told(
+        """
+        told["had"] = has_keys
+        told["found"] = call(request, b"user", b"autofit-secret", None, 0) >= 0
+        told["own"] = call(add, b"user", b"own", b"x", 1, -3) >= 0
+        """,
+        tmp_path,
+        before=before,
+    )
+    if not found["had"]:
+        pytest.skip("this kernel has no keyrings, or nobody may use them")
+    assert (found["found"], found["own"]) == (False, True)
+
+
+def test_the_program_of_a_process_inside_is_no_file_of_outside(tmp_path: Path):
+    code = """
+import os, sys
+from autofit_workers.process.boundary.entering import entered, enter
+enter(sys.argv[-1], int(sys.argv[-2]), os.open(os.devnull, os.O_WRONLY))
+def refused(place):
+    try:
+        os.utime(place)
+    except PermissionError:
+        return "refused"
+    return "changed"
+if not entered().is_inside:
+    print(entered().reason)
+else:
+    same = os.stat("/proc/self/exe").st_dev == os.stat(sys.executable).st_dev
+    print("inside", same, refused("/proc/1/exe"))
+"""
+    life, command = os.pipe()
+    permissions = json.dumps({"network": False, "kept_variables": []})
+    environment = {**os.environ, "PYTHONPATH": str(WORKERS)}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, str(life), permissions],
+        cwd=tmp_path,
+        env=environment,
+        pass_fds=(life,),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    os.close(life)
+    os.close(command)
+    assert done.returncode == 0, done.stderr
+    if not done.stdout.startswith("inside"):
+        pytest.skip(f"this machine has no boundary: {done.stdout}")
+    assert done.stdout == "inside True refused\n"
 
 
 def test_what_is_written_has_a_limit(tmp_path: Path):

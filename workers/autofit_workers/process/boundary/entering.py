@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from dataclasses import asdict, dataclass
 from typing import Self
@@ -58,14 +59,21 @@ def entered() -> Entered:
     return _entered
 
 
-def enter(permissions: str, requests: int, answers: int) -> None:
+def enter(told: str, requests: int, answers: int) -> None:
     """Goes on inside the boundary where the kernel lets it; see `namespaces.go_inside`.
 
+    Inside it calls Python anew, with the same arguments but for the last one: by `/proc/self/exe` a process
+    has the file of its program, and one that was started outside could change that file's rights.
+
     Args:
-        permissions: the JSON of `Permissions`.
+        told: this process's last argument, the JSON of `Permissions`; of `Entered` where it was called anew.
         requests, answers: the pipes of this process and its command.
     """
     global _entered  # noqa: PLW0603 - a process enters once
+    said = json.loads(told)
+    if "is_inside" in said:
+        _entered = Entered(**{**said, "missing": tuple(said["missing"])})
+        return
     if not sys.platform.startswith("linux"):
         _entered = Entered(is_inside=False, reason=f"{sys.platform} has no namespaces")
         return
@@ -75,6 +83,8 @@ def enter(permissions: str, requests: int, answers: int) -> None:
     _entered = go_inside(
         requests,
         most_bytes=max(_LEAST_WRITTEN_BYTES, int(_WRITTEN_SHARE * available)),
-        network=json.loads(permissions)["network"],
+        network=said["network"],
         closed=(answers,),
     )
+    if _entered.is_inside:
+        os.execv(sys.executable, [*sys.orig_argv[:-1], json.dumps(asdict(_entered))])  # noqa: S606 - ourselves

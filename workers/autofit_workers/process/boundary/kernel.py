@@ -32,14 +32,15 @@ CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID = range
 
 _MOUNT_ATTR_RDONLY = 0x1
 _AT_RECURSIVE = 0x8000
-_PR_SET_PDEATHSIG, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 24, 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
+_KEYCTL_JOIN_SESSION_KEYRING = 1
 _CAPABILITY_VERSION = 0x20080522
 _MOST_CAPABILITIES = 64
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 # Numbers of calls that glibc has no function for: asm/unistd.h.
 _NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "mount_setattr": 442},
-    "aarch64": {"pivot_root": 41, "capset": 91, "mount_setattr": 442},
+    "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250, "mount_setattr": 442},
+    "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219, "mount_setattr": 442},
 }
 
 
@@ -87,6 +88,22 @@ def drop_capabilities(kept: Iterable[int] = ()) -> None:
 def die_with_parent(signal_number: int) -> None:
     """Has the kernel send this process a signal when its parent ends."""
     _check(_libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")
+
+
+def hide_from_others() -> None:
+    """Keeps processes without rights of root from this one's files, memory and program."""
+    _check(_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
+
+
+def leave_session_keyring() -> None:
+    """Gives this process an empty keyring in the place of its session's; see keyrings(7).
+
+    Raises:
+        OSError: the kernel has none, or lets nobody use them.
+    """
+    number = _NUMBERS[platform.machine()]["keyctl"]
+    if _libc().syscall(ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None) < 0:
+        _check(-1, "keyctl")
 
 
 def bring_loopback_up() -> None:

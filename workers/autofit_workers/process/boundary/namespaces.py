@@ -99,6 +99,8 @@ def _through_the_door(
         missing = enter_tree(most_bytes)
         if not network:
             kernel.bring_loopback_up()
+        with suppress(OSError):  # nor has the workload one then
+            kernel.leave_session_keyring()
         kernel.drop_capabilities(_ROOT_KEEPS if os.geteuid() == 0 else ())
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.write(tell, b"\n")
@@ -106,6 +108,7 @@ def _through_the_door(
     except OSError as error:
         _give_up(tell, error)
     if workload:
+        kernel.hide_from_others()  # its program is a file of outside
         _close(*kept)
         _reap(workload, tell)
     os.close(tell)
