@@ -6,8 +6,8 @@ prints a table: each way of `side_effects_ways.txt`, what it said inside, and wh
 ways run one after another in one script, which then trains three steps on a GPU and is predicted. What they
 could change is made up for them and looked at before and after, from outside:
 
-    files       a home, a project, caches, temporary files and remotes of git: contents, owners, rights, times,
-                extended attributes, links
+    files       a home, a project, caches, temporary files and remotes of git: contents, owners, rights,
+                times, extended attributes, links
     network     what listening sockets were sent, by TCP, UDP and on this machine
     processes   one for each way that has to do with another: whether it lives, its priority, limits, …;
                 and those that are left five seconds after the prediction
@@ -42,9 +42,9 @@ import threading
 import time
 import uuid
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from autofit_workers.process.isolate import Child, environment_of
 from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec
@@ -62,6 +62,7 @@ _SECRETS = {
     "SSH_AUTH_SOCK": "/run/hf_secret",
 }
 _SEGMENT, _SEMAPHORE, _QUEUE = "sysv-memory", "sysv-semaphore", "sysv-queue"
+_THEIR_SEGMENT = "sysv-memory-removed"
 # Files of this machine that no way may change, if only by their rights.
 _OF_THE_MACHINE = (
     "/dev/null",
@@ -71,9 +72,6 @@ _OF_THE_MACHINE = (
     "/etc",
     sys.prefix,
 )
-
-# Ways that take effect where the kernel allows no namespaces, as root: see `test_side_effects.py`.
-TAKE_EFFECT_WHEN_DENIED: frozenset[str] = frozenset()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,11 +155,10 @@ def listing(folder: str) -> dict[str, list[Any]]:
         kind = stat.S_IFMT(seen.st_mode)
         content = ""
         if kind == stat.S_IFLNK:
-            content = os.readlink(path)
+            content = str(Path(path).readlink())
         elif kind == stat.S_IFREG:
             try:
-                with open(path, "rb") as file:
-                    content = hashlib.sha1(file.read()).hexdigest()
+                content = hashlib.sha1(Path(path).read_bytes()).hexdigest()
             except OSError as error:
                 content = str(error.errno)
         try:
@@ -176,8 +173,8 @@ def listing(folder: str) -> dict[str, list[Any]]:
             *(seen.st_mtime_ns, seen.st_ctime_ns, content, attributes),
         ]
         if kind == stat.S_IFDIR:
-            for name in sorted(os.listdir(path)):
-                add(f"{path}/{name}")
+            for entry in sorted(Path(path).iterdir()):
+                add(str(entry))
 
     if os.path.lexists(folder):
         add(folder)
@@ -185,7 +182,8 @@ def listing(folder: str) -> dict[str, list[Any]]:
 
 
 _HEAD = """
-import ctypes, functools, hashlib, json, os, shutil, signal, socket, stat, struct, subprocess, sys, threading, time
+import ctypes, functools, hashlib, json, os, shutil, signal, socket, stat, struct, subprocess, sys
+import threading, time
 from pathlib import Path
 from typing import Any
 import numpy
@@ -278,7 +276,7 @@ class World:
         self.received: list[bytes] = []
         self._victims: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> World:
+    def __enter__(self) -> Self:
         with self._stack:
             self._make_files()
             self._make_sockets()
@@ -343,10 +341,16 @@ class World:
             remote = self.base / "remotes" / way.name
             (here / "tracked.txt").write_text("before\n")
             commands = (
-                f"git init -q --bare {remote} && git init -q . && git add tracked.txt && git remote add origin {remote}"
-                " && git -c user.name=me -c user.email=me@here commit -q -m before && git push -q origin HEAD:main"
+                f"git init -q --bare {remote}",
+                "git init -q .",
+                "git add tracked.txt",
+                f"git remote add origin {remote}",
+                "git -c user.name=me -c user.email=me@here commit -q -m before",
+                "git push -q origin HEAD:main",
             )
-            subprocess.run(commands, shell=True, cwd=here, check=True, env={**os.environ, **self.variables()})
+            for command in commands:
+                environment = {**os.environ, **self.variables()}
+                subprocess.run(command.split(), cwd=here, check=True, env=environment)
         if way.name.startswith("pip-"):
             with zipfile.ZipFile(here / "probe-1-py3-none-any.whl", "w") as wheel:
                 wheel.writestr("probe.py", "x = 1\n")
@@ -441,14 +445,14 @@ class World:
 
     def _make_shared_memory(self) -> None:
         first = 0x10000000 + uuid.uuid4().int % 0x10000000
-        names = (_SEGMENT, _SEMAPHORE, _QUEUE, "theirs")
+        names = (_SEGMENT, _SEMAPHORE, _QUEUE, _THEIR_SEGMENT)
         self.places["keys"] = {name: first + number for number, name in enumerate(names)}
         libc = _libc()
-        for name in ("theirs", "removed"):
+        for name in ("shared-memory-theirs", "shared-memory-removed"):
             path = Path("/dev/shm", f"{self.token}-{name}")
             path.write_bytes(bytes(64))
             self._stack.callback(path.unlink, missing_ok=True)
-        segment = libc.shmget(self.places["keys"]["theirs"], ctypes.c_size_t(4096), 0o1600)
+        segment = libc.shmget(self.places["keys"][_THEIR_SEGMENT], ctypes.c_size_t(4096), 0o1600)
         self._stack.callback(libc.shmctl, segment, 0, None)
         queue = libc.mq_open(f"/{self.token}-theirs".encode(), os.O_CREAT | os.O_RDWR, 0o600, None)
         self._queue = queue
@@ -478,7 +482,7 @@ class World:
                 found[os.path.relpath(path, self.base)] = known
         for name, process in self._victims.items():
             found[f"victim/{name}"] = _state_of(process)
-        for path, known in listing("/dev/shm").items() if os.path.isdir("/dev/shm") else ():
+        for path, known in listing("/dev/shm").items():
             if self.token in path:
                 found[path.replace(f"{self.token}-", "")] = known
         libc = _libc()
@@ -499,7 +503,7 @@ class World:
         found["machine-domain"] = Path("/proc/sys/kernel/domainname").read_text()
         found["mounts"] = Path("/proc/self/mountinfo").read_text()
         for path in _OF_THE_MACHINE:
-            seen = os.stat(path)
+            seen = Path(path).stat()
             # The times of folders that others use change.
             times = (
                 (seen.st_mtime_ns, seen.st_ctime_ns)
@@ -551,7 +555,7 @@ def processes_with(token: str, apart_from: Iterable[int] = ()) -> dict[int, str]
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             command = (entry / "cmdline").read_bytes()
-            words = command + (entry / "environ").read_bytes() + os.fsencode(os.readlink(entry / "cwd"))
+            words = command + (entry / "environ").read_bytes() + os.fsencode((entry / "cwd").readlink())
             is_dead = "\nState:\tZ" in (entry / "status").read_text()
             if token.encode() in words and not is_dead and int(entry.name) not in spared:
                 found[int(entry.name)] = command.replace(b"\0", b" ").decode(errors="replace")
@@ -600,7 +604,12 @@ def attempt_all(base: Path, ways: Sequence[Way], made: Callable[[Path], None] = 
             if told.startswith("LEAKED"):
                 changes[f"told/{name}"] = ""
         return _found(
-            usable, said.lines, list(changes), outcome, left, [w.name for w in ways if w not in usable]
+            usable,
+            lines=said.lines,
+            changes=list(changes),
+            outcome=outcome,
+            left=left,
+            left_out=[way.name for way in ways if way not in usable],
         )
 
 
@@ -651,6 +660,7 @@ def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, s
 
 def _found(
     ways: Sequence[Way],
+    *,
     lines: Sequence[tuple[str, str, str]],
     changes: Sequence[str],
     outcome: TrialOutcome,
@@ -695,6 +705,14 @@ def _is_of(way: Way, change: str) -> bool:
     return way.name in known and known[way.name] in change
 
 
+def read(text: str) -> Found:
+    """What `--json` printed."""
+    data = json.loads(text)
+    tried = tuple(Tried(**{**each, "changed": tuple(each["changed"])}) for each in data.pop("tried"))
+    lists = {name: tuple(each) for name, each in data.items() if isinstance(each, list)}
+    return Found(**{**data, **lists}, tried=tried)
+
+
 def not_as_expected(found: Found, *, is_root: bool, is_read_only: bool = False) -> list[Tried]:
     """The ways that did not run inside as they should.
 
@@ -707,7 +725,9 @@ def not_as_expected(found: Found, *, is_root: bool, is_read_only: bool = False) 
     for each in found.tried:
         way = ways[each.way]
         expected = {REFUSED} if way.is_refused else {DONE}
-        if is_read_only or "either" in way.flags or ("root" in way.flags and not is_root):
+        if is_read_only:
+            expected = {DONE, REFUSED, "", "nothing"} - ({DONE} if way.is_refused else set())
+        elif "either" in way.flags or ("root" in way.flags and not is_root):
             expected = {DONE, REFUSED}
         if each.outcome not in expected:
             wrong.append(each)
@@ -720,9 +740,8 @@ def table(found: Found) -> str:
     lines = [f"{'way':{width}}  {'inside':8}  changed outside  (said)"]
     for each in found.tried:
         changed = " ".join(each.changed)[:60] or "nothing"
-        lines.append(
-            f"{each.way:{width}}  {each.outcome or 'silent':8}  {changed}  ({' '.join(each.said.split())[:70]})"
-        )
+        said = " ".join(each.said.split())[:70]
+        lines.append(f"{each.way:{width}}  {each.outcome or 'silent':8}  {changed}  ({said})")
     num_changed = sum(bool(each.changed) for each in found.tried)
     lines += [f"unexplained: {each}" for each in found.unexplained]
     lines += [f"left: {each}" for each in found.left]
@@ -763,7 +782,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         _open_ways_to(sys.base_prefix, sys.prefix, _REPOSITORY, base=base)
         _become(arguments.user, base, base / "project")
     found = attempt_all(base, ways, _LATER_MOUNTS.get(arguments.on, lambda _: None))
-    print(json.dumps(dataclasses.asdict(found)) if arguments.json else table(found))
+    text = json.dumps(dataclasses.asdict(found)) if arguments.json else table(found)
+    sys.stdout.write(f"{text}\n")
     return 0
 
 
