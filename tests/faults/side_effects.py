@@ -701,7 +701,11 @@ def _is_of(way: Way, change: str) -> bool:
     named = {part for word in words for part in word.split("/")}
     if way.name in named or f"sem.{way.name}" in named:
         return True
-    known = {"machine-etc": "/etc/effects", "machine-installation": f"{sys.prefix}/effects"}
+    known = {
+        "machine-etc": "/etc/effects",
+        "machine-installation": f"{sys.prefix}/effects",
+        "machine-program": os.path.realpath(sys.executable),
+    }
     return way.name in known and known[way.name] in change
 
 
