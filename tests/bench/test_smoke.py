@@ -31,7 +31,7 @@ from tests.bench.smoke import (
     row_of,
 )
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 # What the columns of `accuracy.py --rows` are that others read.
 ROW = {

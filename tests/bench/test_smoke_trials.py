@@ -13,7 +13,7 @@ import pytest
 
 from tests.bench.smoke import Run, assert_says_what_it_exceeds, needs, number_in, of, row_of
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 
 WIDE = ("--model", "tests/bench/wide_workload.py:wide", "--gpu-mem", "930M", "--dispatch", "inline")
 
