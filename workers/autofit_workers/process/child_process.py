@@ -197,7 +197,7 @@ class ChildProcess:
         code = self._popen.wait()
         self._wait_for_descendants()
         self._close_pipes()
-        return signal.Signals(-code).name if code < 0 else f"exit code {code}"
+        return _name_of_signal(-code) if code < 0 else f"exit code {code}"
 
     def _wait_for_descendants(self) -> None:
         """Waits for the end of what the child forked: the last copy of its pipe is then closed."""
@@ -211,6 +211,13 @@ class ChildProcess:
     def _close_pipes(self) -> None:
         os.close(self._requests)
         os.close(self._answers)
+
+
+def _name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has none
+        return f"signal {number}"
 
 
 def _answer_in(incoming: bytearray, attendant: Attendant) -> str | None:
