@@ -570,6 +570,12 @@ def left_after(token: str, seconds: float = GONE_SECONDS) -> dict[int, str]:
     return found
 
 
+def can_unshare(*options: str) -> bool:
+    """Whether this machine lets a process have namespaces, by default of users."""
+    command = ["unshare", *(options or ("--user",)), "true"]
+    return shutil.which("unshare") is not None and not subprocess.run(command, check=False).returncode
+
+
 def attempt_all(base: Path, ways: Sequence[Way], made: Callable[[Path], None] = lambda _: None) -> Found:
     """Tries ways in the file tree below a folder; `made` is called with the project once it is there."""
     usable = [way for way in ways if all(shutil.which(each) for each in way.needs)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autofit_workers.trace import UNPROTECTED
-from tests.faults.side_effects import Found, catalogue, not_as_expected, read, table
+from tests.faults.side_effects import Found, can_unshare, catalogue, not_as_expected, read, table
 
 pytestmark = pytest.mark.process
 
@@ -48,9 +47,8 @@ def _tried(options: tuple[str, ...]) -> Found:
 
 
 def _require_namespaces(*options: str) -> None:
-    command = ["unshare", *options, "true"]
-    if shutil.which("unshare") is None or subprocess.run(command, check=False).returncode:
-        pytest.skip(f"{' '.join(command)} fails: nothing here can have namespaces")
+    if not can_unshare(*options):
+        pytest.skip(f"unshare {' '.join(options)} fails: nothing here can have such namespaces")
 
 
 @pytest.mark.parametrize("setting", ["as it is", *OF_ROOT])
