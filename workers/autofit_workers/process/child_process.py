@@ -19,6 +19,7 @@ from autofit_workers.process.boundary.entering import Permissions
 from autofit_workers.process.boundary.variables import HUBS_OFFLINE, public
 from autofit_workers.process.descendants import MARK, kill_below, kill_marked
 from autofit_workers.process.log import Log
+from autofit_workers.process.scratch import VARIABLE, Scratch
 
 # The child takes this very package by its path, before any search of the import path: another copy may be
 # installed. Nothing is put in front of that path.
@@ -88,6 +89,8 @@ class ChildProcess:
         with ExitStack() as of_the_child, ExitStack() as ours:
             self.log = Log()
             ours.callback(self.log.close)
+            self._scratch = Scratch()
+            ours.callback(self._scratch.remove)
             of_the_child.callback(os.close, self.log.writer)
             child_requests, self._requests = os.pipe()
             ours.callback(os.close, self._requests)
@@ -103,7 +106,7 @@ class ChildProcess:
                 variables |= {} if permissions.network else HUBS_OFFLINE
             self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and code
                 [*command, str(Path(__file__).parents[1]), module, *map(str, pipes), told],
-                env={**variables, **environment, MARK: self._mark},
+                env={**variables, **environment, MARK: self._mark, VARIABLE: self._scratch.folder},
                 stdin=subprocess.DEVNULL,
                 stdout=self.log.writer,
                 stderr=self.log.writer,
@@ -197,6 +200,7 @@ class ChildProcess:
         code = self._popen.wait()
         self._wait_for_descendants()
         self._close_pipes()
+        self._scratch.remove()
         return _name_of_signal(-code) if code < 0 else f"exit code {code}"
 
     def _wait_for_descendants(self) -> None:

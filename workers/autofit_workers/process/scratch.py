@@ -1,0 +1,140 @@
+"""A folder for what a workload writes and its user is not to find: made before its process, removed after it.
+
+    autofit-script-x7ab/
+      owner     locked for as long as the command lives that made the folder
+      made      what the script made beside its user's files, to be taken away again
+      started   there once the script has started a process, which may have made more
+      0 1 2 …   what it wrote, in the place of its user's files
+      tmp…      its temporary folder, if it is predicted
+
+Whoever removes the folder takes away what is noted in it. Where the command is killed, the lock goes with it,
+and the next command removes the folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+VARIABLE = "_AUTOFIT_SCRATCH"  # by which a process knows its folder
+_PREFIX = "autofit-script-"
+_OWNER, _MADE, _STARTED = "owner", "made", "started"
+
+
+class Scratch:
+    """Such a folder, on the command's side.
+
+    Attributes:
+        folder: where it is.
+    """
+
+    def __init__(self) -> None:
+        _sweep()
+        self.folder, self._lock = _new_folder()
+
+    def remove(self) -> None:
+        """Removes it with what is noted in it, once no process writes there."""
+        remove(self.folder)
+        os.close(self._lock)
+
+
+class Notes:
+    """Its notes, on the side of the process that runs the script.
+
+    Args:
+        folder: where it is.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        # Opened for good: processes that are forked later write to it too, each note as a whole.
+        self._made = os.open(f"{folder}/{_MADE}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        self._has_started = False
+
+    def made(self, path: str) -> None:
+        """Notes a file or folder that was not there."""
+        os.write(self._made, os.fsencode(path) + b"\0")
+
+    def started(self) -> None:
+        """Notes that there is a process beside this one."""
+        if not self._has_started:
+            self._has_started = True
+            os.close(os.open(f"{self._folder}/{_STARTED}", os.O_CREAT | os.O_WRONLY))
+
+    def close(self) -> None:
+        os.close(self._made)
+
+
+def _new_folder() -> tuple[str, int]:
+    """A folder and its lock, which no other command has taken for an abandoned one in between."""
+    while True:
+        folder = tempfile.mkdtemp(prefix=_PREFIX)
+        lock = os.open(f"{folder}/{_OWNER}", os.O_CREAT | os.O_RDWR)
+        if _is_locked(lock) is not False and Path(folder, _OWNER).exists():
+            return folder, lock
+        os.close(lock)
+
+
+def _is_locked(lock: int) -> bool | None:
+    """Locks a file; False where another process has it locked, None where there are no locks."""
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without them, whose folders stay
+        return None
+    return True
+
+
+@functools.cache
+def _sweep() -> None:
+    """Removes the folders of this user whose commands are gone."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # another command removes it
+            if folder.is_symlink() or folder.lstat().st_uid != os.geteuid():
+                continue
+            lock = os.open(folder / _OWNER, os.O_RDWR | os.O_NOFOLLOW)
+            try:
+                if _is_locked(lock):
+                    remove(folder)
+            finally:
+                os.close(lock)
+
+
+def remove(folder: str | Path) -> None:
+    """Removes such a folder, and what is noted in it."""
+    _take_away(Path(folder))
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _take_away(folder: Path) -> None:
+    """Removes what the script made, but for folders that something else was put into."""
+    try:
+        noted = (folder / _MADE).read_bytes().split(b"\0")[:-1]
+    except FileNotFoundError:
+        return
+    started = folder / _STARTED
+    moment = started.stat().st_mtime if started.exists() else None
+    for path in map(Path, map(os.fsdecode, reversed(noted))):
+        with suppress(OSError):  # it is gone already, or was never made
+            if path.is_symlink() or not path.is_dir():
+                path.unlink()
+                continue
+            for file in () if moment is None else _files_since(path, moment):
+                file.unlink()
+            path.rmdir()
+
+
+def _files_since(folder: Path, moment: float) -> Iterator[Path]:
+    """What processes that the script started have written to a folder that it made."""
+    for entry in os.scandir(folder):
+        found = entry.stat(follow_symlinks=False)
+        if stat.S_ISREG(found.st_mode) and found.st_mtime >= moment and found.st_uid == os.geteuid():
+            yield Path(entry.path)
