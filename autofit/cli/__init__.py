@@ -23,7 +23,18 @@ __all__ = ["main"]
 
 _PREDICTING = ("tune", "estimate", "profile", "check", "cards", "compare")
 # With these a command predicts nothing, or in another process.
-_NOT_WITH = frozenset({"-h", "--help", "--script", "--device", "--trace", "--allow-network", "--keep-env"})
+_NOT_WITH = frozenset(
+    {
+        "-h",
+        "--help",
+        "--script",
+        "--device",
+        "--trace",
+        "--allow-network",
+        "--allow-subprocesses",
+        "--keep-env",
+    }
+)
 # Of a search over sizes next to nothing is garbage in cycles: to look for it as often as Python does by
 # itself takes a tenth of the time.
 _COLLECTIONS = (50_000, 20, 100)

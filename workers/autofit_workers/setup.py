@@ -304,6 +304,8 @@ class Setup:
             known, from 0 to 1.
         allows_long: whether a sample may be longer than the model was made for.
         allows_network: whether a workload that is predicted may use the network.
+        allows_subprocesses: whether such a workload may start processes where nothing is around them that
+            keeps them from changing anything.
         kept_variables: of the environment, what such a workload gets though it may hold a secret.
         most_host_bytes: what its processes may hold together of this machine's memory; None for a share of
             what is available.
@@ -319,6 +321,7 @@ class Setup:
     nonzero_share: float = LIKELY_SHARE
     allows_long: bool = False
     allows_network: bool = False
+    allows_subprocesses: bool = False
     kept_variables: tuple[str, ...] = ()
     most_host_bytes: int | None = None
 

@@ -173,7 +173,7 @@ SAMPLE = settings("input", "classes")
 SEQ_LEN = settings("seq-len")
 # What a workload may do, and take, while it is predicted.
 ISOLATION = combined(
-    settings("allow-network"),
+    settings("allow-network", "allow-subprocesses"),
     click.option(
         "--keep-env",
         multiple=True,

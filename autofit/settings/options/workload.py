@@ -122,6 +122,14 @@ WORKLOAD = (
         is_switch=True,
     ),
     Option(
+        name="allow-subprocesses",
+        field=SETUP + "allows_subprocesses",
+        read=switch,
+        help="Let a script start any process while it is predicted, also where nothing keeps what that does "
+        "from taking effect.",
+        is_switch=True,
+    ),
+    Option(
         name="keep-env",
         field=SETUP + "kept_variables",
         read=values.names,

@@ -86,6 +86,7 @@ EXAMPLES = [
     ("assume", "nonzero=0.25", "setup.nonzero_share", 0.25),
     ("allow-long", "true", "setup.allows_long", True),
     ("allow-network", "true", "setup.allows_network", True),
+    ("allow-subprocesses", "true", "setup.allows_subprocesses", True),
     ("keep-env", "HF_TOKEN,WANDB_API_KEY", "setup.kept_variables", ("HF_TOKEN", "WANDB_API_KEY")),
     ("max-host-memory", "6G", "setup.most_host_bytes", 6 * 1024**3),
     ("maximize", "seq-len", "maximize", Maximized.SEQ_LEN),

@@ -21,16 +21,22 @@ class Permissions:
 
     Attributes:
         network: use the machine's network.
+        subprocesses: start processes where there is no boundary around them.
         kept_variables: see variables of the environment though they may hold a secret.
     """
 
     network: bool = False
+    subprocesses: bool = False
     kept_variables: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, setup: Setup) -> Self:
         """What the settings of a trial say of it."""
-        return cls(network=setup.allows_network, kept_variables=setup.kept_variables)
+        return cls(
+            network=setup.allows_network,
+            subprocesses=setup.allows_subprocesses,
+            kept_variables=setup.kept_variables,
+        )
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
