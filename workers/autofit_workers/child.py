@@ -45,7 +45,10 @@ def main(specs_fd: int, outcomes_fd: int) -> None:
 
 
 def _leave_behind(heart: Heart, outcome: TrialOutcome) -> None:
-    """Answers while a script still runs, and ends the process with it, and whoever it left running."""
+    """Answers, and ends the process with its script and whoever that left running.
+
+    No exit handler of the script runs, nor does what waits for a thread of it.
+    """
     kill_below(os.getpid())
     heart.answer(outcome.to_json())
     os._exit(0)
@@ -58,7 +61,8 @@ def answer(
 
     Args:
         report: is told of every phase of it.
-        conclude: takes, instead, the outcome of a script that does not let itself be ended.
+        conclude: takes, instead, the outcome of a script that was predicted, or does not let itself be ended,
+            and ends its process.
     """
     try:
         spec = TrialSpec.from_json(text)
@@ -94,7 +98,10 @@ def answer(
 
     if spec.probe is Probe.PREDICT:
         watch()
-    return caught(lambda: _run(spec, listened, last_word))
+    outcome = caught(lambda: _run(spec, listened, last_word))
+    if conclude is not None and spec.probe is Probe.PREDICT and spec.workload.kind == "script":
+        conclude(outcome)  # what it would do at its end is no part of the prediction
+    return outcome
 
 
 def _run(spec: TrialSpec, report: Report, last_word: LastWord) -> TrialOutcome:

@@ -15,7 +15,8 @@ import pytest
 from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.run import run
 from autofit_workers.scripts.reference import Script
-from autofit_workers.trace import Category, Trace
+from autofit_workers.setup import ALONE, Setup
+from autofit_workers.trace import UNPROTECTED, Category, Trace
 
 pytestmark = pytest.mark.process  # a process for each script
 
@@ -36,8 +37,8 @@ def loss_of_step():
 """
 
 
-def predicted(ref: WorkloadRef, batch_size: int = BATCH) -> TrialOutcome:
-    return run(TrialSpec(workload=ref, batch_size=batch_size, probe=Probe.PREDICT))
+def predicted(ref: WorkloadRef, batch_size: int = BATCH, setup: Setup = ALONE) -> TrialOutcome:
+    return run(TrialSpec(workload=ref, batch_size=batch_size, probe=Probe.PREDICT, setup=setup))
 
 
 def example(name: str) -> TrialOutcome:
@@ -53,10 +54,10 @@ def plain() -> TrialOutcome:
 def written(tmp_path):
     """Predicts a script of these lines after the common head."""
 
-    def predict(*lines: str, batch_size: int = BATCH) -> TrialOutcome:
+    def predict(*lines: str, batch_size: int = BATCH, setup: Setup = ALONE) -> TrialOutcome:
         path = tmp_path / "train.py"
         path.write_text(_HEAD + "\n".join(lines) + "\n")
-        return predicted(Script(path=path, batch_variable="BATCH").reference(), batch_size)
+        return predicted(Script(path=path, batch_variable="BATCH").reference(), batch_size, setup)
 
     return predict
 
@@ -260,10 +261,13 @@ def test_a_process_that_left_its_group_ends_with_the_script(written, tmp_path):
         "subprocess.Popen(['setsid', 'sh', '-c', loop])",
         f"while not os.path.exists({mark!r}): pass",
         f"for _ in range(3): {STEP}",
+        setup=Setup(allows_subprocesses=True),
     )
     assert outcome.verdict is Verdict.FITS, outcome.error
     assert [each.pid for each in psutil.process_iter(["cmdline"]) if mark in str(each.info["cmdline"])] == []
-    assert not os.path.exists(mark)  # noqa: PTH110
+    notes = Trace.from_json(outcome.trace_json).notes
+    takes_effect = any(note.startswith(UNPROTECTED) for note in notes)
+    assert os.path.exists(mark) == takes_effect  # noqa: PTH110
 
 
 def test_what_a_script_saves_it_can_load_again_and_nothing_stays(written, tmp_path):

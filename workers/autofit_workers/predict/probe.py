@@ -54,13 +54,13 @@ from autofit_workers.predict.recording.recorder import Recorder
 from autofit_workers.predict.recording.sharding import followed as sharding_followed
 from autofit_workers.predict.recording.stream_watch import StreamWatch
 from autofit_workers.predict.recording.tensor_list import TensorList
+from autofit_workers.predict.unprotected import notes_of
 from autofit_workers.predict.values.decisions import Decisions, begin
-from autofit_workers.process.boundary.entering import entered
 from autofit_workers.process.garbage import importing, without_collections
 from autofit_workers.process.heart import LastWord, unsaid
-from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from autofit_workers.setup import GENERATE
-from autofit_workers.trace import UNPROTECTED, Category, Trace
+from autofit_workers.trace import Category, Trace
 from autofit_workers.workload.in_backward import make_in_backward
 from autofit_workers.workload.optimizers import make_optimizers, require_library
 from autofit_workers.workload.sizes import sample_size
@@ -282,22 +282,10 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             *triton.notes(),
             *pinned_notes,
             *_left_out(workload),
-            *_unprotected(spec.workload),
+            *notes_of(spec),
         ),
     )
     return trace if generation is None else generation.completed(trace)
-
-
-def _unprotected(ref: WorkloadRef) -> Iterator[str]:
-    """What a user's own code could do here that it cannot where the boundary is."""
-    state = entered()
-    if state.is_inside or ref.kind in ("builtin", "library"):
-        return
-    kept = "what Python writes went to a place that is thrown away, " if ref.kind == "script" else ""
-    yield (
-        f"{UNPROTECTED}: {kept}what its child processes, compiled libraries and connections did took place "
-        f"({state.reason}); `autofit doctor` says more"
-    )
 
 
 def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, recorder: Recorder) -> Optimizers:

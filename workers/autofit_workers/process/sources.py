@@ -7,7 +7,9 @@ weights. What a C library opens by itself, and folders that were listed, are not
 from __future__ import annotations
 
 import hashlib
+import io
 import os
+import stat
 import sys
 import sysconfig
 from pathlib import Path
@@ -19,6 +21,9 @@ _PACKAGES = ("/site-packages/", "/dist-packages/")
 # What the system makes up, and what belongs to no workload.
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/run/")
 _WHOLE_BYTES = 64 * 1024**2  # of a larger file its size and its time of change are taken for its content
+
+# Before a script has them replaced, which may find another file in the user's place.
+_open, _stat = io.open, os.stat
 
 _opened: set[str] = set()
 _digests: dict[str, str] = {}
@@ -62,12 +67,13 @@ def used_files() -> dict[str, str]:
 def content_digest(path: Path) -> str | None:
     """SHA-256 of a file, or for a very large one what tells that it was written; None where there is none."""
     try:
-        if not path.is_file():
+        status = _stat(path)
+        if not stat.S_ISREG(status.st_mode):
             return None
-        status = path.stat()
         if status.st_size > _WHOLE_BYTES:
             return f"{status.st_size} bytes of {status.st_mtime_ns}"
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        with _open(path, "rb") as file:
+            return hashlib.sha256(file.read()).hexdigest()
     except OSError:
         return None
 

@@ -2,50 +2,51 @@
 
     open(path, "w")          goes to a folder of ours; reading that path again finds it there
     os.open(path, …)         likewise where a file is there; a new one is gone at the end
-    other ways to write      to what was there before are refused, as far as Python sees them
+    libraries' own writers   likewise, those of the table `guard.table`
     torch.save, safetensors  likewise; where tensors have no values, as objects of this process
     mkdir                    is done, and undone at the end where the folder stayed empty
-    remove, rename, rmtree   of what was there before is refused
+    remove, rename, chmod …  of what was there before is refused
 
-Temporary folders and the caches of libraries are left to the script. What a C library opens by itself
-is not seen, nor what processes write that the script starts: their files in folders that it made are
-removed at the end.
+What was in temporary folders and the caches of libraries before is the user's too; what the script makes
+there is its own. What a native library opens by itself is not seen, but for those of the table, nor what
+processes write that the script starts: their files in folders that it made are removed at the end.
 """
 
 from __future__ import annotations
 
 import builtins
+import errno
+import functools
 import io
 import itertools
 import os
-import resource
 import shutil
-import stat
-import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from pathlib import Path
-from types import ModuleType
+from collections.abc import Callable
+from types import ClassMethodDescriptorType, ModuleType
 from typing import Any, Self
+from urllib.parse import unquote, urlsplit
 
-import torch
-
-from autofit_workers.scripts.saved import SavedObjects
-from autofit_workers.scripts.sink import CountingSink
-from autofit_workers.workload.libraries.finders import ExecutingFinder
+from autofit_workers.process import scratch
+from autofit_workers.scripts.guard.auditing import Audit
+from autofit_workers.scripts.guard.places import Places, absolute, followed, named
+from autofit_workers.scripts.guard.table import CALLS, Call, Rule, Way
+from autofit_workers.scripts.replacing import Replacements
+from autofit_workers.scripts.saves import Saves
 
 _WRITING = frozenset("wax+")
 _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
-_SYSTEM = ("/dev/", "/proc/", "/sys/")
-_CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR")
-_MOST_OF_DISK = 0.5  # of what is free, that one checkpoint may take
-_REMOVALS = ("os.remove", "os.rename", "os.rmdir", "os.truncate", "shutil.rmtree")
+_DATABASES_IN_MEMORY = ("", ":memory:")
+_READ_ONLY_URIS = ("mode=ro", "mode=memory", "immutable=1")
+_BESIDE_DATABASES = ("-wal", "-journal")
+_open: Callable[..., Any] = io.open
 
 
 class KeptFiles:
-    """While it is entered, this process changes no file that was there before.
+    """Once it has begun, this process changes no file that was there before.
+
+    A script's process ends without an end to it: what runs then, exit handlers and threads that go on, is
+    the script's too.
 
     Args:
         guarded: folders that are the user's, wherever they are.
@@ -54,7 +55,13 @@ class KeptFiles:
         saving: is told before something is.
         is_inside: whether the process is inside the boundary, where whatever it writes is in memory: then
             only objects that are saved without values are kept apart.
+
+    Attributes:
+        folder: ours.
+        notes: in it; of a process that is not inside.
     """
+
+    notes: scratch.Notes
 
     def __init__(
         self,
@@ -64,294 +71,293 @@ class KeptFiles:
         is_inside: bool = False,
     ) -> None:
         self._is_inside = is_inside
-        self._saving = saving
-        self._saves = saves
         self._guarded = guarded
-        self._stack = ExitStack()
-        self._folder = ""
+        self._is_own_folder = scratch.VARIABLE not in os.environ
+        self.folder = os.environ.get(scratch.VARIABLE) or tempfile.mkdtemp(prefix="autofit-files-")
         self._copies: dict[str, str] = {}  # path → where it is written instead
         self._names = itertools.count()
-        self._made: list[str] = []
-        self._created: set[str] = set()  # files that were not there, and are written where the script says
-        self._own: tuple[str, ...] = ()
-        self._is_entered = False
-        self._entered_seconds, self._faults_before = 0.0, 0
-        self._open: Callable[..., Any] = io.open
-        self._objects = SavedObjects()
+        self._replaced = Replacements()
+        self._saves = Saves(self, saves=saves, saving=saving)
+
+    def begin(self) -> None:
+        """Replaces the ways to write to files, as far as Python has them."""
+        self._saves.begin(self._replaced)
+        if self._is_inside:
+            return
+        self.notes = scratch.Notes(self.folder)
+        self._places = Places(self.folder, self._guarded, self.notes)
+        for owner in (builtins, io):
+            self._replaced.put(owner, "open", self.open)
+        for name, adapted in (("rename", self._renamed), ("remove", self._removed)):
+            for each in (name, {"rename": "replace", "remove": "unlink"}[name]):
+                self._replaced.put(os, each, adapted(getattr(os, each)))
+        self._replaced.put(os, "open", self._opened_descriptor(os.open))
+        for module, calls in itertools.groupby(CALLS, lambda call: call.module):
+            self._replaced.when_imported(module, functools.partial(self._lead_all, tuple(calls)))
+        self._audit = Audit(
+            {
+                Rule.OPENED: self._require_opened,
+                Rule.CHANGED: self._require_own,
+                Rule.MADE: self._note_made,
+                Rule.DATABASE: self._require_own_database,
+            }
+        )
+        self._replaced.callback(setattr, self._audit, "is_on", False)
+
+    def end(self) -> None:
+        """Takes all back; for a process that goes on with something else."""
+        self._replaced.take_back()
+        if not self._is_inside:
+            self.notes.close()
+        if self._is_own_folder:
+            scratch.remove(self.folder)
 
     def __enter__(self) -> Self:
-        self._folder = tempfile.mkdtemp(prefix="autofit-script-")
-        self._replace(torch, "save", self._saved(torch.save))
-        self._replace(torch, "load", self._loaded(torch.load))
-        finder = ExecutingFinder(("safetensors.torch",), self._execute_with_own_saves)
-        sys.meta_path.insert(0, finder)
-        self._stack.callback(sys.meta_path.remove, finder)
-        if not self._is_inside:
-            self._divert_all()
+        self.begin()
         return self
 
-    def _divert_all(self) -> None:
-        """Replaces the ways to write to files, as far as Python has them."""
-        caches = [os.environ[name] for name in _CACHES if name in os.environ]
-        homes = [tempfile.gettempdir(), str(Path("~/.cache").expanduser()), *caches]
-        self._own = (*_SYSTEM, *(f"{os.path.realpath(home)}/" for home in homes))
-        deeper = (f"{os.path.realpath(folder)}/" for folder in self._guarded)
-        self._guarded = tuple(f for f in deeper if f.startswith(self._own) and f not in self._own)
-        self._replace(builtins, "open", self._opened)
-        self._replace(io, "open", self._opened)
-        self._replace(os, "open", self._opened_descriptor(os.open))
-        self._replace(os, "mkdir", self._with_folder_noted(os.mkdir))
-        for name in ("rename", "replace"):
-            self._replace(os, name, self._renamed(getattr(os, name)))
-        for name in ("remove", "unlink"):
-            self._replace(os, name, self._removed(getattr(os, name)))
-        for name in ("stat", "chmod", "utime", "access"):
-            self._replace(os, name, self._led(getattr(os, name)))
-        self._entered_seconds = time.time()
-        self._faults_before = _faults_of_children()
-        self._is_entered = True
-        sys.addaudithook(self._audit)
-
     def __exit__(self, *_exception: object) -> None:
-        was_diverting, self._is_entered = self._is_entered, False
-        self._stack.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        if not was_diverting:
-            return
-        for path in (*self._created, *self._of_children()):
-            with suppress(OSError):  # it is gone already, or was never made
-                Path(path).unlink()
-        for folder in reversed(self._made):
-            with suppress(OSError):  # something was put into it
-                Path(folder).rmdir()
+        self.end()
 
-    def _of_children(self) -> Iterator[str]:
-        """What processes that the script started have written to folders that it made, meanwhile."""
-        if _faults_of_children() == self._faults_before:
-            return  # it started none; what is there is another program's
-        for folder in filter(lambda made: not self._is_free(made), self._made):
-            for entry in os.scandir(folder) if os.path.isdir(folder) else ():  # noqa: PTH112
-                found = entry.stat(follow_symlinks=False)
-                is_of_this_run = found.st_mtime >= self._entered_seconds and found.st_uid == os.getuid()
-                if stat.S_ISREG(found.st_mode) and is_of_this_run:
-                    yield entry.path
+    # ── where a path leads ──────────────────────────────────────────────────────────────────────
 
-    def _replace(self, owner: Any, name: str, value: Any) -> None:
-        self._stack.callback(setattr, owner, name, getattr(owner, name))
-        setattr(owner, name, value)
+    def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
+        """Where a path is to be written; where it cannot be, the path, as opening it raises what it would.
 
-    def _is_free(self, path: str) -> bool:
-        """Whether the script may do there what it likes."""
-        real = os.path.realpath(path)
-        if real.startswith(f"{self._folder}/"):
-            return True
-        return real.startswith(self._own) and not real.startswith(self._guarded)
-
-    def _is_made(self, path: str) -> bool:
-        """Whether the script has made the file, or a folder that it is in."""
-        return path in self._created or any(
-            path == folder or path.startswith(f"{folder}/") for folder in self._made
-        )
-
-    def _has_contents_of_users(self, path: str) -> bool:
-        """Whether there is something to lose; the files that libraries lock are empty."""
-        if self._is_free(path) or _is_of_python(path) or self._is_made(path):
-            return False
-        try:
-            found = os.stat(path)  # noqa: PTH116
-        except OSError:
-            return False
-        return stat.S_ISREG(found.st_mode) and found.st_size > 0
-
-    def _opened(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(file, str | os.PathLike):
-            return self._open(file, mode, *args, **kwargs)
-        path = os.path.abspath(os.fsdecode(file))  # noqa: PTH100 - `Path` would call what is replaced here
-        if _WRITING.intersection(mode) and not self._is_free(path):
-            self._divert(path, mode)
-        return self._open(self._copies.get(path, file), mode, *args, **kwargs)
-
-    def _divert(self, path: str, mode: str) -> None:
-        """From here on the path leads to a copy; what cannot be written is refused as it would be."""
-        if path in self._copies or self._is_inside:
-            return
-        exists, folder = os.path.isfile(path), os.path.dirname(path)  # noqa: PTH113, PTH120
+        Args:
+            mode: that it is opened with.
+            always: whether in a temporary folder too.
+        """
+        full = absolute(path)
+        if self._is_inside or full is None:
+            return os.fsdecode(path)
+        real = followed(full)
+        if (copy := self._copy_of(full)) is not None:
+            return copy
+        if self._places.may_be_written(real) and not always:
+            return os.fsdecode(path)
+        exists, folder = os.path.isfile(real), os.path.dirname(real)  # noqa: PTH113, PTH120
         is_refused = "x" in mode and exists
         if is_refused or not os.path.isdir(folder) or not os.access(folder, os.W_OK):  # noqa: PTH112
-            return  # opening it raises what the script is used to
-        copy = f"{self._folder}/{next(self._names)}"
+            return os.fsdecode(path)
+        copy = self._new_copy(real)
         if exists and not {"w", "x"}.intersection(mode):
-            shutil.copyfile(path, copy)
-        self._copies[path] = copy
+            shutil.copyfile(real, copy)
+        self._copies[real] = copy
+        return copy
+
+    def _new_copy(self, path: str) -> str:
+        """A place for it; some that write look at how its name ends."""
+        return f"{self.folder}/{next(self._names)}{os.path.splitext(path)[1]}"  # noqa: PTH122
+
+    def _copy_of(self, full: str) -> str | None:
+        if not self._copies:
+            return None
+        return self._copies.get(named(full)) or self._copies.get(followed(full))
+
+    def open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        """`open`, of what is found at a path or goes there."""
+        has_opener = len(args) > 5 or kwargs.get("opener") is not None  # which opens by `os.open`
+        if isinstance(file, str | bytes | os.PathLike) and not has_opener:
+            full = absolute(file)
+            writes = not _WRITING.isdisjoint(mode)
+            led = self.written(file, mode) if writes else full and self._copy_of(full)
+            file = led or file
+        return _open(file, mode, *args, **kwargs)
 
     def _opened_descriptor(self, open_: Callable[..., int]) -> Callable[..., int]:
         def opened(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-            if dir_fd is not None:
+            full = absolute(path, dir_fd)
+            if full is None or isinstance(path, int):
                 return open_(path, flags, mode, dir_fd=dir_fd)
-            full = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
-            if _writes_existing(flags) and self._has_contents_of_users(full):
-                self._divert(full, "a")
-            return open_(self._copies.get(full, path), flags, mode)
+            if _writes_existing(flags) and self._places.is_users_content(followed(full)):
+                return open_(self.written(full, "a"), flags, mode)
+            return open_(self._copy_of(full) or (path if dir_fd is None else full), flags, mode)
 
         return opened
 
-    def _with_folder_noted(self, make: Callable[..., None]) -> Callable[..., None]:
-        def mkdir(path: Any, *args: Any, **kwargs: Any) -> None:
-            make(path, *args, **kwargs)
-            self._made.append(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
-
-        return mkdir
-
     def _renamed(self, rename: Callable[..., None]) -> Callable[..., None]:
-        def renamed(source: Any, target: Any, **kwargs: Any) -> None:
-            old, new = (os.path.abspath(os.fsdecode(path)) for path in (source, target))  # noqa: PTH100
+        def renamed(
+            src: Any, dst: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None
+        ) -> None:
+            paths = absolute(src, src_dir_fd), absolute(dst, dst_dir_fd)
+            if None in paths:
+                rename(src, dst, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+                return
+            old, new = (named(path) for path in paths if path is not None)
             copy = self._copies.pop(old, None)
-            if copy is None and os.path.isfile(old) and self._comes_new(old, new):  # noqa: PTH113
-                copy = f"{self._folder}/{next(self._names)}"
-                rename(source, copy, **kwargs)
-            if copy is None:
-                rename(source, target, **kwargs)
-                self._follow(old, new)
-            else:
+            if copy is None and os.path.isfile(old) and self._is_kept_apart(old, new):  # noqa: PTH113
+                copy = self._new_copy(new)
+                _move(rename, old, copy)
+            if copy is not None:
                 self._copies[new] = copy
+                return
+            rename(old, new)
+            self._copies = {_moved(path, old, new): copy for path, copy in self._copies.items()}
+            self._places.follow(old, new)
 
         return renamed
 
-    def _comes_new(self, old: str, new: str) -> bool:
-        """Whether a name that the user did not have is given to what comes from a temporary folder."""
-        return self._is_free(old) and not (self._is_free(new) or os.path.lexists(new))
-
-    def _follow(self, old: str, new: str) -> None:
-        """Knows what the script made under its new name, a folder with all that is in it."""
-
-        def renamed(path: str) -> str:
-            return new + path[len(old) :] if path == old or path.startswith(f"{old}/") else path
-
-        self._copies = {renamed(path): copy for path, copy in self._copies.items()}
-        self._created = set(map(renamed, self._created))
-        self._made = list(map(renamed, self._made))
-        if self._is_free(old) and not self._is_free(new):
-            for folder, _, files in os.walk(new):
-                self._made.append(folder)
-                self._created.update(f"{folder}/{name}" for name in files)
+    def _is_kept_apart(self, old: str, new: str) -> bool:
+        """Whether what the script made gets a name that is its user's, or is among its user's files."""
+        places = self._places
+        if places.is_users(old) or os.path.isdir(new):  # noqa: PTH112
+            return False
+        return places.is_users(new) or (places.is_free(old) and not places.is_free(new))
 
     def _removed(self, remove: Callable[..., None]) -> Callable[..., None]:
         def removed(path: Any, *, dir_fd: int | None = None) -> None:
-            if dir_fd is not None:
-                return remove(path, dir_fd=dir_fd)
-            full = os.path.abspath(os.fsdecode(path))  # noqa: PTH100
-            if full not in self._copies or os.path.lexists(full):
-                remove(path)
-            self._copies.pop(full, None)
-            return None
+            full = absolute(path, dir_fd)
+            place = None if full is None else named(full)
+            if place not in self._copies or os.path.lexists(place):
+                remove(path, dir_fd=dir_fd)
+            self._copies.pop(place or "", None)
 
         return removed
 
-    def _led(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of a path, which finds the copy where there is one."""
+    # ── libraries' functions ────────────────────────────────────────────────────────────────────
 
-        def led(path: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._copies and isinstance(path, str | os.PathLike):
-                path = self._copies.get(os.path.abspath(os.fsdecode(path)), path)  # noqa: PTH100
-            return call(path, *args, **kwargs)
+    def _lead_all(self, calls: tuple[Call, ...], module: ModuleType) -> None:
+        for call in calls:
+            *classes, name = call.name.split(".")
+            owner: Any = module
+            for each in classes:
+                owner = getattr(owner, each, None)
+            if (function := getattr(owner, name, None)) is not None:
+                # Of a class it is found by the object, whose methods are bound as those of Python are.
+                is_static = isinstance(owner, type) and not _is_method(owner, name)
+                led = self._led(function, call)
+                self._replaced.put(owner, name, staticmethod(led) if is_static else led)
+
+    def _led(self, function: Callable[..., Any], call: Call) -> Callable[..., Any]:
+        """The function, with the path that leads to where the script's file is."""
+
+        @functools.wraps(function)
+        def led(*args: Any, **kwargs: Any) -> Any:
+            if call.way is Way.READ and not self._copies:
+                return function(*args, **kwargs)
+            args, kwargs, path = _with_default(call, args, kwargs)
+            full = None if isinstance(path, int) else absolute(path, kwargs.get("dir_fd"))
+            if full is None or (call.keyword == "database" and not _is_file_of_database(path)):
+                return function(*args, **kwargs)
+            if call.way is Way.FILL:
+                return self._filled(full, lambda folder: function(*_put(call, args, folder), **kwargs))
+            target = self._led_path(call.way, full)
+            if target is None:
+                return function(*args, **kwargs)
+            kwargs.pop("dir_fd", None)
+            return function(*_put(call, args, target), **kwargs)
 
         return led
 
-    def _saved(self, save: Callable[..., None]) -> Callable[..., None]:
-        def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-            self._saving()
-            if not self._saves:
-                self.keep(obj, f)
-                return
-            if not isinstance(f, str | os.PathLike):
-                save(obj, f, *args, **kwargs)
-                return
-            sink = CountingSink()
-            save(obj, sink, *args, **kwargs)
-            if sink.num_bytes > shutil.disk_usage(self._folder).free * _MOST_OF_DISK:
-                return  # nobody could load it again
-            opened = self._open if self._is_inside else self._opened
-            with opened(f, "wb") as file:
-                save(obj, file, *args, **kwargs)
+    def _led_path(self, way: Way, full: str) -> str | None:
+        if way is Way.MAKE:
+            self._places.make(named(full))
+            return None
+        if way is Way.READ:
+            return self._copy_of(full)
+        is_new = followed(full) not in self._copies
+        target = self.written(full, "w" if way is Way.REPLACE else "a")
+        if target == full:
+            return None
+        for end in _BESIDE_DATABASES if is_new else ():
+            if os.path.isfile(full + end):  # noqa: PTH113
+                shutil.copyfile(full + end, target + end)
+        return target
 
-        return saved
+    def _filled(self, folder: str, fill: Callable[[str], Any]) -> Any:
+        """What fills a folder, which gets one of ours, each of whose files is found in the other."""
+        real = followed(folder)
+        is_own = self._places.is_free(real) and self._places.is_made(real)
+        if is_own or not os.path.isdir(folder):  # noqa: PTH112
+            return fill(folder)
+        ours = self._new_copy(folder)
+        os.mkdir(ours)  # noqa: PTH102
+        told = fill(ours)
+        for name in os.listdir(ours):  # noqa: PTH208
+            self._copies[f"{real}/{name}"] = f"{ours}/{name}"
+        return [_moved(path, ours, folder) for path in told] if isinstance(told, list) else told
 
-    def keep(self, obj: Any, file: Any) -> None:
-        """Keeps an object as the content of a file, a path's or an open one."""
-        head = self._objects.save(obj)
-        if hasattr(file, "write"):
-            file.write(head)
-            return
-        path = os.path.abspath(os.fsdecode(file))  # noqa: PTH100
-        self._divert(path, "w")  # in a temporary folder too: what is no checkpoint is not to stay there
-        with self._open(self._copies.get(path, path), "wb") as opened:
-            opened.write(head)
+    # ── what is refused ─────────────────────────────────────────────────────────────────────────
 
-    def _loaded(self, load: Callable[..., Any]) -> Callable[..., Any]:
-        def loaded(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-            if not self._saves:
-                with suppress(LookupError, OSError, ValueError):  # what is wrong with it, `load` says
-                    return self._objects.load(self._objects.head_of(f), map_location)
-            return load(f, map_location, *args, **kwargs)
-
-        return loaded
-
-    def kept(self, file: Any, device: Any = "cpu") -> Any:
-        """The object that a file is of; raises `LookupError` where it is another file."""
-        return self._objects.load(self._objects.head_of(file), device)
-
-    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
-        if not self._is_entered:
-            return
-        if event == "open":
-            self._audit_open(*arguments)
-        elif event in _REMOVALS:
-            named = (each for each in arguments[:2] if isinstance(each, str | bytes | os.PathLike))
-            for path in map(os.path.abspath, map(os.fsdecode, named)):
-                if os.path.lexists(path) and not (
-                    self._is_made(path) or self._is_free(path) or _is_of_python(path)
-                ):
-                    raise _refusal(path, event)
-
-    def _audit_open(self, file: Any, _mode: str | None, flags: int) -> None:
+    def _require_opened(self, event: str, file: Any, flags: Any) -> None:
         """Sees what was not opened by the functions that are replaced, too."""
-        if not flags & _WRITING_FLAGS or not isinstance(file, str | bytes | os.PathLike):
+        writes = isinstance(flags, int) and flags & _WRITING_FLAGS
+        if not writes or not isinstance(file, str | bytes | os.PathLike):
             return
-        path = os.path.abspath(os.fsdecode(file))  # noqa: PTH100
-        if _writes_existing(flags) and self._has_contents_of_users(path):
-            raise _refusal(path, "open")
-        if flags & os.O_CREAT and not (os.path.lexists(path) or self._is_free(path) or _is_of_python(path)):
-            self._created.add(path)
+        path = followed(absolute(file) or "")
+        if _writes_existing(flags) and self._places.is_users_content(path):
+            raise _refusal(path, event)
+        if flags & os.O_CREAT:
+            self._places.make(path)
 
-    def _execute_with_own_saves(self, module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-        """Of safetensors, which writes by itself: with ways to save that do not."""
-        execute(module)
-        load_file = module.load_file
+    def _require_own(self, event: str, path: Any, folder: Any) -> None:
+        full = absolute(path, folder)
+        if full is not None and self._places.is_users(named(full)):
+            raise _refusal(full, event)
 
-        def save_file(tensors: Any, filename: Any, *_args: Any, **_kwargs: Any) -> None:
-            self._saving()
-            self.keep(dict(tensors), filename)
+    def _note_made(self, _event: str, path: Any, folder: Any) -> None:
+        full = absolute(path, folder)
+        if full is not None:
+            self._places.make(named(full))
 
-        def save_model(model: torch.nn.Module, filename: Any, *_args: Any, **_kwargs: Any) -> None:
-            self._saving()
-            self.keep(model.state_dict(), filename)
-
-        def loaded(filename: Any, device: Any = "cpu") -> Any:
-            with suppress(LookupError, OSError):  # what is wrong with it, `load_file` says
-                return self.kept(filename, device)
-            return load_file(filename, device)
-
-        vars(module).update(save_file=save_file, save_model=save_model, load_file=loaded)
+    def _require_own_database(self, event: str, database: Any, _beside: Any) -> None:
+        if not _is_file_of_database(database):
+            database = _file_of_uri(database)
+        full = None if database is None else absolute(database)
+        if full is not None and not self._places.may_be_written(followed(full)):
+            raise _refusal(full, event)
 
 
-def _faults_of_children() -> int:
-    """Page faults of this process's children that have ended: more of them where there was another one."""
-    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_minflt
+def _with_default(
+    call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+    """A call's arguments with its path, where it has one, among those by position; and the path."""
+    path = kwargs.get(call.keyword) if call.position >= len(args) else args[call.position]
+    if path is None and call.default is not None:
+        path = os.path.expanduser(call.default)  # noqa: PTH111
+    if path is None or call.position > len(args):
+        return args, kwargs, None
+    others = {name: value for name, value in kwargs.items() if name != call.keyword}
+    return _put(call, args, path), others, path
 
 
-def _is_of_python(path: str) -> bool:
-    """Whether Python itself keeps compiled modules there."""
-    return "/__pycache__/" in path
+def _put(call: Call, args: tuple[Any, ...], path: Any) -> tuple[Any, ...]:
+    return (*args[: call.position], path, *args[call.position + 1 :])
+
+
+def _is_method(kind: type, name: str) -> bool:
+    """Whether a class's function is given the object."""
+    found = next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
+    return not isinstance(found, staticmethod | classmethod | ClassMethodDescriptorType)
+
+
+def _is_file_of_database(name: Any) -> bool:
+    """Whether SQLite takes a name for a file's, rather than a URI or nothing that stays."""
+    text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else ""
+    return text not in _DATABASES_IN_MEMORY and not text.startswith("file:")
+
+
+def _file_of_uri(name: Any) -> str | None:
+    """The file that SQLite may change by a URI."""
+    text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else ""
+    uri = urlsplit(text)
+    is_harmless = text in _DATABASES_IN_MEMORY or any(each in uri.query for each in _READ_ONLY_URIS)
+    return None if is_harmless or unquote(uri.path) in _DATABASES_IN_MEMORY else unquote(uri.path)
+
+
+def _moved(path: str, old: str, new: str) -> str:
+    return new + path[len(old) :] if path == old or path.startswith(f"{old}/") else path
+
+
+def _move(rename: Callable[..., None], old: str, copy: str) -> None:
+    try:
+        rename(old, copy)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copyfile(old, copy)
+        os.remove(old)  # noqa: PTH107
 
 
 def _writes_existing(flags: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,10 +12,12 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 from autofit_workers.errors import InvalidTrialError, WorkerError, in_short, text_of
-from autofit_workers.process.boundary.entering import entered
+from autofit_workers.process.boundary.entering import Permissions, entered
 from autofit_workers.protocol import WorkloadRef
 from autofit_workers.scripts.batches import with_constant
 from autofit_workers.scripts.files import KeptFiles
+from autofit_workers.scripts.guard.network import Network
+from autofit_workers.scripts.guard.processes import Processes
 from autofit_workers.scripts.launchers import Launchers
 from autofit_workers.scripts.printed import Printed
 from autofit_workers.scripts.ranks import Ranks
@@ -43,16 +46,20 @@ def run_script(
     saves: bool,
     give_up: Callable[[], None],
     ranks: Ranks | None = None,
+    permissions: Permissions | None = None,
 ) -> None:
     """Runs a script in this process until its watch ends it, or it ends itself.
 
-    For a process that does nothing else: what a script changes in it stays changed.
+    For a process that does nothing else: what a script changes in it stays changed, and what keeps it from
+    changing anything else stays too, for its exit handlers and threads.
 
     Args:
         saves: whether what the script saves is written, to a folder that is thrown away; else it is kept
             as objects.
         give_up: called, in a thread, where the script neither ends nor unwinds once it was ended.
         ranks: which of them it is to be; None where it may start one process alone.
+        permissions: of a script that is predicted; None of one that is measured, which may start processes
+            and use the network.
 
     Raises:
         ScriptError: it exited with an error before enough was seen.
@@ -76,19 +83,14 @@ def run_script(
         watch.notes.append,
         program=(ref.script.module or ref.target, lambda: exec(code, vars(main))),  # noqa: S102
     )
+    files = _kept_files(ref, watch, saves=saves)
     with (
-        KeptFiles(
-            str(Path(ref.target).parent),
-            str(Path.cwd()),
-            saves=saves,
-            saving=watch.saving,
-            is_inside=entered().is_inside,
-        ),
         launchers.followed(),
         _without_trackers(ref.script.keeps_trackers),
         terminal_as_input(),
         printed.remembered(),
     ):
+        _guard(files, permissions)  # after launchers, which run what they start here
         try:
             if not launchers.runs([*ref.script.launcher, ref.script.module or ref.target, *sys.argv[1:]]):
                 exec(code, vars(main))  # noqa: S102 - what it is for
@@ -112,6 +114,29 @@ def run_script(
             f"{ref.name} ended without a step{said}: let it train or run a model on the GPU, on a data set "
             f"of at least {batch_size} samples"
         )
+
+
+def _kept_files(ref: WorkloadRef, watch: StepWatch, *, saves: bool) -> KeptFiles:
+    files = KeptFiles(
+        str(Path(ref.target).parent),
+        str(Path.cwd()),
+        saves=saves,
+        saving=watch.saving,
+        is_inside=entered().is_inside,
+    )
+    files.begin()
+    return files
+
+
+def _guard(files: KeptFiles, permissions: Permissions | None) -> None:
+    """Keeps a script that is predicted to itself where the boundary does not; for good, as files are kept."""
+    if entered().is_inside:
+        return
+    if permissions is not None:  # its process leaves without removing what is temporary
+        tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(dir=files.folder)
+    Processes(allowed=permissions is None or permissions.subprocesses, started=files.notes.started).begin()
+    if permissions is not None and not permissions.network:
+        Network().begin()
 
 
 def _main_module(ref: WorkloadRef, batch_size: int) -> ModuleType:

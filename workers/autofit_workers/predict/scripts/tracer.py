@@ -26,7 +26,9 @@ from autofit_workers.predict.scripts.devices import ScriptDevices
 from autofit_workers.predict.scripts.phases import PhaseMarks
 from autofit_workers.predict.scripts.shortcuts import Shortcuts
 from autofit_workers.predict.scripts.threads import jobs_followed
+from autofit_workers.predict.unprotected import notes_of
 from autofit_workers.predict.values.decisions import Decisions, begin
+from autofit_workers.process.boundary.entering import Permissions
 from autofit_workers.protocol import TrialSpec
 from autofit_workers.scripts.batches import Batches
 from autofit_workers.scripts.ranks import Ranks
@@ -99,6 +101,7 @@ class ScriptTracer:
                 saves=False,
                 give_up=give_up,
                 ranks=self._ranks,
+                permissions=Permissions.of(spec.setup),
             )
         self._recorder.close()
         self._ranks.require_asked()
@@ -154,7 +157,7 @@ class ScriptTracer:
             notes.append(f"the script steps no optimizer: a step is a {self._watch.kind}")
         if self._batches.whole_dataset is not None:
             notes.append(f"the whole data set of {self._batches.whole_dataset} is one batch")
-        return tuple(dict.fromkeys(notes))
+        return tuple(dict.fromkeys((*notes, *notes_of(self._spec))))
 
 
 def own_conv_algo() -> str:

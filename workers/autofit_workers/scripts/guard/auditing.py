@@ -1,0 +1,43 @@
+"""What Python does, as it tells it: what a rule of the table refuses is not done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from autofit_workers.scripts.guard.table import EVENTS, Rule
+
+# Asks a rule: the event's name, what it is about, and what goes with it.
+Judge = Callable[[str, Any, Any], None]
+
+
+class Audit:
+    """Asks rules about every event of this process from here on; Python knows no way back.
+
+    Args:
+        judges: raise `PermissionError` where an event is not to take place.
+
+    Attributes:
+        is_on: whether they are asked.
+    """
+
+    def __init__(self, judges: Mapping[Rule, Judge]) -> None:
+        self.is_on = True
+        self._asked = {
+            name: [(judges[event.rule], event.places) for event in events if event.rule in judges]
+            for name, events in EVENTS.items()
+        }
+        sys.addaudithook(self._hear)
+
+    def _hear(self, name: str, arguments: tuple[Any, ...]) -> None:
+        if not self.is_on:
+            return
+        for judge, places in self._asked.get(name, ()):
+            for position, beside in places or ((None, None),):
+                judge(name, _at(arguments, position), _at(arguments, beside))
+
+
+def _at(arguments: tuple[Any, ...], position: int | None) -> Any:
+    """An argument; older Pythons tell fewer."""
+    return None if position is None or position >= len(arguments) else arguments[position]

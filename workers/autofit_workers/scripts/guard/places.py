@@ -1,0 +1,153 @@
+"""Whose a file is: its user's, which stays as it is, or the script's, which made it while it is tried.
+
+our folder         the script's copies
+temporary, caches  what was there before is the user's; what comes there is the script's, and stays
+everywhere else    the user's; what the script makes there is noted, and taken away at the end
+
+What is the script's it may change, and remove.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from autofit_workers.process.scratch import Notes
+
+_CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR")
+_LONGEST_PATH = 1024  # of macOS, fcntl(2)
+_NO_FOLDER = -1  # the descriptor of none
+
+
+class Places:
+    """Knows the files of a script that is tried.
+
+    Args:
+        folder: ours, of the copies.
+        guarded: folders that are the user's, wherever they are.
+        notes: of what the script makes among its user's files.
+    """
+
+    def __init__(self, folder: str, guarded: Collection[str], notes: Notes) -> None:
+        self._folder = f"{os.path.realpath(folder)}/"
+        # By the clock of the file system. What was changed in the same tick was there before: what Python
+        # makes is known without it.
+        self._began_ns = os.stat(f"{folder}/made").st_ctime_ns  # noqa: PTH116 - `Path` calls what is replaced
+        caches = [os.environ[name] for name in _CACHES if name in os.environ]
+        homes = [tempfile.gettempdir(), str(Path("~/.cache").expanduser()), *caches]
+        free = (f"{os.path.realpath(home)}/" for home in homes)
+        self._free = ("/dev/", f"/proc/{os.getpid()}/", *free)
+        deeper = (f"{os.path.realpath(each)}/" for each in guarded)
+        self._guarded = tuple(
+            each for each in deeper if each.startswith(self._free) and each not in self._free
+        )
+        self._notes = notes
+        self._made: set[str] = set()
+
+    def is_free(self, path: str) -> bool:
+        """Whether the script may put there what it likes."""
+        return path.startswith(self._folder) or (
+            path.startswith(self._free) and not path.startswith(self._guarded)
+        )
+
+    def is_made(self, path: str) -> bool:
+        """Whether the script has made the file, or a folder that it is in."""
+        while path not in self._made:
+            path, _, name = path.rpartition("/")
+            if not name:
+                return False
+        return True
+
+    def is_users(self, path: str) -> bool:
+        """Whether something is there that the script has not made, be it a folder."""
+        if path.startswith(self._folder) or _is_of_python(path) or self.is_made(path):
+            return False
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return False
+        # A folder's time changes with what is put into it.
+        is_new = found.st_ctime_ns > self._began_ns and not stat.S_ISDIR(found.st_mode)
+        return not (is_new and self.is_free(path))
+
+    def is_users_content(self, path: str) -> bool:
+        """Whether something is there that writing to it would change: no folder, terminal or pipe."""
+        try:
+            kind = os.lstat(path).st_mode
+        except OSError:
+            return False
+        return (stat.S_ISREG(kind) or stat.S_ISBLK(kind)) and self.is_users(path)
+
+    def may_be_written(self, path: str) -> bool:
+        """Whether a file there may be written as it is, rather than a copy."""
+        return self.is_free(path) and not self.is_users_content(path)
+
+    def make(self, path: str) -> None:
+        """Notes a path where something new comes, as often as it does: it is taken away before its folder."""
+        if not os.path.lexists(path) and not _is_of_python(path):
+            self._add(path)
+
+    def follow(self, old: str, new: str) -> None:
+        """Knows what the script made under its new name, a folder with all that is in it."""
+        below = f"{old}/"
+        for path in [each for each in self._made if each == old or each.startswith(below)]:
+            self._made.discard(path)
+            self._add(new + path[len(old) :])
+        if self.is_free(old) and not self.is_free(new):
+            for folder, _, files in os.walk(new):
+                for path in (folder, *(f"{folder}/{name}" for name in files)):
+                    self._add(path)
+
+    def _add(self, path: str) -> None:
+        self._made.add(path)
+        if not self.is_free(path):
+            self._notes.made(path)
+
+
+def absolute(path: Any, folder: Any = None) -> str | None:
+    """The path that a function is given, or the open file's; None of what is neither.
+
+    Args:
+        folder: the descriptor of the one that it is relative to, if it is not the current one.
+    """
+    if isinstance(path, int) and not isinstance(path, bool):
+        return _of_descriptor(path)
+    if not isinstance(path, str | bytes | os.PathLike):
+        return None
+    text = os.fsdecode(path)
+    if isinstance(folder, int) and folder != _NO_FOLDER and not os.path.isabs(text):  # noqa: PTH117
+        parent = _of_descriptor(folder)
+        return None if parent is None else os.path.normpath(f"{parent}/{text}")
+    return os.path.abspath(text)  # noqa: PTH100 - `Path` would call what is replaced
+
+
+def named(path: str) -> str:
+    """The path without the links on the way to it, but for itself: what removing and renaming it is about."""
+    folder, name = os.path.split(path)
+    return f"{os.path.realpath(folder).rstrip('/')}/{name}"
+
+
+def followed(path: str) -> str:
+    """The path without any links: what opening it is about."""
+    return os.path.realpath(path)
+
+
+def _of_descriptor(number: int) -> str | None:
+    try:
+        if sys.platform == "darwin":
+            import fcntl
+
+            return os.fsdecode(fcntl.fcntl(number, fcntl.F_GETPATH, bytes(_LONGEST_PATH)).rstrip(b"\0"))
+        return os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115
+    except OSError:
+        return None
+
+
+def _is_of_python(path: str) -> bool:
+    """Whether Python itself keeps compiled modules there."""
+    return "/__pycache__/" in path

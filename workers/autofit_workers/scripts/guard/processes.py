@@ -1,0 +1,142 @@
+"""The ways to start another process, of a script that is predicted where there is no boundary.
+
+    commands             those that only look at something are started, others are refused by name
+    pools of processes   are pools of threads
+    fork, exec, Process  are refused
+
+The same where it may start what it likes, but that nothing is refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import ModuleType
+from typing import Any
+
+from autofit_workers.scripts.guard.auditing import Audit
+from autofit_workers.scripts.guard.queries import is_query, is_query_of_shell
+from autofit_workers.scripts.guard.table import Rule
+from autofit_workers.scripts.replacing import Replacements
+
+# Of Python's own, which removes what is shared between processes once nobody has it.
+_TRACKER = re.compile(r"from multiprocess(ing)?\.resource_tracker import main;main\(\d+\)")
+_POOLS = ("multiprocessing.pool", "multiprocess.pool")
+_MOST_SHOWN = 80
+
+
+class Processes:
+    """Sees every process that a script starts by way of Python.
+
+    Args:
+        allowed: whether it may start any.
+        started: called before one is.
+    """
+
+    def __init__(self, *, allowed: bool, started: Callable[[], None]) -> None:
+        self._allowed = allowed
+        self._started = started
+        self._replaced = Replacements()
+
+    def begin(self) -> None:
+        judges = {Rule.STARTED: self._start, Rule.SHELL: self._start_shell, Rule.FORKED: self._fork}
+        self._audit = Audit(judges)
+        self._replaced.callback(setattr, self._audit, "is_on", False)
+        # `multiprocessing` and joblib start theirs by it, of which Python tells nothing.
+        self._replaced.when_imported("_posixsubprocess", self._follow_posix)
+        if self._allowed:
+            return
+        os.environ["GIT_OPTIONAL_LOCKS"] = "0"  # `git status` otherwise writes the index anew
+        for module in _POOLS:
+            self._replaced.when_imported(module, self._pool_threads)
+        self._replaced.when_imported("concurrent.futures.process", self._execute_in_threads)
+
+    def end(self) -> None:
+        """Takes all back; for a process that goes on with something else."""
+        self._replaced.take_back()
+
+    def _follow_posix(self, module: ModuleType) -> None:
+        fork_exec = vars(module)["fork_exec"]
+
+        def followed(args: Sequence[Any], *others: Any) -> Any:
+            self._start("fork_exec", args, None)
+            return fork_exec(args, *others)
+
+        self._replaced.put(module, "fork_exec", followed)
+
+    def _pool_threads(self, module: ModuleType) -> None:
+        pool, threads = vars(module)["Pool"], vars(module)["ThreadPool"]
+        initialize = pool.__init__
+
+        def initialized(
+            made: Any,
+            processes: int | None = None,
+            initializer: Any = None,
+            initargs: Any = (),
+            *others: Any,
+            **of_processes: Any,
+        ) -> None:
+            if type(made) is pool:
+                made.__class__ = threads
+                threads.__init__(made, processes, initializer, initargs)
+            else:  # one of threads, or what a script made of it
+                initialize(made, processes, initializer, initargs, *others, **of_processes)
+
+        self._replaced.put(pool, "__init__", initialized)
+
+    def _execute_in_threads(self, module: ModuleType) -> None:
+        executor = vars(module)["ProcessPoolExecutor"]
+        initialize = executor.__init__
+
+        def initialized(
+            made: Any,
+            max_workers: int | None = None,
+            mp_context: Any = None,
+            initializer: Any = None,
+            initargs: Any = (),
+            **of_processes: Any,
+        ) -> None:
+            if type(made) is executor:
+                made.__class__ = ThreadPoolExecutor
+                ThreadPoolExecutor.__init__(made, max_workers, "", initializer, initargs)
+            else:
+                initialize(made, max_workers, mp_context, initializer, initargs, **of_processes)
+
+        self._replaced.put(executor, "__init__", initialized)
+
+    def _start(self, _event: str, command: Any, program: Any) -> None:
+        words = _words(command)
+        if program is not None and not self._is_named(words, program):
+            words = [os.fsdecode(program), *words]  # it is started by another name
+        self._judge(words, partial(is_query, words))
+
+    @staticmethod
+    def _is_named(words: Sequence[str], program: Any) -> bool:
+        return bool(words) and os.path.basename(words[0]) == os.path.basename(os.fsdecode(program))  # noqa: PTH119
+
+    def _start_shell(self, _event: str, line: Any, _beside: Any) -> None:
+        self._judge([os.fsdecode(line)], partial(is_query_of_shell, os.fsdecode(line)))
+
+    def _fork(self, event: str, command: Any, _beside: Any) -> None:
+        self._judge([event, *_words(command)], lambda: False)
+
+    def _judge(self, words: Sequence[str], is_query: Callable[[], bool]) -> None:
+        if self._allowed:
+            self._started()
+        elif not (is_query() or (words and _TRACKER.fullmatch(words[-1]))):
+            text = " ".join(words)
+            shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+            raise PermissionError(
+                f"autofit does not let the script start another process ({shown}), as nothing would keep it "
+                "from changing something here: allow that with --allow-subprocesses, or leave it out while "
+                "the script is tried"
+            )
+
+
+def _words(command: Any) -> list[str]:
+    if isinstance(command, str | bytes | os.PathLike):
+        return [os.fsdecode(command)]
+    return [os.fsdecode(word) for word in command or ()]

@@ -1,0 +1,136 @@
+"""What is guarded while a script is tried, and how: a line for each function, and for each event.
+
+Functions are replaced by some that are given another path. Events are what Python tells its audit hooks,
+before anything is done and whoever does it (PEP 578); what is refused there is not done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+
+class Way(Enum):
+    """What becomes of a path that a function is given."""
+
+    READ = auto()  # it leads to what was written there, if anything was
+    CHANGE = auto()  # it leads to a copy of what is there
+    REPLACE = auto()  # it leads to a new file
+    FILL = auto()  # what is put into this folder is found in the place of its files
+    MAKE = auto()  # it is noted, as what comes there is new
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A function that opens a file by itself, or asks about one.
+
+    Attributes:
+        module: that it is in, which the script may import later.
+        name: in the module; of a class's method with the class.
+        position: of the path among its arguments.
+        keyword: that the path may be given by.
+        default: the path where none is given.
+    """
+
+    module: str
+    name: str
+    way: Way
+    position: int = 0
+    keyword: str = "path"
+    default: str | None = None
+
+
+_TRACE = "export_chrome_trace"
+CALLS = (
+    *(Call("os", name, Way.READ) for name in ("stat", "access", "chmod", "chown", "lchown", "utime")),
+    *(Call("os", f"{name}xattr", Way.READ) for name in ("get", "list", "set", "remove")),
+    Call("os", "truncate", Way.CHANGE),
+    Call("os", "mkfifo", Way.MAKE),
+    Call("os", "mknod", Way.MAKE),
+    Call("readline", "read_history_file", Way.READ, default="~/.history"),
+    Call("readline", "write_history_file", Way.REPLACE, default="~/.history"),
+    Call("readline", "append_history_file", Way.CHANGE, 1, default="~/.history"),
+    Call("sqlite3", "connect", Way.CHANGE, keyword="database"),
+    Call("sqlite3.dbapi2", "connect", Way.CHANGE, keyword="database"),
+    Call("torch", "from_file", Way.CHANGE, keyword="filename"),
+    Call("torch", "UntypedStorage.from_file", Way.CHANGE, keyword="filename"),
+    Call("torch._C", "PyTorchFileWriter.__init__", Way.REPLACE, 1),
+    Call("torch._C", "PyTorchFileReader.__init__", Way.READ, 1),
+    Call("torch.jit", "save", Way.REPLACE, 1, "f"),
+    Call("torch.jit", "load", Way.READ, 0, "f"),
+    Call("torch.jit", "RecursiveScriptModule.save", Way.REPLACE, 1, "f"),
+    Call("torch.autograd.profiler", f"profile.{_TRACE}", Way.REPLACE, 1),
+    Call("torch.profiler", f"_KinetoProfile.{_TRACE}", Way.REPLACE, 1),
+    Call("torch.profiler", "ExecutionTraceObserver.register_callback", Way.REPLACE, 1, "output_file_path"),
+    Call("tokenizers", "Tokenizer.save", Way.REPLACE, 1),
+    Call("tokenizers", "Tokenizer.from_file", Way.READ),
+    Call("tokenizers.models", "Model.save", Way.FILL, 1, "folder"),
+    *(
+        Call(module, "serialize_file", Way.REPLACE, 1, "filename")
+        for module in ("safetensors", "safetensors.numpy", "safetensors.flax", "safetensors.tensorflow")
+    ),
+)
+
+
+class Rule(Enum):
+    """What is asked of an event before it takes place."""
+
+    OPENED = auto()  # a file that is written to is the script's
+    CHANGED = auto()  # what is there is the script's
+    MADE = auto()  # what comes there is new, and noted
+    DATABASE = auto()  # as CHANGED, of a name or a URI of SQLite's
+    STARTED = auto()  # the command only looks at something
+    SHELL = auto()  # likewise, of a line for a shell
+    FORKED = auto()  # nothing is
+    CONNECTED = auto()  # the other end is in this process
+    RESOLVED = auto()  # the name is this machine's
+    BOUND = auto()  # the port is noted, as one that this process may connect to
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An event of Python's audit.
+
+    Attributes:
+        places: where among its arguments what is asked about is, and what goes with it: the descriptor of the
+            folder that a path is relative to, the flags that it is opened with, a command's program, the
+            socket of an address.
+    """
+
+    rule: Rule
+    places: tuple[tuple[int, int | None], ...] = ((0, None),)
+
+
+EVENTS: dict[str, tuple[Event, ...]] = {
+    "open": (Event(Rule.OPENED, ((0, 2),)),),
+    "os.remove": (Event(Rule.CHANGED, ((0, 1),)),),
+    "os.rmdir": (Event(Rule.CHANGED, ((0, 1),)),),
+    "shutil.rmtree": (Event(Rule.CHANGED),),
+    "os.rename": (Event(Rule.CHANGED, ((0, 2), (1, 3))),),
+    "os.link": (Event(Rule.CHANGED, ((0, 2),)), Event(Rule.MADE, ((1, 3),))),
+    "os.truncate": (Event(Rule.CHANGED),),
+    "os.chmod": (Event(Rule.CHANGED, ((0, 2),)),),
+    "os.chown": (Event(Rule.CHANGED, ((0, 3),)),),
+    "os.chflags": (Event(Rule.CHANGED),),
+    "os.utime": (Event(Rule.CHANGED, ((0, 3),)),),
+    "os.setxattr": (Event(Rule.CHANGED),),
+    "os.removexattr": (Event(Rule.CHANGED),),
+    "os.mkdir": (Event(Rule.MADE, ((0, 2),)),),
+    "os.symlink": (Event(Rule.MADE, ((1, 2),)),),
+    "sqlite3.connect": (Event(Rule.DATABASE),),
+    "subprocess.Popen": (Event(Rule.STARTED, ((1, 0),)),),
+    "os.posix_spawn": (Event(Rule.STARTED, ((1, 0),)),),
+    "os.system": (Event(Rule.SHELL),),
+    "os.exec": (Event(Rule.FORKED, ((1, None),)),),
+    "pty.spawn": (Event(Rule.FORKED),),
+    "os.fork": (Event(Rule.FORKED, ()),),
+    "os.forkpty": (Event(Rule.FORKED, ()),),
+    "socket.connect": (Event(Rule.CONNECTED, ((1, 0),)),),
+    "socket.sendto": (Event(Rule.CONNECTED, ((1, 0),)),),
+    "socket.sendmsg": (Event(Rule.CONNECTED, ((1, 0),)),),
+    "socket.bind": (Event(Rule.BOUND),),
+    "socket.getaddrinfo": (Event(Rule.RESOLVED),),
+    "socket.gethostbyname": (Event(Rule.RESOLVED),),
+    "socket.gethostbyaddr": (Event(Rule.RESOLVED),),
+    "socket.getnameinfo": (Event(Rule.RESOLVED),),
+}

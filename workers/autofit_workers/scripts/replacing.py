@@ -1,0 +1,59 @@
+"""Puts functions in the place of others, and takes that back."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import ModuleType
+from typing import Any
+
+from autofit_workers.workload.libraries.finders import when_imported
+
+_SUPPORTED: tuple[Any, ...] = (
+    os.supports_dir_fd,
+    os.supports_effective_ids,
+    os.supports_fd,
+    os.supports_follow_symlinks,
+)
+
+
+class Replacements:
+    """Functions that are replaced, until all is taken back."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._is_on = True
+
+    def put(self, owner: Any, name: str, value: Any) -> None:
+        """Puts a value in the place of a module's or a class's, which what Python says of it follows."""
+        is_own = name in vars(owner)
+        plain = vars(owner)[name] if is_own else getattr(owner, name)
+        self._stack.callback(setattr if is_own else _unset, owner, name, plain)
+        for functions in _SUPPORTED if owner is os else ():
+            if plain in functions:
+                functions.add(value)
+                self._stack.callback(functions.discard, value)
+        setattr(owner, name, value)
+
+    def when_imported(self, module: str, act: Callable[[ModuleType], None]) -> None:
+        """Acts on a module once it is imported, unless all was taken back before."""
+
+        def acted(found: ModuleType) -> None:
+            if self._is_on:
+                act(found)
+
+        when_imported(module, acted)
+
+    def callback(self, act: Callable[..., Any], *args: Any) -> None:
+        """Has something else done when all is taken back."""
+        self._stack.callback(act, *args)
+
+    def take_back(self) -> None:
+        self._is_on = False
+        self._stack.close()
+
+
+def _unset(owner: Any, name: str, _plain: Any) -> None:
+    """What a class had from one above it, it has again."""
+    delattr(owner, name)
