@@ -373,6 +373,15 @@ def test_queries_are_run(guarded: None):
         assert said.read()
 
 
+def test_a_signal_reaches_no_other_process(guarded: None):
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as own:
+        own.kill()
+    for send in (os.kill, os.killpg):
+        with pytest.raises(PermissionError, match="which is none of its own"):
+            send(os.getppid(), signal.SIGCONT)
+    os.kill(os.getppid(), 0)
+
+
 def _own_process(_number: int = 0) -> int:
     return os.getpid()
 

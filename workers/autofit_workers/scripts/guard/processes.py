@@ -3,6 +3,7 @@
     commands             those that only look at something are started, others are refused by name
     pools of processes   are pools of threads
     fork, exec, Process  are refused
+    signals              reach this process and those below it
 
 The same where it may start what it likes, but that nothing is refused.
 """
@@ -17,6 +18,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any
 
+from autofit_workers.process.descendants import below
 from autofit_workers.scripts.guard.auditing import Audit
 from autofit_workers.scripts.guard.queries import is_query, is_query_of_shell
 from autofit_workers.scripts.guard.table import Rule
@@ -42,8 +44,14 @@ class Processes:
         self._replaced = Replacements()
 
     def begin(self) -> None:
-        judges = {Rule.STARTED: self._start, Rule.SHELL: self._start_shell, Rule.FORKED: self._fork}
-        self._audit = Audit(judges)
+        self._audit = Audit(
+            {
+                Rule.STARTED: self._start,
+                Rule.SHELL: self._start_shell,
+                Rule.FORKED: self._fork,
+                Rule.SIGNALLED: self._signal,
+            }
+        )
         self._replaced.callback(setattr, self._audit, "is_on", False)
         # `multiprocessing` and joblib start theirs by it, of which Python tells nothing.
         self._replaced.when_imported("_posixsubprocess", self._follow_posix)
@@ -122,6 +130,14 @@ class Processes:
 
     def _fork(self, event: str, command: Any, _beside: Any) -> None:
         self._judge([event, *_words(command)], lambda: False)
+
+    def _signal(self, event: str, process: Any, number: Any) -> None:
+        if self._allowed or not number or process in (0, os.getpid(), *below(os.getpid())):
+            return  # which is the leader of its group, too
+        raise PermissionError(
+            f"autofit does not let the script send a signal to process {process} ({event}), which is none of "
+            "its own, while it tries the script"
+        )
 
     def _judge(self, words: Sequence[str], is_query: Callable[[], bool]) -> None:
         if self._allowed:

@@ -82,6 +82,7 @@ class Rule(Enum):
     STARTED = auto()  # the command only looks at something
     SHELL = auto()  # likewise, of a line for a shell
     FORKED = auto()  # nothing is
+    SIGNALLED = auto()  # the process is this one, or below it
     CONNECTED = auto()  # the other end is in this process
     RESOLVED = auto()  # the name is this machine's
     BOUND = auto()  # the port is noted, as one that this process may connect to
@@ -94,7 +95,7 @@ class Event:
     Attributes:
         places: where among its arguments what is asked about is, and what goes with it: the descriptor of the
             folder that a path is relative to, the flags that it is opened with, a command's program, the
-            socket of an address.
+            number of a signal, the socket of an address.
     """
 
     rule: Rule
@@ -125,6 +126,8 @@ EVENTS: dict[str, tuple[Event, ...]] = {
     "pty.spawn": (Event(Rule.FORKED),),
     "os.fork": (Event(Rule.FORKED, ()),),
     "os.forkpty": (Event(Rule.FORKED, ()),),
+    "os.kill": (Event(Rule.SIGNALLED, ((0, 1),)),),
+    "os.killpg": (Event(Rule.SIGNALLED, ((0, 1),)),),
     "socket.connect": (Event(Rule.CONNECTED, ((1, 0),)),),
     "socket.sendto": (Event(Rule.CONNECTED, ((1, 0),)),),
     "socket.sendmsg": (Event(Rule.CONNECTED, ((1, 0),)),),
