@@ -241,6 +241,13 @@ def test_devices_and_terminals_are_written_to(folder: Path):
 # ── processes ───────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is set in this process stays in it."""
+    for name in ("GIT_OPTIONAL_LOCKS", "JOBLIB_MULTIPROCESSING"):
+        monkeypatch.setenv(name, "1")
+
+
 @pytest.fixture
 def guarded() -> Iterator[None]:
     processes = Processes(allowed=False, started=pytest.fail)
@@ -249,7 +256,6 @@ def guarded() -> Iterator[None]:
         yield
     finally:
         processes.end()
-        os.environ.pop("GIT_OPTIONAL_LOCKS", None)
 
 
 @pytest.mark.parametrize(
@@ -393,6 +399,12 @@ def test_pools_of_processes_are_threads(guarded: None):
         assert pool.apply(_own_process) == os.getpid()
     with concurrent.futures.ProcessPoolExecutor(2) as executor:
         assert set(executor.map(_own_process, range(4))) == {os.getpid()}
+    with multiprocessing.Manager() as manager:
+        queue, shared = manager.Queue(), manager.dict(a=1)
+        queue.put(shared)
+        assert queue.get()["a"] == 1
+        with manager.Lock():
+            assert manager.Value("i", 3).value == 3
 
 
 def test_what_is_shared_between_processes_is_made_still(guarded: None):
@@ -413,7 +425,6 @@ def test_processes_are_as_they_were_afterwards(tmp_path: Path):
             STARTS["run"](str(tmp_path / "touched"))
         processes.end()
         assert bool(noted) is allowed
-    os.environ.pop("GIT_OPTIONAL_LOCKS", None)
     assert (tmp_path / "touched").exists()
     with multiprocessing.Pool(1) as pool:
         assert pool.apply(_own_process) != os.getpid()

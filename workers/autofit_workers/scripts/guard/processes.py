@@ -1,7 +1,7 @@
 """The ways to start another process, of a script that is predicted where there is no boundary.
 
     commands             those that only look at something are started, others are refused by name
-    pools of processes   are pools of threads
+    pools of processes   are pools of threads, and managers' objects in this process
     fork, exec, Process  are refused
     signals              reach this process and those below it
 
@@ -26,7 +26,11 @@ from autofit_workers.scripts.replacing import Replacements
 
 # Of Python's own, which removes what is shared between processes once nobody has it.
 _TRACKER = re.compile(r"from multiprocess(ing)?\.resource_tracker import main;main\(\d+\)")
-_POOLS = ("multiprocessing.pool", "multiprocess.pool")
+_PACKAGES = ("multiprocessing", "multiprocess")
+_VARIABLES = {
+    "GIT_OPTIONAL_LOCKS": "0",  # `git status` otherwise writes the index anew
+    "JOBLIB_MULTIPROCESSING": "0",  # its jobs are done one after the other
+}
 _MOST_SHOWN = 80
 
 
@@ -57,9 +61,10 @@ class Processes:
         self._replaced.when_imported("_posixsubprocess", self._follow_posix)
         if self._allowed:
             return
-        os.environ["GIT_OPTIONAL_LOCKS"] = "0"  # `git status` otherwise writes the index anew
-        for module in _POOLS:
-            self._replaced.when_imported(module, self._pool_threads)
+        os.environ.update(_VARIABLES)
+        for package in _PACKAGES:
+            self._replaced.when_imported(f"{package}.pool", self._pool_threads)
+            self._replaced.when_imported(f"{package}.managers", self._manage_here)
         self._replaced.when_imported("concurrent.futures.process", self._execute_in_threads)
 
     def end(self) -> None:
@@ -94,6 +99,19 @@ class Processes:
                 initialize(made, processes, initializer, initargs, *others, **of_processes)
 
         self._replaced.put(pool, "__init__", initialized)
+
+    def _manage_here(self, module: ModuleType) -> None:
+        started = vars(module)["State"].STARTED
+
+        def start(manager: Any, initializer: Any = None, initargs: Any = ()) -> None:
+            if initializer is not None:
+                initializer(*initargs)
+            for name, (make, *_) in manager._registry.items():  # noqa: SLF001 - no public name
+                setattr(manager, name, make)
+            manager._state.value = started  # noqa: SLF001 - likewise
+            manager.shutdown = lambda: None
+
+        self._replaced.put(vars(module)["BaseManager"], "start", start)
 
     def _execute_in_threads(self, module: ModuleType) -> None:
         executor = vars(module)["ProcessPoolExecutor"]
