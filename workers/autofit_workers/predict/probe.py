@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -127,11 +126,7 @@ def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
     _begin_program()
     _install(spec)
     tracer = ScriptTracer(spec, NUM_TRACED_STEPS)
-
-    def protected(trace: Trace) -> Trace:
-        return dataclasses.replace(trace, notes=(*trace.notes, *_unprotected(spec.workload)))
-
-    return protected(tracer.run(lambda: last_word(lambda: _outcome(protected(tracer.trace()), spec))))
+    return tracer.run(lambda: last_word(lambda: _outcome(tracer.trace(), spec)))
 
 
 def _begin_program() -> None:
