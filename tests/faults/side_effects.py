@@ -603,7 +603,7 @@ def attempt_all(base: Path, ways: Sequence[Way], made: Callable[[Path], None] = 
         os.close(heard)
         changes = _changes(before, world.state())
         for data in world.received:
-            changes[f"received {data.decode(errors='replace')!r}"] = ""
+            changes[f"received {' '.join(data.decode(errors='replace').split())!r}"] = ""
         if "\x1b" in outcome.log_tail:
             changes["terminal-escapes in the log"] = ""
         for name, _, told in said.lines:
@@ -678,7 +678,7 @@ def _found(
     unexplained = []
     for change in changes:
         owners = [way.name for way in ways if _is_of(way, change)]
-        for name in owners[:1]:
+        for name in owners:
             mine[name].append(change)
         # A folder changes with what is in it.
         if not owners and not any(other.startswith(f"{change}/") for other in changes):

@@ -16,7 +16,7 @@ from autofit_workers.setup import Setup
 from tests.faults.ends import End, end, ends, variables
 from tests.faults.side_effects import GONE_SECONDS, can_unshare, left_after
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # the first test waits for all of them
 
 ALL = list(ends())
 

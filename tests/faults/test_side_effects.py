@@ -14,7 +14,7 @@ import pytest
 from autofit_workers.trace import UNPROTECTED
 from tests.faults.side_effects import Found, can_unshare, catalogue, not_as_expected, read, table
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # the first test waits for all of them
 
 IS_ROOT = os.geteuid() == 0
 OF_ROOT = {
@@ -41,7 +41,7 @@ def runs() -> Iterator[dict[str, Future[Found]]]:
 def _tried(options: tuple[str, ...]) -> Found:
     script = Path(__file__).with_name("side_effects.py")
     command = [sys.executable, "-P", script, "--json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     return read(done.stdout)
 
