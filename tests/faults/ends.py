@@ -130,6 +130,9 @@ def ends() -> Iterator[End]:
         yield End(name=name, lines=lines)
 
 
+AFTERWARDS = End(name="afterwards", lines="import os; os._exit(0)", target="command")
+
+
 def variables(name: str, key: int, folder: Path) -> dict[str, str]:
     """Those of one end's processes, by which they are found."""
     return {

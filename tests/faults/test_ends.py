@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from autofit_workers.protocol import Probe, TrialSpec, Verdict
 from autofit_workers.run import run
 from autofit_workers.scripts.reference import Script
 from autofit_workers.setup import Setup
-from tests.faults.ends import End, end, ends, variables
+from tests.faults.ends import AFTERWARDS, End, end, ends, variables
 from tests.faults.side_effects import GONE_SECONDS, can_unshare, left_after
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # the first test waits for all of them
@@ -30,12 +31,12 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object
 
     def made(numbered: tuple[int, End]) -> str:
         number, which = numbered
-        own = folder / str(number)
-        own.mkdir()
-        return end(which, variables(f"{token}-{number}-", first_key + number, own))
+        return end(which, variables(f"{token}-{number}-", first_key + number, folder))
 
-    with ThreadPoolExecutor(4) as pool:
+    with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(4) as pool:
+        patch.setattr(tempfile, "tempdir", str(folder))
         said = list(pool.map(made, enumerate(ALL)))
+        made((len(ALL), AFTERWARDS))  # which removes what killed commands could not
     left = left_after(token, GONE_SECONDS)
     names = dict.fromkeys((each.name for each in ALL), "")
     for pid, command in left.items():
@@ -44,7 +45,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, object
     yield {
         "said": dict(zip(names, said, strict=True)),
         "processes": {name: command for name, command in names.items() if command},
-        "files": {each.relative_to(folder) for each in folder.glob("*/*")},
+        "files": {each.relative_to(folder) for each in folder.iterdir()},
         "shared": [each for each in Path("/dev/shm").iterdir() if token in each.name],
         "segments": _keys() & {first_key + number for number in range(len(ALL))},
     }
