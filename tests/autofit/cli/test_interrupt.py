@@ -11,8 +11,9 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from typing import BinaryIO
 
 import psutil
@@ -24,14 +25,14 @@ from tests.conformance.searches import Search, finished
 from tests.marks import MARK
 
 WORKLOAD = """
-import os, threading
+import threading
 import torch
 from autofit_workers.workload import Workload
 
 
 def stuck(batch_size, device):
-    with open(os.environ["STUCK_FIFO"], "w") as fifo:
-        fifo.write("here")
+    with open("/proc/self/comm", "w") as name:  # which can be seen from outside of its boundary
+        name.write("is-stuck")
     threading.Event().wait()
 
 
@@ -84,21 +85,26 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def test_ctrl_c_or_a_batch_systems_signal_during_a_prediction_ends_the_command_with_130(
     tmp_path: pathlib.Path, arguments: list[str], sent: signal.Signals
 ):
-    file, fifo = tmp_path / "stuck.py", tmp_path / "fifo"
+    file = tmp_path / "stuck.py"
     file.write_text(WORKLOAD)
-    os.mkfifo(fifo)
     command = [sys.executable, "-c", MAIN, *arguments, "--model", f"{file}:net", "--json"]
-    environment = {**os.environ, "STUCK_FIFO": str(fifo)}
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        with fifo.open() as reader:  # opens once the trial's process writes
-            assert reader.read() == "here"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        _wait_for(process.pid, "is-stuck")
         process.send_signal(sent)
         out, err = process.communicate()
     assert process.returncode == 130
     assert json.loads(out)["kind"] == "interrupted"
     assert "Traceback" not in err
+
+
+def _wait_for(parent: int, name: str) -> None:
+    """Waits until a process below another one has given itself that name."""
+    while True:
+        for each in psutil.Process(parent).children(recursive=True):
+            with suppress(psutil.NoSuchProcess):
+                if each.name() == name:
+                    return
+        time.sleep(0.05)
 
 
 @pytest.mark.process
