@@ -613,7 +613,7 @@ def attempt_all(base: Path, ways: Sequence[Way], made: Callable[[Path], None] = 
         return _found(
             usable,
             lines=said.lines,
-            changes=list(changes),
+            kinds=changes,
             outcome=outcome,
             left=left,
             left_out=[way.name for way in ways if way not in usable],
@@ -662,25 +662,35 @@ def _predicted(script: Path, evidence: int, reader: threading.Thread) -> TrialOu
 
 
 def _changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
-    return {key: "" for key in sorted({*before, *after}) if before.get(key) != after.get(key)}
+    """What is different, and how."""
+    found = {}
+    for key in sorted({*before, *after}):
+        old, new = before.get(key), after.get(key)
+        if old != new:
+            is_kept = (
+                isinstance(old, list) and isinstance(new, list) and old[:6] + old[8:] == new[:6] + new[8:]
+            )
+            found[key] = "new" if old is None else "gone" if new is None else "times" if is_kept else "other"
+    return found
 
 
 def _found(
     ways: Sequence[Way],
     *,
     lines: Sequence[tuple[str, str, str]],
-    changes: Sequence[str],
+    kinds: Mapping[str, str],
     outcome: TrialOutcome,
     left: Mapping[int, str],
     left_out: Sequence[str],
 ) -> Found:
     said = {name: (how, text) for name, how, text in lines}
+    changes = list(kinds)
     mine: dict[str, list[str]] = {way.name: [] for way in ways}
     unexplained = []
     for change in changes:
         owners = [way.name for way in ways if _is_of(way, change)]
         for name in owners:
-            mine[name].append(change)
+            mine[name].append(f"{change} ({kinds[change]})" if kinds[change] else change)
         # A folder changes with what is in it.
         if not owners and not any(other.startswith(f"{change}/") for other in changes):
             unexplained.append(change)
