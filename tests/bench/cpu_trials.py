@@ -27,9 +27,9 @@ from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec  # noqa: E40
 
 DEFAULTS = {
     "model": "davenet-audio",
-    "gpu-mem": "1500M",
+    "gpu-mem": "1000M",
     "optimizer": "adam",
-    "threads": "1",
+    "threads": "2",
     "dispatch": "ray",
 }
 # The margin is for what the prediction of a card leaves out. Here sizes are held against the limit itself.
