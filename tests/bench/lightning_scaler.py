@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "workers"))  # is not installed in this environment
+sys.path.insert(0, str(Path(__file__).parents[2] / "workers"))  # autofit is not installed where Lightning is
 
 from autofit_workers.measure.cpu import data_limit
 from autofit_workers.workload.libraries.importing import without_missing_operators
