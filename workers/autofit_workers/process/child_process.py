@@ -73,6 +73,7 @@ class ChildProcess:
         inherited: further descriptors that it gets, by the same numbers.
         permissions: of a process that runs a workload to predict it: it goes inside the boundary. None for
             others.
+        of_script: whether it runs a script, and so has a folder for what that writes.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class ChildProcess:
         *,
         inherited: Sequence[int] = (),
         permissions: Permissions | None = None,
+        of_script: bool = False,
     ) -> None:
         self.begin = time.monotonic()
         self._mark = uuid.uuid4().hex  # what the process starts inherits it
@@ -89,8 +91,9 @@ class ChildProcess:
         with ExitStack() as of_the_child, ExitStack() as ours:
             self.log = Log()
             ours.callback(self.log.close)
-            self._scratch = Scratch()
-            ours.callback(self._scratch.remove)
+            self._scratch = Scratch() if of_script else None
+            folder = {} if self._scratch is None else {VARIABLE: self._scratch.folder}
+            ours.callback(self._remove_scratch)
             of_the_child.callback(os.close, self.log.writer)
             child_requests, self._requests = os.pipe()
             ours.callback(os.close, self._requests)
@@ -106,7 +109,7 @@ class ChildProcess:
                 variables |= {} if permissions.network else HUBS_OFFLINE
             self._popen = subprocess.Popen(  # noqa: S603 - our own interpreter and code
                 [*command, str(Path(__file__).parents[1]), module, *map(str, pipes), told],
-                env={**variables, **environment, MARK: self._mark, VARIABLE: self._scratch.folder},
+                env={**variables, **environment, MARK: self._mark, **folder},
                 stdin=subprocess.DEVNULL,
                 stdout=self.log.writer,
                 stderr=self.log.writer,
@@ -200,8 +203,13 @@ class ChildProcess:
         code = self._popen.wait()
         self._wait_for_descendants()
         self._close_pipes()
-        self._scratch.remove()
+        self._remove_scratch()
         return _name_of_signal(-code) if code < 0 else f"exit code {code}"
+
+    def _remove_scratch(self) -> None:
+        if self._scratch is not None:
+            self._scratch.remove()
+            self._scratch = None
 
     def _wait_for_descendants(self) -> None:
         """Waits for the end of what the child forked: the last copy of its pipe is then closed."""

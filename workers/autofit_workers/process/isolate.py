@@ -92,7 +92,7 @@ def require_wanted() -> None:
 
 def run_fresh(spec: TrialSpec) -> TrialOutcome:
     """Runs one trial in a process that did nothing before it and does nothing after it."""
-    with Child(environment_of(spec)) as child:
+    with Child(environment_of(spec), of_script=spec.workload.kind == "script") as child:
         return child.run(spec)
 
 
@@ -101,7 +101,7 @@ class Child:
 
     Args:
         environment: variables set for the process, over a copy of this process's own.
-        inherited: see `ChildProcess`.
+        inherited, of_script: see `ChildProcess`.
 
     Attributes:
         start_seconds: how long its process took to get to its first trial.
@@ -113,8 +113,10 @@ class Child:
         environment: Mapping[str, str],
         *,
         inherited: Sequence[int] = (),
+        of_script: bool = False,
     ) -> None:
         self._environment = dict(environment)
+        self._of_script = of_script
         self._permissions: Permissions | None = None
         self._inherited = tuple(inherited)
         self._process: ChildProcess | None = None
@@ -122,8 +124,11 @@ class Child:
         self._is_asked = False
         self.start_seconds = self.busy_seconds = 0.0
 
-    def start(self, permissions: Permissions = Permissions()) -> None:  # noqa: B008 - frozen
-        """Starts a process for predictions and returns at once: its import of torch overlaps other work.
+    def start(self, permissions: Permissions | None = Permissions()) -> None:  # noqa: B008 - frozen
+        """Starts a process and returns at once: its import of torch overlaps other work.
+
+        Args:
+            permissions: what predictions in it may do; None for a process that measures.
 
         Raises:
             OSError: the system refuses another process.
@@ -229,6 +234,7 @@ class Child:
                 self._environment,
                 inherited=self._inherited,
                 permissions=self._permissions,
+                of_script=self._of_script,
             )
             self._is_asked = False
         return self._process

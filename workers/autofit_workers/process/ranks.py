@@ -184,10 +184,11 @@ def _child(spec: TrialSpec, local_rank: int, place: Place, listener: socket.sock
     variables |= _of_gloo(os.environ, place.address) | environment_of(
         spec
     )  # which hides cards of a CPU trial
+    of_script = spec.workload.kind == "script"
     if listener is None or local_rank > 0:
-        return Child(variables)
+        return Child(variables, of_script=of_script)
     descriptor = listener.fileno()
-    return Child(variables | {LISTENER: str(descriptor)}, inherited=(descriptor,))
+    return Child(variables | {LISTENER: str(descriptor)}, inherited=(descriptor,), of_script=of_script)
 
 
 def _of_gloo(environment: Mapping[str, str], address: str) -> dict[str, str]:
