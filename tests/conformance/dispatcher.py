@@ -21,7 +21,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-import autofit_workers
 from autofit.dispatch import Dispatcher
 from autofit.errors import DispatchError
 from autofit_workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
@@ -100,7 +99,7 @@ def trial_processes(mark: str) -> list[psutil.Process]:
     found = []
     for process in marked_processes(mark):
         with suppress(psutil.NoSuchProcess):  # it ended meanwhile; a zombie has no command either
-            if autofit_workers.__path__[0] in process.cmdline():
+            if "autofit_workers.child" in process.cmdline():
                 found.append(process)
     return found
 

@@ -17,7 +17,7 @@ from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
 from autofit.dispatch import RayDispatcher, Wishes
-from autofit.dispatch.ray_connection import own_token
+from autofit.dispatch.ray_connection import own_token, process_state_kept, use_token_at_hand
 from autofit.errors import DispatchError
 from autofit_workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.setup import Parallel, Setup
@@ -48,12 +48,14 @@ def hanging(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def cluster(mark: str, hanging: Path) -> Iterator[Cluster]:
     """A head that takes no trials, and two nodes with room for two ranks each."""
     notices_soon = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 200}
-    with pytest.MonkeyPatch.context() as patch:
+    with process_state_kept():
         # Where this process had a local cluster before, its driver still wants a token, of Ray's servers too
         # that ask it whether an actor is in use; one that is turned away takes the actor for forgotten.
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("RAY_AUTH_TOKEN", own_token())
-        patch.setenv("FAULTY_PID_FILE", str(hanging))
+        # Ray read RAY_AUTH_MODE when it was imported, and reads it again only where it finds a token.
+        os.environ.pop("RAY_AUTH_MODE", None)
+        os.environ["RAY_AUTH_TOKEN"] = own_token()
+        use_token_at_hand()
+        os.environ["FAULTY_PID_FILE"] = str(hanging)
         cluster = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": notices_soon}
         )
