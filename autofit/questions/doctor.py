@@ -21,7 +21,7 @@ from autofit.paths import UNVERIFIED_VARIABLE
 from autofit.predict.self_test import SUPPORTED, SelfTest, run_self_test
 from autofit.units import format_bytes
 from autofit_workers.installation import DISTRIBUTION
-from autofit_workers.predict.unprotected import MORE, OF_SCRIPTS
+from autofit_workers.predict.unprotected import MORE
 from autofit_workers.predict.versions import is_supported
 
 Status = Literal["ok", "warning", "failed"]
@@ -97,7 +97,7 @@ def _boundary(result: SelfTest) -> Check:
     return Check(
         name=name,
         status="warning",
-        detail=f"{result.unprotected.removesuffix(MORE)}; of a script, {OF_SCRIPTS}",
+        detail=result.unprotected.removesuffix(MORE),
         next_step="allow user namespaces on Linux (user.max_user_namespaces, "
         "kernel.apparmor_restrict_unprivileged_userns, a container's seccomp profile), or read what you "
         "predict",

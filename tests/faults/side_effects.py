@@ -657,7 +657,7 @@ def _predicted(script: Path, evidence: int, reader: threading.Thread) -> TrialOu
         deadline_seconds=240,
     )
     reader.start()
-    with Child(environment_of(spec), inherited=(evidence,)) as child:
+    with Child(environment_of(spec), inherited=(evidence,), of_script=True) as child:
         return child.run(spec)
 
 

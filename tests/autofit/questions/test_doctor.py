@@ -9,7 +9,7 @@ from autofit.errors import DriverError
 from autofit.hardware.gpus import LocalGpu
 from autofit.predict.self_test import SelfTest
 from autofit.questions import doctor
-from autofit_workers.predict.unprotected import MORE, OF_SCRIPTS
+from autofit_workers.predict.unprotected import MORE
 from autofit_workers.process.outcomes import without_answer
 from autofit_workers.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
 from autofit_workers.trace import UNPROTECTED
@@ -94,5 +94,5 @@ def test_a_state_directory_that_is_a_file_fails(tmp_path: Path, monkeypatch):
 def test_a_machine_without_namespaces_is_told_what_takes_effect_there():
     told = f"{UNPROTECTED}: all that it does (no such call)"
     check = doctor._boundary(SelfTest(torch_version="2.13.0", findings=(), unprotected=told + MORE))
-    assert (check.status, check.detail) == ("warning", f"{told}; of a script, {OF_SCRIPTS}")
+    assert (check.status, check.detail) == ("warning", told)
     assert doctor._boundary(SelfTest(torch_version="2.13.0", findings=())).status == "ok"

@@ -396,3 +396,98 @@ def test_a_secret_is_told_by_its_name_or_as_a_url(name: str, value: str, expecte
     assert is_secret(name, value) is expected
     assert (name not in public({name: value})) is expected
     assert public({name: value}, kept=(name,)) == {name: value}
+
+
+# What a process does that has no namespaces and restricts itself, and what it tells of it.
+_RESTRICTED = """
+import json, os, signal, socket, sys
+sys.path.insert(0, {workers!r})
+from autofit_workers.process.boundary.restrictions import restrict
+state = restrict()
+said = {{"files": state.files, "others": state.others, "calls": state.calls}}
+def tell(name, act):
+    try:
+        act()
+        said[name] = "done"
+    except OSError as error:
+        said[name] = type(error).__name__
+{body}
+print(json.dumps(said), flush=True)
+"""
+
+
+def restricted(body: str, cwd: Path, **environment: str) -> dict[str, object]:
+    """What such a process says of each thing that it tries; the temporary folder is one below."""
+    (cwd / "temporary").mkdir()
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-c",
+            _RESTRICTED.format(workers=str(WORKERS), body=textwrap.dedent(body)),
+            str(os.getpid()),
+        ],
+        cwd=cwd,
+        env={**os.environ, "TMPDIR": str(cwd / "temporary"), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_restricted_process_and_what_it_starts_write_to_the_temporary_folder_alone(tmp_path: Path):
+    (tmp_path / "kept").write_text("before")
+    said = restricted(
+        """
+        tell("new", lambda: open("new", "w"))
+        tell("kept", lambda: open("kept", "a"))
+        tell("cut", lambda: os.truncate("kept", 0))
+        tell("removed", lambda: os.remove("kept"))
+        tell("renamed", lambda: os.rename("kept", "moved"))
+        tell("linked", lambda: os.symlink("kept", "link"))
+        tell("read", lambda: open("kept").read())
+        tell("temporary", lambda: open("temporary/new", "w").write("new"))
+        said["started"] = os.system("echo after 2> /dev/null > kept") != 0
+        """,
+        tmp_path,
+    )
+    if not said["files"]:
+        pytest.skip("this machine lets nobody use Landlock")
+    assert {name: said[name] for name in ("new", "kept", "cut", "removed", "renamed", "linked")} == (
+        dict.fromkeys(("new", "kept", "cut", "removed", "renamed", "linked"), "PermissionError")
+    )
+    assert (said["read"], said["temporary"], said["started"]) == ("done", "done", True)
+    assert (tmp_path / "kept").read_text() == "before"
+    assert (tmp_path / "temporary" / "new").read_text() == "new"
+    assert {path.name for path in tmp_path.iterdir()} == {"kept", "temporary"}
+
+
+def test_a_restricted_process_reaches_no_other(tmp_path: Path):
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    said = restricted(
+        """
+        other = int(sys.argv[1])
+        tell("signal", lambda: signal.pidfd_send_signal(os.pidfd_open(other), 0))
+        tell("environment", lambda: open(f"/proc/{other}/environ", "rb").read())
+        tell("priority", lambda: os.setpriority(os.PRIO_PROCESS, other, 5))
+        tell("priority of all", lambda: os.setpriority(os.PRIO_USER, 0, 5))
+        tell("cores", lambda: os.sched_setaffinity(other, os.sched_getaffinity(other)))
+        tell("own cores", lambda: os.sched_setaffinity(0, os.sched_getaffinity(0)))
+        tell("own priority", lambda: os.setpriority(os.PRIO_PROCESS, os.getpid(), os.getpriority(0, 0)))
+        tell("own child", lambda: os.kill(child, 9) if (child := os.fork()) else signal.pause())
+        tell("local socket", lambda: socket.socket(socket.AF_UNIX))
+        tell("pair", lambda: socket.socketpair())
+        tell("loopback", lambda: socket.create_server(("127.0.0.1", 0)))
+        """,
+        tmp_path,
+    )
+    if not (said["others"] and said["calls"]):
+        pytest.skip("this kernel's Landlock has no rules for signals, or lets nobody use seccomp")
+    refused = ("signal", "environment", "priority", "priority of all", "cores", "local socket")
+    assert {name: said[name] for name in refused} == dict.fromkeys(refused, "PermissionError")
+    own = ("own cores", "own priority", "own child", "pair", "loopback")
+    assert {name: said[name] for name in own} == dict.fromkeys(own, "done")
+    assert os.getpriority(os.PRIO_PROCESS, 0) == nice

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from autofit_workers.process.boundary.entering import entered
+from autofit_workers.process.boundary.restrictions import Restrictions
 from autofit_workers.protocol import TrialSpec
 from autofit_workers.trace import UNPROTECTED
 
-OF_FILES = "what a workload file writes, starts and connects to"
-OF_SCRIPTS = "what native libraries do by themselves with files and connections"
 MORE = "; `autofit doctor` says more"
-_WITH_PROCESSES = f"{OF_SCRIPTS}, and whatever other processes do"
+_OF_FILES = "what a workload file writes, starts and connects to"
+_OF_SCRIPTS = "what native libraries do by themselves with files, processes, shared memory and connections"
+_WITH_PROCESSES = f"{_OF_SCRIPTS}, and whatever other processes do"
+_RESTRICTED = (
+    "{who} to rights and times of files, terminals, shared memory, caches, the temporary folder and empty "
+    "folders"
+)
+_OF_OTHERS = ", to other processes by signals"
+_OF_CALLS = ", to other processes and to sockets of this machine"
 
 
 def notes_of(spec: TrialSpec) -> tuple[str, ...]:
@@ -17,6 +24,13 @@ def notes_of(spec: TrialSpec) -> tuple[str, ...]:
     state, kind = entered(), spec.workload.kind
     if state.is_inside or kind in ("builtin", "library"):
         return ()
-    of_scripts = _WITH_PROCESSES if spec.setup.allows_subprocesses else OF_SCRIPTS
-    what = of_scripts if kind == "script" else OF_FILES
+    what = _what(state.restrictions, is_script=kind == "script", starts=spec.setup.allows_subprocesses)
     return (f"{UNPROTECTED}: {what} takes effect ({state.reason}){MORE}",)
+
+
+def _what(given_up: Restrictions | None, *, is_script: bool, starts: bool) -> str:
+    if given_up is None or not given_up.files:
+        return (_WITH_PROCESSES if starts else _OF_SCRIPTS) if is_script else _OF_FILES
+    what = _RESTRICTED.format(who="what native libraries do" if is_script else "what a workload file does")
+    what += ("" if given_up.others else _OF_OTHERS) + ("" if given_up.calls else _OF_CALLS)
+    return f"{what}, and by connections,"

@@ -31,3 +31,15 @@ def importing() -> Iterator[None]:
         yield
         if len(sys.modules) > num_modules:
             gc.freeze()
+
+
+@contextmanager
+def looked_through() -> Iterator[None]:
+    """Meanwhile the collector knows of what it does not look through otherwise, too."""
+    is_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    try:
+        yield
+    finally:
+        if is_frozen:
+            gc.freeze()

@@ -11,6 +11,7 @@ import traceback
 from pathlib import Path
 
 from autofit_workers.errors import InvalidTrialError, WorkerError, in_short, text_of
+from autofit_workers.process.boundary.entering import entered
 from autofit_workers.process.descendants import MARK, adopt_orphans, kill_below, kill_marked
 from autofit_workers.process.sources import is_installed
 from autofit_workers.protocol import TrialError
@@ -20,6 +21,11 @@ from autofit_workers.workload.workload import WorkloadError
 _WORKERS = f"{Path(__file__).parents[1]}/"
 _MODELS = f"{_WORKERS}workload/models/"
 _END_CHARACTERS = 20_000  # of a message or a traceback that is cut
+_DENIED = "ermission denied"
+_RESTRICTED = (
+    ": this machine lets autofit have no namespaces, so code that it predicts may write to the temporary "
+    "folder and the caches alone"
+)
 
 
 def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
@@ -74,6 +80,8 @@ def user_error(error: BaseException) -> TrialError:
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = text_of(error.name).partition(".")[0]
         message += f": install {package} where trials run, or add its folder to PYTHONPATH"
+    if entered().restrictions and (isinstance(error, PermissionError) or _DENIED in message):
+        message += _RESTRICTED
     return TrialError(kind="user", message=_cut(message), traceback=_cut(frames))
 
 

@@ -26,6 +26,7 @@ from pathlib import Path
 VARIABLE = "_AUTOFIT_SCRATCH"  # by which a process knows its folder
 _PREFIX = "autofit-script-"
 _OWNER, _MADE, _STARTED = "owner", "made", "started"
+_CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR")
 
 
 class Scratch:
@@ -70,6 +71,13 @@ class Notes:
 
     def close(self) -> None:
         os.close(self._made)
+
+
+def shared_folders() -> list[str]:
+    """Where any program puts files of its own: the temporary folder, and the caches that are there."""
+    caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
+    found = [tempfile.gettempdir(), os.path.expanduser("~/.cache"), *caches]  # noqa: PTH111
+    return [path for path in found if os.path.isdir(path)]  # noqa: PTH112 - `Path` calls what is replaced
 
 
 def _new_folder() -> tuple[str, int]:

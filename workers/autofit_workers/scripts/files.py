@@ -1,7 +1,7 @@
 """What a script writes while it is tried: kept out of its user's files.
 
     open(path, "w")          goes to a folder of ours; reading that path again finds it there
-    os.open(path, …)         likewise where a file is there; a new one is gone at the end
+    os.open, os.symlink      likewise
     libraries' own writers   likewise, those of the table `guard.table`
     torch.save, safetensors  likewise; where tensors have no values, as objects of this process
     mkdir                    is done, and undone at the end where the folder stayed empty
@@ -29,7 +29,7 @@ from urllib.parse import unquote, urlsplit
 
 from autofit_workers.process import scratch
 from autofit_workers.scripts.guard.auditing import Audit
-from autofit_workers.scripts.guard.places import Places, absolute, followed, named
+from autofit_workers.scripts.guard.places import Places, absolute, followed, is_inquiry, is_there, named
 from autofit_workers.scripts.guard.table import CALLS, Call, Rule, Way
 from autofit_workers.scripts.replacing import Replacements
 from autofit_workers.scripts.saves import Saves
@@ -39,6 +39,7 @@ _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 _DATABASES_IN_MEMORY = ("", ":memory:")
 _READ_ONLY_URIS = ("mode=ro", "mode=memory", "immutable=1")
 _BESIDE_DATABASES = ("-wal", "-journal")
+_MOST_LINKS = 40  # one after the other, as Linux follows them
 _open: Callable[..., Any] = io.open
 
 
@@ -75,6 +76,7 @@ class KeptFiles:
         self._is_own_folder = scratch.VARIABLE not in os.environ
         self.folder = os.environ.get(scratch.VARIABLE) or tempfile.mkdtemp(prefix="autofit-files-")
         self._copies: dict[str, str] = {}  # path → where it is written instead
+        self._links: dict[str, str] = {}  # path of a link among them → where it leads
         self._names = itertools.count()
         self._replaced = Replacements()
         self._saves = Saves(self, saves=saves, saving=saving)
@@ -86,12 +88,18 @@ class KeptFiles:
             return
         self.notes = scratch.Notes(self.folder)
         self._places = Places(self.folder, self._guarded, self.notes)
+        adapted: dict[str, Callable[[Any], Any]] = {
+            "open": self._opened_descriptor,
+            "symlink": self._linked,
+            **dict.fromkeys(("rename", "replace"), self._renamed),
+            **dict.fromkeys(("remove", "unlink"), self._removed),
+        }
+        of_os = [(name, getattr(os, name), adapt(getattr(os, name))) for name, adapt in adapted.items()]
         for owner in (builtins, io):
             self._replaced.put(owner, "open", self.open)
-        for name, adapted in (("rename", self._renamed), ("remove", self._removed)):
-            for each in (name, {"rename": "replace", "remove": "unlink"}[name]):
-                self._replaced.put(os, each, adapted(getattr(os, each)))
-        self._replaced.put(os, "open", self._opened_descriptor(os.open))
+        for name, _, put in of_os:
+            self._replaced.put(os, name, put)
+        self._replaced.put_everywhere([(_open, self.open), *((plain, put) for _, plain, put in of_os)])
         for module, calls in itertools.groupby(CALLS, lambda call: call.module):
             self._replaced.when_imported(module, functools.partial(self._lead_all, tuple(calls)))
         self._audit = Audit(
@@ -131,6 +139,8 @@ class KeptFiles:
         full = absolute(path)
         if self._is_inside or full is None:
             return os.fsdecode(path)
+        if (through := self._through_links(full)) != full:
+            return self.written(through, mode, always=always)
         real = followed(full)
         if (copy := self._copy_of(full)) is not None:
             return copy
@@ -153,7 +163,19 @@ class KeptFiles:
     def _copy_of(self, full: str) -> str | None:
         if not self._copies:
             return None
-        return self._copies.get(named(full)) or self._copies.get(followed(full))
+        through = self._through_links(full)
+        copy = self._copies.get(named(through)) or self._copies.get(followed(through))
+        return through if copy is None and through != full else copy
+
+    def _through_links(self, full: str) -> str:
+        """The path without the links that the script has made."""
+        for _ in range(_MOST_LINKS if self._links else 0):
+            place = named(full)
+            on_the_way = (each for each in self._links if place == each or place.startswith(f"{each}/"))
+            if (link := next(on_the_way, None)) is None:
+                break
+            full = self._links[link] + place[len(link) :]
+        return full
 
     def open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         """`open`, of what is found at a path or goes there."""
@@ -170,11 +192,37 @@ class KeptFiles:
             full = absolute(path, dir_fd)
             if full is None or isinstance(path, int):
                 return open_(path, flags, mode, dir_fd=dir_fd)
-            if _writes_existing(flags) and self._places.is_users_content(followed(full)):
+            real = followed(self._through_links(full))
+            if (_writes_existing(flags) and self._places.is_users_content(real)) or (
+                flags & os.O_CREAT and not is_there(real)
+            ):
                 return open_(self.written(full, "a"), flags, mode)
             return open_(self._copy_of(full) or (path if dir_fd is None else full), flags, mode)
 
         return opened
+
+    def _linked(self, link: Callable[..., None]) -> Callable[..., None]:
+        def linked(
+            src: Any, dst: Any, target_is_directory: bool = False, *, dir_fd: int | None = None
+        ) -> None:
+            full = absolute(dst, dir_fd)
+            place = None if full is None else named(full)
+            if place in self._copies:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), src, None, dst)
+            if place is None or self._places.is_free(place) or not self._is_new(place):
+                link(src, dst, target_is_directory, dir_fd=dir_fd)
+                return
+            target = os.path.join(os.path.dirname(place), os.fsdecode(src))  # noqa: PTH118, PTH120
+            self._copies[place] = copy = self._new_copy(place)
+            self._links[place] = target
+            link(target, copy, target_is_directory)
+
+        return linked
+
+    @staticmethod
+    def _is_new(path: str) -> bool:
+        """Whether something could be made there that is not yet."""
+        return os.path.isdir(os.path.dirname(path)) and not is_there(path)  # noqa: PTH112, PTH120
 
     def _renamed(self, rename: Callable[..., None]) -> Callable[..., None]:
         def renamed(
@@ -189,8 +237,11 @@ class KeptFiles:
             if copy is None and os.path.isfile(old) and self._is_kept_apart(old, new):  # noqa: PTH113
                 copy = self._new_copy(new)
                 _move(rename, old, copy)
+            self._links.pop(new, None)
             if copy is not None:
                 self._copies[new] = copy
+                if old in self._links:
+                    self._links[new] = self._links.pop(old)
                 return
             rename(old, new)
             self._copies = {_moved(path, old, new): copy for path, copy in self._copies.items()}
@@ -209,9 +260,10 @@ class KeptFiles:
         def removed(path: Any, *, dir_fd: int | None = None) -> None:
             full = absolute(path, dir_fd)
             place = None if full is None else named(full)
-            if place not in self._copies or os.path.lexists(place):
+            if place not in self._copies or is_there(place):
                 remove(path, dir_fd=dir_fd)
             self._copies.pop(place or "", None)
+            self._links.pop(place or "", None)
 
         return removed
 
@@ -234,7 +286,7 @@ class KeptFiles:
 
         @functools.wraps(function)
         def led(*args: Any, **kwargs: Any) -> Any:
-            if call.way is Way.READ and not self._copies:
+            if call.way in (Way.READ, Way.LOOK) and (is_inquiry() or not self._copies):
                 return function(*args, **kwargs)
             args, kwargs, path = _with_default(call, args, kwargs)
             full = None if isinstance(path, int) else absolute(path, kwargs.get("dir_fd"))
@@ -251,9 +303,8 @@ class KeptFiles:
         return led
 
     def _led_path(self, way: Way, full: str) -> str | None:
-        if way is Way.MAKE:
-            self._places.make(named(full))
-            return None
+        if way is Way.LOOK:
+            return self._copies.get(named(full))
         if way is Way.READ:
             return self._copy_of(full)
         is_new = followed(full) not in self._copies

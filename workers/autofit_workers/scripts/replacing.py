@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import ModuleType
 from typing import Any
 
+from autofit_workers.process.garbage import looked_through
 from autofit_workers.workload.libraries.finders import when_imported
 
 _SUPPORTED: tuple[Any, ...] = (
@@ -16,6 +18,7 @@ _SUPPORTED: tuple[Any, ...] = (
     os.supports_fd,
     os.supports_follow_symlinks,
 )
+_OURS = "autofit_workers."
 
 
 class Replacements:
@@ -35,6 +38,22 @@ class Replacements:
                 functions.add(value)
                 self._stack.callback(functions.discard, value)
         setattr(owner, name, value)
+
+    def put_everywhere(self, replaced: Sequence[tuple[Any, Any]]) -> None:
+        """Puts functions in the place of others wherever modules and objects have kept those by a name.
+
+        Args:
+            replaced: pairs of a function and what takes its place.
+        """
+        values = {id(plain): value for plain, value in replaced}
+        with looked_through():
+            holders = gc.get_referrers(*(plain for plain, _ in replaced))
+        for holder in holders:
+            if not isinstance(holder, dict) or str(holder.get("__name__", "")).startswith(_OURS):
+                continue
+            for name, plain in [each for each in holder.items() if id(each[1]) in values]:
+                self._stack.callback(holder.__setitem__, name, plain)
+                holder[name] = values[id(plain)]
 
     def when_imported(self, module: str, act: Callable[[ModuleType], None]) -> None:
         """Acts on a module once it is imported, unless all was taken back before."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import readline
@@ -83,7 +84,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "chmod in a temporary folder": lambda: os.chmod("../temporary/old", 0o777),
     "database": lambda: sqlite3.Connection("kept.db"),
     "database by a URI": lambda: sqlite3.connect("file:kept.db", uri=True),
-    "by another name": lambda: __import__("posix").open("empty", os.O_WRONLY),
+    "without a function's name": lambda: io.FileIO("empty", "w"),
 }
 
 
@@ -219,3 +220,48 @@ def test_pipes_and_folders_that_a_script_makes_are_gone_at_the_end(folder: Path)
 def test_devices_and_terminals_are_written_to(folder: Path):
     with KeptFiles(str(folder), saves=False), open("/dev/null", "w") as null:
         assert os.path.samestat(os.fstat(null.fileno()), os.stat("/dev/null"))
+
+
+def test_a_link_that_a_script_makes_is_followed_and_can_be_made_anew(folder: Path):
+    before = contents(folder)
+    with KeptFiles(str(folder), saves=False):
+        Path("first.pt").write_text("first")
+        Path("second.pt").write_text("second")
+        os.symlink("first.pt", "latest")
+        with pytest.raises(FileExistsError):
+            os.symlink("second.pt", "latest")
+        assert os.path.islink("latest")
+        assert Path("latest").read_text() == "first"
+        os.remove("latest")
+        os.symlink(folder / "kept.txt", "latest")
+        assert Path("latest").read_text() == "old"
+    assert contents(folder) == before
+
+
+def test_modules_that_kept_the_plain_functions_lead_to_the_same_files(folder: Path):
+    before = contents(folder)
+    import bz2
+    import tarfile
+
+    with KeptFiles(str(folder), saves=False):
+        with tarfile.open("packed.tar", "w") as packed:
+            packed.add("kept.txt")
+        assert tarfile.is_tarfile("packed.tar")
+        with bz2.open("packed.bz2", "wb") as file:
+            file.write(b"new")
+        np.savetxt("losses.txt", np.zeros(2))
+        assert np.loadtxt("losses.txt").tolist() == [0.0, 0.0]
+    assert tarfile.bltn_open is open
+    assert contents(folder) == before
+
+
+def test_a_new_file_by_its_descriptor_is_found_again_and_not_in_the_folder(folder: Path):
+    before = contents(folder)
+    with KeptFiles(str(folder), saves=False):
+        number = os.open("new", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+        os.write(number, b"new")
+        os.close(number)
+        assert Path("new").read_text() == "new"
+        assert contents(folder) == before
+        with pytest.raises(FileExistsError):
+            os.open("new", os.O_CREAT | os.O_EXCL | os.O_WRONLY)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import asdict, dataclass
-from typing import Self
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 from autofit_workers.process import host_memory
 from autofit_workers.setup import Setup
+
+if TYPE_CHECKING:
+    from autofit_workers.process.boundary.restrictions import Restrictions
 
 _WRITTEN_SHARE = 0.25  # of the memory that is available, for what a workload writes
 _LEAST_WRITTEN_BYTES = 2**26
@@ -50,11 +53,13 @@ class Entered:
         is_inside: whether this process is the workload's, inside.
         reason: why it is not.
         missing: places of the file tree that are empty inside.
+        restrictions: what it has given up instead.
     """
 
     is_inside: bool
     reason: str = ""
     missing: tuple[str, ...] = ()
+    restrictions: Restrictions | None = None
 
 
 _entered = Entered(is_inside=False, reason="this process runs no workload that is predicted")
@@ -66,7 +71,7 @@ def entered() -> Entered:
 
 
 def enter(told: str, requests: int, answers: int) -> None:
-    """Goes on inside the boundary where the kernel lets it; see `namespaces.go_inside`.
+    """Goes on inside the boundary where the kernel lets it; see `namespaces.go_inside`; else restricted.
 
     Inside it calls Python anew, with the same arguments but for the last one: by `/proc/self/exe` a process
     has the file of its program, and one that was started outside could change that file's rights.
@@ -78,7 +83,7 @@ def enter(told: str, requests: int, answers: int) -> None:
     global _entered  # noqa: PLW0603 - a process enters once
     said = json.loads(told)
     if "is_inside" in said:
-        _entered = Entered(**{**said, "missing": tuple(said["missing"])})
+        _entered = Entered(is_inside=True, missing=tuple(said["missing"]))
         return
     if not sys.platform.startswith("linux"):
         _entered = Entered(is_inside=False, reason=f"{sys.platform} has no namespaces")
@@ -94,3 +99,7 @@ def enter(told: str, requests: int, answers: int) -> None:
     )
     if _entered.is_inside:
         os.execv(sys.executable, [*sys.orig_argv[:-1], json.dumps(asdict(_entered))])  # noqa: S606 - ourselves
+    if not said["subprocesses"]:  # which would be of little use without files of their own
+        from autofit_workers.process.boundary.restrictions import restrict
+
+        _entered = replace(_entered, restrictions=restrict())

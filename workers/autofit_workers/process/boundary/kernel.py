@@ -7,7 +7,7 @@ import os
 import platform
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from fcntl import ioctl
 
 # linux/sched.h
@@ -28,19 +28,26 @@ MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MNT_DETACH = 0x2
 # linux/capability.h: what root needs to read and write files of others
-CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID = range(5)
+OF_FILES = CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID = range(5)
 
 _MOUNT_ATTR_RDONLY = 0x1
 _AT_RECURSIVE = 0x8000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
+_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 22, 2
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _CAPABILITY_VERSION = 0x20080522
 _MOST_CAPABILITIES = 64
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 # Numbers of calls that glibc has no function for: asm/unistd.h.
+_OF_ALL_MACHINES = {
+    "mount_setattr": 442,
+    "landlock_create_ruleset": 444,
+    "landlock_add_rule": 445,
+    "landlock_restrict_self": 446,
+}
 _NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250, "mount_setattr": 442},
-    "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219, "mount_setattr": 442},
+    "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250, **_OF_ALL_MACHINES},
+    "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219, **_OF_ALL_MACHINES},
 }
 
 
@@ -62,14 +69,14 @@ def unmount(target: str, flags: int = 0) -> None:
 
 def pivot_root(new_root: str, old_root: str) -> None:
     """Makes a mount the root of the file tree, and puts the old root below it."""
-    _call("pivot_root", os.fsencode(new_root), os.fsencode(old_root))
+    call("pivot_root", os.fsencode(new_root), os.fsencode(old_root))
 
 
 def make_read_only(target: str) -> None:
     """Makes a mount read-only, and all that are below it."""
     attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     arguments = (ctypes.c_int(-1), os.fsencode(target), ctypes.c_uint(_AT_RECURSIVE))
-    _call("mount_setattr", *arguments, attributes, ctypes.c_size_t(len(attributes)))
+    call("mount_setattr", *arguments, attributes, ctypes.c_size_t(len(attributes)))
 
 
 def drop_capabilities(kept: Iterable[int] = ()) -> None:
@@ -81,7 +88,7 @@ def drop_capabilities(kept: Iterable[int] = ()) -> None:
     mask = sum(1 << each for each in kept)
     header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
     data = struct.pack("IIIIII", mask, mask, 0, 0, 0, 0)
-    _call("capset", header, data)
+    call("capset", header, data)
     _check(prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
 
 
@@ -101,9 +108,29 @@ def leave_session_keyring() -> None:
     Raises:
         OSError: the kernel has none, or lets nobody use them.
     """
-    number = _NUMBERS[platform.machine()]["keyctl"]
-    if _libc().syscall(ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None) < 0:
-        _check(-1, "keyctl")
+    call("keyctl", ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
+
+
+def set_filter(program: Sequence[bytes]) -> None:
+    """Has the kernel ask a program about each call of this process, and of all below it; see seccomp(2)."""
+    steps = ctypes.create_string_buffer(b"".join(program))
+    described = struct.pack("HxxxxxxP", len(program), ctypes.addressof(steps))
+    _check(_libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, described, 0, 0), "prctl")
+
+
+def call(name: str, *arguments: object) -> int:
+    """Makes a call that glibc has no function for, and returns what it answers.
+
+    Raises:
+        OSError: it fails.
+    """
+    number = _NUMBERS.get(platform.machine(), {}).get(name)
+    if number is None:
+        raise OSError(f"{name} is not known on {platform.machine()}")
+    result = _libc().syscall(ctypes.c_long(number), *arguments)
+    if result < 0:
+        _check(result, name)
+    return int(result)
 
 
 def bring_loopback_up() -> None:
@@ -117,13 +144,6 @@ def bring_loopback_up() -> None:
 
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-def _call(name: str, *arguments: object) -> None:
-    number = _NUMBERS.get(platform.machine(), {}).get(name)
-    if number is None:
-        raise OSError(f"{name} is not known on {platform.machine()}")
-    _check(_libc().syscall(ctypes.c_long(number), *arguments), name)
 
 
 def _check(result: int, subject: str) -> None:

@@ -26,14 +26,6 @@ from autofit_workers.process.boundary import kernel
 from autofit_workers.process.boundary.entering import Entered
 from autofit_workers.process.boundary.tree import enter_tree
 
-_ROOT_KEEPS = (
-    kernel.CAP_CHOWN,
-    kernel.CAP_DAC_OVERRIDE,
-    kernel.CAP_DAC_READ_SEARCH,
-    kernel.CAP_FOWNER,
-    kernel.CAP_FSETID,
-)
-
 
 def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, ...] = ()) -> Entered:
     """Goes on in a process inside the boundary; the process that calls stays as its warden and ends with it.
@@ -101,7 +93,7 @@ def _through_the_door(
             kernel.bring_loopback_up()
         with suppress(OSError):  # nor has the workload one then
             kernel.leave_session_keyring()
-        kernel.drop_capabilities(_ROOT_KEEPS if os.geteuid() == 0 else ())
+        kernel.drop_capabilities(kernel.OF_FILES if os.geteuid() == 0 else ())
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.write(tell, b"\n")
         workload = os.fork()

@@ -39,7 +39,7 @@ class Network:
         if family not in _FAMILIES or not isinstance(address, tuple):
             return  # a socket of this machine's file system or kernel; or one that is connected
         host, port = address[:2]
-        if not self._is_here(host) or not (port in self._ports() or _is_unused(port)):
+        if not self._is_here(host) or not (port in self._ports() or _is_unused(port, connecting.type)):
             raise _refusal(f"connect to {host}:{port}")
 
     def _ports(self) -> set[int]:
@@ -60,9 +60,9 @@ class Network:
         return name in _HERE or name == self._name or name.startswith("127.")
 
 
-def _is_unused(port: int) -> bool:
+def _is_unused(port: int, kind: int) -> bool:
     """Whether nobody listens there on this machine, as launchers ask by connecting."""
-    with socket.socket() as trial, suppress(OSError):
+    with socket.socket(type=kind) as trial, suppress(OSError):
         trial.bind(("127.0.0.1", port))
         return True
     return False

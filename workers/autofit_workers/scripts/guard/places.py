@@ -12,16 +12,16 @@ from __future__ import annotations
 import os
 import stat
 import sys
-import tempfile
+import threading
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
-from autofit_workers.process.scratch import Notes
+from autofit_workers.process.scratch import Notes, shared_folders
 
-_CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR")
 _LONGEST_PATH = 1024  # of macOS, fcntl(2)
 _NO_FOLDER = -1  # the descriptor of none
+_lstat = os.lstat  # which is replaced later
+_inquiry = threading.local()
 
 
 class Places:
@@ -38,9 +38,7 @@ class Places:
         # By the clock of the file system. What was changed in the same tick was there before: what Python
         # makes is known without it.
         self._began_ns = os.stat(f"{folder}/made").st_ctime_ns  # noqa: PTH116 - `Path` calls what is replaced
-        caches = [os.environ[name] for name in _CACHES if name in os.environ]
-        homes = [tempfile.gettempdir(), str(Path("~/.cache").expanduser()), *caches]
-        free = (f"{os.path.realpath(home)}/" for home in homes)
+        free = (f"{os.path.realpath(home)}/" for home in shared_folders())
         self._free = ("/dev/", f"/proc/{os.getpid()}/", *free)
         deeper = (f"{os.path.realpath(each)}/" for each in guarded)
         self._guarded = tuple(
@@ -68,7 +66,7 @@ class Places:
         if path.startswith(self._folder) or _is_of_python(path) or self.is_made(path):
             return False
         try:
-            found = os.lstat(path)
+            found = _lstat(path)
         except OSError:
             return False
         # A folder's time changes with what is put into it.
@@ -78,7 +76,7 @@ class Places:
     def is_users_content(self, path: str) -> bool:
         """Whether something is there that writing to it would change: no folder, terminal or pipe."""
         try:
-            kind = os.lstat(path).st_mode
+            kind = _lstat(path).st_mode
         except OSError:
             return False
         return (stat.S_ISREG(kind) or stat.S_ISBLK(kind)) and self.is_users(path)
@@ -89,7 +87,7 @@ class Places:
 
     def make(self, path: str) -> None:
         """Notes a path where something new comes, as often as it does: it is taken away before its folder."""
-        if not os.path.lexists(path) and not _is_of_python(path):
+        if not is_there(path) and not _is_of_python(path):
             self._add(path)
 
     def follow(self, old: str, new: str) -> None:
@@ -129,12 +127,30 @@ def absolute(path: Any, folder: Any = None) -> str | None:
 def named(path: str) -> str:
     """The path without the links on the way to it, but for itself: what removing and renaming it is about."""
     folder, name = os.path.split(path)
-    return f"{os.path.realpath(folder).rstrip('/')}/{name}"
+    return f"{followed(folder).rstrip('/')}/{name}"
 
 
 def followed(path: str) -> str:
     """The path without any links: what opening it is about."""
-    return os.path.realpath(path)
+    _inquiry.is_on = True
+    try:
+        return os.path.realpath(path)
+    finally:
+        _inquiry.is_on = False
+
+
+def is_inquiry() -> bool:
+    """Whether this thread asks about a path as it is, wherever it leads the script."""
+    return getattr(_inquiry, "is_on", False)
+
+
+def is_there(path: str) -> bool:
+    """Whether the path is that of something, be it a link to nothing, wherever it leads the script."""
+    try:
+        _lstat(path)
+    except OSError:
+        return False
+    return True
 
 
 def _of_descriptor(number: int) -> str | None:

@@ -14,10 +14,10 @@ class Way(Enum):
     """What becomes of a path that a function is given."""
 
     READ = auto()  # it leads to what was written there, if anything was
+    LOOK = auto()  # likewise, but not through a link that was made there
     CHANGE = auto()  # it leads to a copy of what is there
     REPLACE = auto()  # it leads to a new file
     FILL = auto()  # what is put into this folder is found in the place of its files
-    MAKE = auto()  # it is noted, as what comes there is new
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,11 @@ class Call:
 _TRACE = "export_chrome_trace"
 CALLS = (
     *(Call("os", name, Way.READ) for name in ("stat", "access", "chmod", "chown", "lchown", "utime")),
+    *(Call("os", name, Way.LOOK) for name in ("lstat", "readlink")),
     *(Call("os", f"{name}xattr", Way.READ) for name in ("get", "list", "set", "remove")),
     Call("os", "truncate", Way.CHANGE),
-    Call("os", "mkfifo", Way.MAKE),
-    Call("os", "mknod", Way.MAKE),
+    Call("os", "mkfifo", Way.REPLACE),
+    Call("os", "mknod", Way.REPLACE),
     Call("readline", "read_history_file", Way.READ, default="~/.history"),
     Call("readline", "write_history_file", Way.REPLACE, default="~/.history"),
     Call("readline", "append_history_file", Way.CHANGE, 1, default="~/.history"),

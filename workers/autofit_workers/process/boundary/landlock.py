@@ -1,0 +1,86 @@
+"""Landlock: rules of the kernel that a process gives itself, for files and for who it may send signals to.
+
+They hold for everything that the process does, in whatever library, and for all that it starts. Nobody needs
+rights of root for them, nor namespaces. See landlock(7) and linux/landlock.h.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterable
+
+from autofit_workers.process.boundary import kernel
+
+# What the rules are about, by the version of Landlock that brought it.
+_WRITE_FILE, _REMOVE_FOLDER, _REMOVE_FILE, _MAKE_FOLDER = 1 << 1, 1 << 4, 1 << 5, 1 << 7
+_MAKE_OTHERS = 1 << 6 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12  # devices, files, sockets, pipes, links
+_REFER, _TRUNCATE = 1 << 13, 1 << 14
+TRUNCATES = 3  # the version from which on it knows `truncate`
+SCOPES = 6  # the version from which on it knows of signals and abstract sockets
+_FILES = {
+    1: _WRITE_FILE | _REMOVE_FOLDER | _REMOVE_FILE | _MAKE_FOLDER | _MAKE_OTHERS,
+    2: _REFER,
+    TRUNCATES: _TRUNCATE,
+}
+_OF_A_FILE = _WRITE_FILE | _TRUNCATE
+_FOLDERS_ALONE = _MAKE_FOLDER | _REMOVE_FOLDER
+_SCOPED_SOCKETS, _SCOPED_SIGNALS = 1, 2
+
+_ASK_VERSION = 1
+_PATH_BENEATH = 1
+_O_PATH = getattr(os, "O_PATH", 0)
+
+
+def version() -> int:
+    """Which version of Landlock the kernel has.
+
+    Raises:
+        OSError: it has none, or does not let this process use it.
+    """
+    return kernel.call("landlock_create_ruleset", None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION))
+
+
+def restrict_files(writable: Iterable[str]) -> int:
+    """Lets this process write to some places alone; elsewhere it may make and remove empty folders.
+
+    For a process that can gain no further rights (`kernel.drop_capabilities`).
+
+    Args:
+        writable: folders, for all that is in them, and files. Those that are not there are left out.
+
+    Returns:
+        The version of Landlock. From `SCOPES` on, signals and abstract sockets reach its own processes alone;
+        before `TRUNCATES`, files can still be shortened by `truncate`.
+
+    Raises:
+        OSError: the kernel does not let it.
+    """
+    found = version()
+    handled = sum(rights for since, rights in _FILES.items() if since <= found)
+    scoped = _SCOPED_SOCKETS | _SCOPED_SIGNALS if found >= SCOPES else 0
+    attributes = struct.pack("QQQ", handled, 0, scoped)[: None if scoped else 8]
+    size = ctypes.c_size_t(len(attributes))
+    rules = kernel.call("landlock_create_ruleset", attributes, size, ctypes.c_uint(0))
+    try:
+        _allow(rules, "/", _FOLDERS_ALONE)
+        for path in writable:
+            if os.path.isdir(path):  # noqa: PTH112 - asked before anything else is imported
+                _allow(rules, path, handled)
+            elif os.path.exists(path):  # noqa: PTH110
+                _allow(rules, path, handled & _OF_A_FILE)
+        kernel.call("landlock_restrict_self", ctypes.c_int(rules), ctypes.c_uint(0))
+    finally:
+        os.close(rules)
+    return found
+
+
+def _allow(rules: int, path: str, rights: int) -> None:
+    place = os.open(path, _O_PATH | os.O_CLOEXEC)
+    try:
+        rule = struct.pack("=Qi", rights, place)
+        kind = ctypes.c_int(_PATH_BENEATH)
+        kernel.call("landlock_add_rule", ctypes.c_int(rules), kind, rule, ctypes.c_uint(0))
+    finally:
+        os.close(place)

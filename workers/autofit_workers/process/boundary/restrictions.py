@@ -1,0 +1,48 @@
+"""What a process gives up where the kernel lets it have no namespaces: most of what has an effect outside.
+
+    files    Landlock: it writes to temporary folders, caches and a few devices alone
+    others   Landlock: its signals, and its looking into other processes, reach its own alone
+    calls    seccomp: see `seccomp.restrict_calls`
+
+All of it holds for libraries of any language, and for what the process starts.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from dataclasses import dataclass
+
+from autofit_workers.process.boundary import kernel, landlock, seccomp
+from autofit_workers.process.scratch import shared_folders
+
+_DEVICES = ("null", "zero", "full", "random", "urandom", "ptmx", "pts", "shm", "nvidia*", "dri", "kfd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restrictions:
+    """What the kernel has accepted of them."""
+
+    files: bool = False
+    others: bool = False
+    calls: bool = False
+
+
+def restrict() -> Restrictions:
+    """Restricts this process for good, as far as the kernel lets it; for a process with one thread."""
+    version, calls = 0, False
+    try:
+        kernel.drop_capabilities(kernel.OF_FILES if os.geteuid() == 0 else ())
+        version = landlock.restrict_files([*shared_folders(), f"/proc/{os.getpid()}", *_devices()])
+    except OSError:
+        version = 0
+    try:
+        seccomp.restrict_calls(truncates=version >= landlock.TRUNCATES)
+        calls = True
+    except OSError:
+        calls = False
+    return Restrictions(files=version > 0, others=version >= landlock.SCOPES, calls=calls)
+
+
+def _devices() -> list[str]:
+    return [path for name in _DEVICES for path in glob.glob(f"/dev/{name}")]  # noqa: PTH207

@@ -1,0 +1,135 @@
+"""Seccomp: which calls of the kernel a process may still make, for it and all that it starts; see seccomp(2).
+
+A filter is a program of Linux's packet filter over the number and the arguments of a call, that says whether
+the call takes place or fails with an error.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import socket
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+
+from autofit_workers.process.boundary import kernel
+
+# The values that an argument may have, by its position; nothing: the call fails in any case.
+Arguments = Mapping[int, Sequence[int]]
+
+# Numbers of calls on x86-64 and on 64-bit ARM: asm/unistd.h.
+_NUMBERS = {
+    "socket": (41, 198),
+    "truncate": (76, 45),
+    "ptrace": (101, 117),
+    "process_vm_writev": (311, 271),
+    "pidfd_getfd": (438, 438),
+    "setpriority": (141, 140),
+    "ioprio_set": (251, 30),
+    "prlimit64": (302, 261),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "shmget": (29, 194),
+    "shmctl": (31, 195),
+    "semget": (64, 190),
+    "semctl": (66, 191),
+    "msgget": (68, 186),
+    "msgctl": (71, 187),
+    "mq_open": (240, 180),
+    "mq_unlink": (241, 181),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+    "bpf": (321, 280),
+    "io_uring_setup": (425, 425),
+}
+_MACHINES = {
+    "x86_64": (0, 0xC000003E),
+    "aarch64": (1, 0xC00000B7),
+}  # column above; AUDIT_ARCH_… of linux/audit.h
+_OTHER_TABLE = 0x40000000  # from here on x86-64 has the numbers of another table of calls
+
+# linux/filter.h: load a word of what the call is, compare, answer.
+_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
+_AT_NUMBER, _AT_MACHINE, _AT_ARGUMENTS = 0, 4, 16
+_ALLOWED, _FAILS = 0x7FFF0000, 0x00050000  # linux/seccomp.h
+
+# linux/resource.h and linux/ioprio.h: of one process, rather than of a group or a user.
+_PRIORITY_OF_PROCESS, _IO_PRIORITY_OF_PROCESS = 0, 1
+_FAMILIES = (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_NETLINK", 16))
+
+
+def restrict_calls(*, truncates: bool) -> None:
+    """Leaves this process the calls that are about itself alone, where Landlock has no rule about them.
+
+    What is refused: priorities, limits and cores of other processes, their memory, shared memory, semaphores
+    and queues by System V's names, POSIX's queues, keys, sockets of the machine's file system and of other
+    machines than those with an IP address, and `io_uring`, whose calls no filter sees.
+
+    For a process that can gain no further rights (`kernel.drop_capabilities`).
+
+    Args:
+        truncates: whether it may shorten files by their paths.
+
+    Raises:
+        OSError: the kernel does not let it.
+    """
+    own = (0, os.getpid())
+    install(
+        {
+            "socket": {0: _FAMILIES},
+            "setpriority": {0: (_PRIORITY_OF_PROCESS,), 1: own},
+            "ioprio_set": {0: (_IO_PRIORITY_OF_PROCESS,), 1: own},
+            **{name: {0: own} for name in _NUMBERS if name.startswith(("sched_set", "prlimit"))},
+            **{name: {} for name in _NUMBERS if name.startswith(("shm", "sem", "msg", "mq_"))},
+            **{name: {} for name in ("add_key", "request_key", "keyctl", "bpf", "io_uring_setup")},
+            **{name: {} for name in ("ptrace", "process_vm_writev", "pidfd_getfd")},
+            **({} if truncates else {"truncate": {}}),
+        }
+    )
+
+
+def install(rules: Mapping[str, Arguments]) -> None:
+    """Has calls fail with EPERM but where their arguments are as a rule says.
+
+    Raises:
+        OSError: the kernel does not let it, or the machine is of neither known kind.
+    """
+    if platform.machine() not in _MACHINES:
+        raise OSError(f"the numbers of calls are not known on {platform.machine()}")
+    column, machine = _MACHINES[platform.machine()]
+    program = [
+        *_answer_unless(_AT_MACHINE, (machine,), errno.ENOSYS),
+        _step(_LOAD, _AT_NUMBER),
+        _step(_JUMP_IF_AT_LEAST, _OTHER_TABLE, 0, 1),
+        _step(_RETURN, _FAILS | errno.ENOSYS),
+    ]
+    for name, arguments in rules.items():
+        program += _rule(_NUMBERS[name][column], arguments)
+    program.append(_step(_RETURN, _ALLOWED))
+    kernel.set_filter(program)
+
+
+def _rule(number: int, arguments: Arguments) -> list[bytes]:
+    checks: list[bytes] = []
+    for position, allowed in arguments.items():
+        # Its lower half: these arguments are all of 32 bits, on machines that keep the lower half first.
+        checks += _answer_unless(_AT_ARGUMENTS + 8 * position, allowed, errno.EPERM)
+    checks.append(_step(_RETURN, _ALLOWED if arguments else _FAILS | errno.EPERM))
+    return [_step(_LOAD, _AT_NUMBER), _step(_JUMP_IF_EQUAL, number, 0, len(checks)), *checks]
+
+
+def _answer_unless(place: int, allowed: Iterable[int], error: int) -> list[bytes]:
+    """Goes on where a word has one of some values; else the call fails with an error."""
+    values = [value & 0xFFFFFFFF for value in allowed]
+    compared = [
+        _step(_JUMP_IF_EQUAL, value, len(values) - place_of, 0) for place_of, value in enumerate(values)
+    ]
+    return [_step(_LOAD, place), *compared, _step(_RETURN, _FAILS | error)]
+
+
+def _step(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("HBBI", code, if_true, if_false, value)
