@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -22,6 +23,7 @@ from autofit_workers.errors import UnsupportedError
 from autofit_workers.knobs import Knobs
 from autofit_workers.knobs.base import QUANTIZATIONS
 from autofit_workers.knobs.optimizer import NAMED
+from autofit_workers.predict.built_model import BuiltModel
 from autofit_workers.predict.curve.conditions import Conditions
 from autofit_workers.predict.curve.host_blocks import HostBlocks
 from autofit_workers.predict.curve.peak_curve import PeakCurve
@@ -194,6 +196,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     mode.worked = recorder.note_work
     kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
     workload = with_overrides(workload, spec.knobs, spec.setup)
+    built = BuiltModel(workload.build_model)
+    workload = dataclasses.replace(workload, build_model=built)
     ranks = Ranks(spec.setup.parallel)
     ranks.require_applicable(spec, workload)
     streams.begin_program(StreamWatch(recorder))
@@ -276,6 +280,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             *asking.notes(),
             *triton.notes(),
             *pinned_notes,
+            *built.notes(spec.workload, workload.make_batch),
             *_left_out(workload),
             *notes_of(spec),
         ),

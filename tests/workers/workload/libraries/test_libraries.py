@@ -242,5 +242,100 @@ def test_code_that_a_configuration_names_is_not_imported(tmp_path):
     (tmp_path / "mine.py").write_text("raise SystemExit('imported')")
     auto_map = {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "of-mine", "auto_map": auto_map}))
-    with pytest.raises(UnknownNameError):
+    with pytest.raises(UnsupportedError, match="of-mine, which transformers does not have and names code of"):
         configuration_of(WorkloadRef(kind="library", target=f"hf:{tmp_path / 'config.json'}"))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"model_type": "gpt2", "num_hidden_layers": -3}, "num_hidden_layers: -3"),
+        ({"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}, r"\(gptq\).*--base"),
+        ({"model_type": "llama", "hidden_size": "wide"}, "is no configuration that transformers"),
+        ({"hidden_size": 8}, "is no configuration that transformers"),
+    ],
+)
+def test_a_configuration_that_cannot_be_followed_is_refused_in_a_sentence(tmp_path, values, said):
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UnsupportedError, match=said):
+        configuration_of(WorkloadRef(kind="library", target=f"hf:{tmp_path / 'config.json'}"))
+
+
+_SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+_SMALL_ENCODER_DECODER = {
+    "d_model": 16,
+    **{f"{part}_{name}": 1 for part in ("encoder", "decoder") for name in ("layers", "attention_heads")},
+    **{f"{part}_ffn_dim": 16 for part in ("encoder", "decoder")},
+}
+_SMALL_SOUND = {**_SMALL, "conv_dim": [16] * 7, "num_conv_pos_embeddings": 16}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "architecture", "values", "batch"),
+    [
+        (
+            "whisper",
+            "WhisperForConditionalGeneration",
+            {**_SMALL_ENCODER_DECODER, "vocab_size": 51_865},
+            {"input_features": (2, 80, 3000), "labels": (2, 448)},
+        ),
+        (
+            "speech_to_text",
+            "Speech2TextForConditionalGeneration",
+            _SMALL_ENCODER_DECODER,
+            {"input_features": (2, 3000, 80), "labels": (2, 1024)},
+        ),
+        (
+            "roberta",
+            "RobertaForSequenceClassification",
+            {**_SMALL, "max_position_embeddings": 514, "pad_token_id": 1},
+            {"input_ids": (2, 512), "labels": (2,)},
+        ),
+        ("bert", "BertForTokenClassification", _SMALL, {"input_ids": (2, 512), "labels": (2, 512)}),
+        ("bert", "BertForQuestionAnswering", _SMALL, {"start_positions": (2,), "end_positions": (2,)}),
+        ("bert", "BertForMultipleChoice", _SMALL, {"input_ids": (2, 4, 512), "labels": (2,)}),
+        ("bert", "BertForPreTraining", _SMALL, {"labels": (2, 512), "next_sentence_label": (2,)}),
+        ("electra", "ElectraForPreTraining", _SMALL, {"input_ids": (2, 512), "labels": (2, 512)}),
+        ("llama", "LlamaForSequenceClassification", {**_SMALL, "pad_token_id": 0}, {"labels": (2,)}),
+        ("wav2vec2", "Wav2Vec2ForCTC", _SMALL_SOUND, {"input_values": (2, 160_000), "labels": (2, 166)}),
+        (
+            "hubert",
+            "HubertForSequenceClassification",
+            _SMALL_SOUND,
+            {"input_values": (2, 160_000), "labels": (2,)},
+        ),
+        ("vit", "ViTForImageClassification", _SMALL, {"pixel_values": (2, 3, 224, 224), "labels": (2,)}),
+        (
+            "clip",
+            "CLIPModel",
+            {"text_config": _SMALL, "vision_config": _SMALL, "projection_dim": 16},
+            {"input_ids": (2, 77), "pixel_values": (2, 3, 224, 224)},
+        ),
+    ],
+)
+def test_the_class_that_a_configuration_names_trains_on_a_batch_of_its_own(
+    tmp_path, model_type, architecture, values, batch
+):
+    stated = {"model_type": model_type, "architectures": [architecture], "vocab_size": 64, **values}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    workload = loaded(f"hf:{tmp_path / 'config.json'}")
+    model, made = workload.build_model(), workload.make_batch(2, CPU)
+    assert type(model).__name__ == architecture
+    assert {name: tuple(made[name].shape) for name in batch} == batch
+    workload.loss(model, made).backward()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "said"),
+    [
+        (
+            "BertModel",
+            "BertModel, for which no batch and .*: write one of .*BertForMaskedLM",
+        ),
+        ("BertForOfMine", "BertForOfMine, which transformers .* does not have"),
+    ],
+)
+def test_a_class_that_cannot_be_trained_as_it_is_is_named(tmp_path, architecture, said):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": [architecture]}))
+    with pytest.raises(UnsupportedError, match=said):
+        loaded(f"hf:{tmp_path / 'config.json'}")

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import copy
 import functools
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from autofit_workers.errors import UnsupportedError
 from autofit_workers.protocol import WorkloadRef
-from autofit_workers.trace import SampleSize
+from autofit_workers.shown import brief_error
+from autofit_workers.workload.libraries.heads import head_of
 from autofit_workers.workload.libraries.importing import imported, unknown
-from autofit_workers.workload.libraries.token_batches import (
-    LENGTHS,
-    Batch,
-    tokens_with_labels,
-    unpackable_tokens,
-)
+from autofit_workers.workload.libraries.token_batches import LENGTHS, Batch
 from autofit_workers.workload.workload import Workload
-
-MOST_TOKENS = 1024  # of a sample, unless --seq-len says another number
-_TILE = 64  # to which kernels of attention, and nothing else of a step, round lengths
-_USUAL_SIDE, _STRIDES = 224, 32
-_LENGTHS = ("max_position_embeddings", "n_positions", "max_source_positions")
 
 
 def load(ref: WorkloadRef) -> Workload:
@@ -43,42 +30,19 @@ def load(ref: WorkloadRef) -> Workload:
     """
     transformers: Any = imported("transformers", ref.target)
     config = configuration_of(ref)
-    task = _task(transformers, config, ref.target)
-    sizes = task.sizes(config)
+    head = head_of(transformers, config, ref.target)
+    size = head.task.size(config)
     return Workload(
-        build_model=functools.partial(task.build_model, task.auto_class, config),
-        make_batch=functools.partial(task.make_batch, config=config, size=sizes.size),
-        loss=_own_loss,
+        build_model=functools.partial(
+            _build_for_images if head.task.is_of_images else _build, head.model_class, config
+        ),
+        make_batch=functools.partial(head.task.make_batch, config=config, size=size.size),
+        loss=functools.partial(_own_loss, options={"return_loss": True} if head.task.asks_for_loss else {}),
         optimizer="adamw",
         name=ref.name,
-        size_multiple=sizes.multiple,
-        max_size=sizes.longest,
+        size_multiple=size.multiple,
+        max_size=size.longest,
     )
-
-
-@dataclass(frozen=True)
-class _Task:
-    """What a model is trained for.
-
-    Attributes:
-        auto_class: of transformers, which makes the model with its head.
-        build_model: from the class and the configuration, the model.
-        make_batch: from batch size, device, configuration and size of a sample, what the model takes.
-        sizes: from the configuration, the size of a sample, and which others there may be.
-    """
-
-    auto_class: str
-    build_model: Callable[..., nn.Module]
-    make_batch: Callable[..., Batch]
-    sizes: Callable[[Any], SampleSize]
-
-    @classmethod
-    def of_texts(cls, auto_class: str, make_batch: Callable[..., Batch]) -> Self:
-        return cls(auto_class, _build, make_batch, _lengths_of_texts)
-
-    @classmethod
-    def of_images(cls, auto_class: str) -> Self:
-        return cls(auto_class, _build_for_images, _images, _sides_of_images)
 
 
 def configuration_of(ref: WorkloadRef) -> Any:
@@ -94,12 +58,10 @@ def configuration_of(ref: WorkloadRef) -> Any:
     transformers: Any = imported("transformers", ref.target)
     name = ref.target.partition(":")[2]
     types = transformers.CONFIG_MAPPING
+    if name in types:  # a file's name is absolute (see `autofit_workers.workload.references`)
+        return transformers.AutoConfig.for_model(name)
     try:
-        if name in types:  # a file's name is absolute (see `autofit_workers.workload.references`)
-            return transformers.AutoConfig.for_model(name)
         stated, _ = transformers.PreTrainedConfig.get_config_dict(name, local_files_only=True)
-        _refuse_kernels_of_hubs(ref.target, stated)
-        return transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
     except (OSError, ValueError, KeyError) as error:
         raise unknown(
             ref.target,
@@ -108,6 +70,36 @@ def configuration_of(ref: WorkloadRef) -> Any:
             otherwise="give a model type of transformers, a config.json, or a model of the hub whose "
             f"configuration is in the cache (hf download {name} config.json); nothing is downloaded here",
         ) from error
+    _refuse_kernels_of_hubs(ref.target, stated)
+    _refuse_what_is_not_followed(ref.target, stated, types)
+    try:
+        return transformers.AutoConfig.from_pretrained(name, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise UnsupportedError(
+            f"{ref.target} is no configuration that transformers {transformers.__version__} takes: "
+            f"{brief_error(error)}"
+        ) from error
+
+
+def _refuse_what_is_not_followed(name: str, stated: dict[str, Any], types: Any) -> None:
+    """Raises where a configuration says something of its model that would not be so here."""
+    kind = stated.get("model_type")
+    if kind is not None and kind not in types:
+        own = " and names code of its own (auto_map), which is not run" if "auto_map" in stated else ""
+        raise UnsupportedError(
+            f"{name} is of the model type {kind}, which transformers does not have{own}: write a Workload "
+            "with that model, and give path/file.py:name"
+        )
+    if quantized := stated.get("quantization_config"):
+        method = quantized.get("quant_method", "") if isinstance(quantized, dict) else ""
+        raise UnsupportedError(
+            f"{name} is of weights that are quantized ({method or 'quantization_config'}), which a "
+            "configuration alone does not bring about: take quantization_config out of it, and say --base, "
+            "such as --base nf4, if that is meant"
+        )
+    for key, value in stated.items():
+        if isinstance(value, int) and value < 0 and (key.startswith("num_") or key.endswith("_size")):
+            raise UnsupportedError(f"{name} says {key}: {value}, which cannot be less than 0")
 
 
 def _refuse_kernels_of_hubs(name: str, stated: Any) -> None:
@@ -124,59 +116,13 @@ def _refuse_kernels_of_hubs(name: str, stated: Any) -> None:
         _refuse_kernels_of_hubs(name, value)
 
 
-def _task(transformers: Any, config: Any, wanted: str) -> _Task:
-    """By the heads that there are for the configuration, the usual one first."""
-
-    def has(mapping: str) -> bool:
-        return type(config) in getattr(transformers, mapping)
-
-    if config.is_encoder_decoder and has("MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING"):
-        return _Task.of_texts("AutoModelForSeq2SeqLM", unpackable_tokens)
-    if has("MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING"):
-        return _Task.of_images("AutoModelForImageClassification")
-    if has("MODEL_FOR_MASKED_LM_MAPPING") and not getattr(config, "is_decoder", False):
-        return _Task.of_texts("AutoModelForMaskedLM", unpackable_tokens)
-    if has("MODEL_FOR_CAUSAL_LM_MAPPING"):
-        return _Task.of_texts("AutoModelForCausalLM", tokens_with_labels)
-    raise UnsupportedError(
-        f"{wanted} is neither a language model nor a classifier of images: write a Workload with its own "
-        "batches and its own loss, and give path/file.py:name"
-    )
-
-
-def _lengths_of_texts(config: Any) -> SampleSize:
-    text = config.get_text_config()
-    lengths: list[int | None] = [getattr(text, name, None) for name in _LENGTHS]
-    longest = min((length for length in lengths if length), default=None)
-    own = MOST_TOKENS if longest is None else min(MOST_TOKENS, longest)
-    return SampleSize(size=own, multiple=_TILE, longest=longest)
-
-
-def _sides_of_images(config: Any) -> SampleSize:
-    """Sides halve as often as networks' stages, or are cut into patches."""
-    side, patch = getattr(config, "image_size", _USUAL_SIDE), getattr(config, "patch_size", 1)
-    multiple = math.lcm(_STRIDES, patch) if isinstance(patch, int) else _STRIDES
-    return SampleSize(size=side if isinstance(side, int) else None, multiple=multiple)
-
-
-def _images(batch_size: int, device: torch.device, *, config: Any, size: int | None) -> Batch:
-    side: Any = size or getattr(config, "image_size", _USUAL_SIDE)
-    sides = (side, side) if isinstance(side, int) else tuple(side)
-    return {
-        "pixel_values": torch.randn(batch_size, getattr(config, "num_channels", 3), *sides, device=device),
-        "labels": torch.randint(config.num_labels, (batch_size,), device=device),
-    }
-
-
-def _build(auto_class: str, config: Any) -> nn.Module:
-    import transformers
-
+def _build(model_class: Any, config: Any) -> nn.Module:
     config = copy.deepcopy(config)  # the model writes into it what it was made with
     if config.is_encoder_decoder:  # what the labels are shifted by, which a model type alone leaves open
         for name in ("pad_token_id", "decoder_start_token_id"):
             if getattr(config, name, None) is None:
                 setattr(config, name, 0)
-    model: nn.Module = getattr(transformers, auto_class).from_config(config)
+    model: nn.Module = model_class._from_config(config)  # noqa: SLF001 - as `AutoModel.from_config` does
     for part in model.modules():  # of a training: a cache for generation would grow when blocks run again
         own: Any = getattr(part, "config", None)
         if getattr(own, "use_cache", False):
@@ -184,14 +130,15 @@ def _build(auto_class: str, config: Any) -> nn.Module:
     return model
 
 
-def _build_for_images(auto_class: str, config: Any, *, size: int | None = None) -> nn.Module:
+def _build_for_images(model_class: Any, config: Any, *, size: int | None = None) -> nn.Module:
     """The model, which may have a position for every patch of an image."""
     config = copy.deepcopy(config)
     if size is not None and hasattr(config, "image_size"):
         config.image_size = size
-    return _build(auto_class, config)
+    return _build(model_class, config)
 
 
-def _own_loss(model: nn.Module, batch: Batch) -> Tensor:
-    loss: Tensor = model(**{name: tensor for name, tensor in batch.items() if name != LENGTHS}).loss
+def _own_loss(model: nn.Module, batch: Batch, *, options: dict[str, Any]) -> Tensor:
+    taken = {name: tensor for name, tensor in batch.items() if name != LENGTHS}
+    loss: Tensor = model(**taken, **options).loss
     return loss

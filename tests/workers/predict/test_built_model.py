@@ -1,0 +1,35 @@
+"""An answer says which model was predicted, where a configuration decides that, and on what inputs."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+
+import pytest
+
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.probe import trace_workload
+from autofit_workers.protocol import Probe, TrialSpec
+from autofit_workers.workload.references import parse_reference
+from autofit_workers.workload.workload import Workload
+
+_SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("transformers") is None,
+    reason="needs transformers: pip install -c constraints.txt '.[models]'",
+)
+def test_an_answer_names_the_class_its_parameters_and_its_inputs(tmp_path):
+    stated = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps({**stated, **_SMALL}))
+    reference = parse_reference(f"hf:{tmp_path / 'config.json'}")
+    trace = trace_workload(
+        Workload.load(reference),
+        TrialSpec(workload=reference, batch_size=2, probe=Probe.PREDICT, knobs=Knobs(seq_len=32)),
+    )
+    counted = sum(parameter.numel() for parameter in Workload.load(reference).build_model().parameters())
+    assert (
+        f"the model is BertForSequenceClassification, {counted:,} parameters; a sample is input_ids 32, "
+        "attention_mask 32, labels"
+    ) in trace.notes
