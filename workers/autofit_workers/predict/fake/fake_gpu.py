@@ -224,12 +224,12 @@ def _pretend_that_cuda_is_available() -> None:
     cuda.device_count = lambda: 1
     cuda.current_device = lambda: 0
     cuda._exchange_device, cuda._maybe_exchange_device = (lambda _index: 0), (lambda _index: 0)
-    cuda.get_rng_state = lambda *_args: torch.get_rng_state()  # of a generator that is not there
+    cuda.get_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()  # of a generator that is not there
     # No code of ours, but many a model's and of kernels, asks; a trace is one for all architectures.
     properties = card_properties(_ASKED_OF, _TOTAL_BYTES)
-    cuda.get_device_properties = lambda *_args: properties
-    cuda.get_device_name = lambda *_args: properties.name
-    cuda.get_device_capability = lambda *_args: (properties.major, properties.minor)
+    cuda.get_device_properties = lambda *_args, **_kwargs: properties
+    cuda.get_device_name = lambda *_args, **_kwargs: properties.name
+    cuda.get_device_capability = lambda *_args, **_kwargs: (properties.major, properties.minor)
     cuda.amp.common.amp_definitely_not_available = lambda: False
     # Both would create a CUDA context where there is a GPU.
     fake: Any = fake_tensor

@@ -215,11 +215,11 @@ def host_reads() -> None:
     _current_stream().synchronize()
 
 
-def _current_stream(_device_asked: object = None) -> Stream:
+def _current_stream(device: object = None) -> Stream:  # noqa: ARG001 - callers name it
     return _device().current or _default_stream()
 
 
-def _default_stream(_device_asked: object = None) -> Stream:
+def _default_stream(device: object = None) -> Stream:  # noqa: ARG001 - callers name it
     return Stream(stream_id=0)
 
 
@@ -234,7 +234,7 @@ def _record_stream(tensor: Tensor, stream: Stream) -> None:
         observer.note_use(tensor, getattr(stream, "number", 0))
 
 
-def _synchronize(_device_asked: object = None) -> None:
+def _synchronize(device: object = None) -> None:  # noqa: ARG001 - callers name it
     observer = _device().observer
     if observer is not None:
         observer.host_wait_for_all()

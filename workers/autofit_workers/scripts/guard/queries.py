@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 
@@ -30,6 +31,8 @@ _NVIDIA_SMI = (
 _HOSTNAME = r"((-[AIdfis]+|--(all-fqdns|all-ip-addresses|domain|fqdn|ip-address|long|short)) )*"
 _DATE = r"((\+[^ ]*|-[Ru]|-I\w*|--(utc|rfc-[^ ]*|iso-8601[^ ]*|date=[^ ]*)) )*"
 _COMPILER = r"(--version|-v|-V|-dumpversion|-dumpfullversion|-dumpmachine|-print-[^ ]*) "
+# typeshed_client, by which jsonargparse and so Lightning's CLI read signatures, asks for the path of modules.
+_PYTHON = r"(-V|-VV|--version|-c import\x20sys,\x20json;\x20print\(json\.dumps\(sys\.path\)\)) "
 
 _QUERIES = {
     "cat echo false free grep head id ls lscpu lsb_release lspci nproc printenv ps pwd sw_vers test true "
@@ -40,6 +43,7 @@ _QUERIES = {
     "hostname": _HOSTNAME,
     "date": _DATE,
     "gcc g++ cc c++ clang clang++ nvcc hipcc ld": _COMPILER,
+    f"python python3 {PurePath(sys.executable).name}": _PYTHON,
     "ldconfig": r"(-N |-X )*-p ",
     "objdump": r"-p [^@]*",  # of `@FILE` it reads further options
     "file": r"(-b |-L )*[^ -][^ ]* ",
