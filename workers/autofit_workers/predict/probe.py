@@ -106,8 +106,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
     if spec.workload.kind == "script":
         return _outcome(trace_script(spec, last_word), spec)
     _begin_program()
-    if spec.workload.kind == "library":
-        dynamo.install()  # torchvision, and so transformers, else import the compiler
+    dynamo.install()  # before a file is imported that compiles, or a library that imports the compiler
     with importing():
         workload = resolve(spec.workload)
     return _outcome(trace_workload(workload, spec), spec)
