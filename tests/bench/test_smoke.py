@@ -137,6 +137,13 @@ def test_language_models(run: Run) -> None:
         )
 
 
+@needs("transformers")
+@of("tests/bench/models.py")
+def test_models(run: Run) -> None:
+    done = run("--only", "^(t5-small|vit-base)$")
+    assert done.out.endswith("2 of 2 as transformers has them; 2 as published\n")
+
+
 @of("tests/bench/conv_plans.py")
 def test_conv_plans(run: Run) -> None:
     done = run("--models", "davenet", "--batch-size", 2)
