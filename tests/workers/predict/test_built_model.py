@@ -8,8 +8,9 @@ import json
 import pytest
 
 from autofit_workers.knobs import Knobs
-from autofit_workers.predict.probe import trace_workload
 from autofit_workers.protocol import Probe, TrialSpec
+from autofit_workers.run import run
+from autofit_workers.trace import Trace
 from autofit_workers.workload.references import parse_reference
 from autofit_workers.workload.workload import Workload
 
@@ -24,10 +25,8 @@ def test_an_answer_names_the_class_its_parameters_and_its_inputs(tmp_path):
     stated = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "vocab_size": 64}
     (tmp_path / "config.json").write_text(json.dumps({**stated, **_SMALL}))
     reference = parse_reference(f"hf:{tmp_path / 'config.json'}")
-    trace = trace_workload(
-        Workload.load(reference),
-        TrialSpec(workload=reference, batch_size=2, probe=Probe.PREDICT, knobs=Knobs(seq_len=32)),
-    )
+    spec = TrialSpec(workload=reference, batch_size=2, probe=Probe.PREDICT, knobs=Knobs(seq_len=32))
+    trace = Trace.from_json(run(spec).trace_json)
     counted = sum(parameter.numel() for parameter in Workload.load(reference).build_model().parameters())
     assert (
         f"the model is BertForSequenceClassification, {counted:,} parameters; a sample is input_ids 32, "
