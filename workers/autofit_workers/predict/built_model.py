@@ -19,11 +19,13 @@ class BuiltModel:
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
-        self._class, self._num_parameters = "", 0
+        self._class, self._num_parameters, self._named = "", 0, ""
 
     def __call__(self) -> nn.Module:
         model = self._build()
         self._class = type(model).__name__
+        named = getattr(getattr(model, "config", None), "architectures", None) or [self._class]
+        self._named = named[0]
         self._num_parameters = sum(parameter.numel() for parameter in model.parameters())
         return model
 
@@ -35,7 +37,10 @@ class BuiltModel:
             f"{name} {'×'.join(map(str, tensor.shape[1:]))}".rstrip()
             for name, tensor in make_batch(1, torch.device("meta")).items()
         )
-        return (f"the model is {self._class}, {_in_words(self._num_parameters)}; a sample is {sample}",)
+        size = _in_words(self._num_parameters)
+        if self._named != self._class:
+            size += f" (its configuration names {self._named}, which has no loss)"
+        return (f"the model is {self._class}, {size}; a sample is {sample}",)
 
 
 def _in_words(num_parameters: int) -> str:

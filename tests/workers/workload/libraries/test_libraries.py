@@ -326,16 +326,20 @@ def test_the_class_that_a_configuration_names_trains_on_a_batch_of_its_own(
 
 
 @pytest.mark.parametrize(
-    ("architecture", "said"),
+    ("model_type", "architecture", "said"),
     [
+        ("bert", "BertForOfMine", "which transformers .* does not have.*: write one of .*BertForMaskedLM"),
         (
-            "BertModel",
-            "BertModel, for which no batch and .*: write one of .*BertForMaskedLM",
+            "yolos",
+            "YolosForObjectDetection",
+            "for which no batch and no loss are known here: write a Workload",
         ),
-        ("BertForOfMine", "BertForOfMine, which transformers .* does not have"),
+        ("bert", "BertPreTrainedModel", "for which no batch and no loss are known here: write one of .*Bert"),
     ],
 )
-def test_a_class_that_cannot_be_trained_as_it_is_is_named(tmp_path, architecture, said):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": [architecture]}))
+def test_a_class_that_cannot_be_trained_as_it_is_is_named(tmp_path, model_type, architecture, said):
+    stated = {"model_type": model_type, "architectures": [architecture]}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    said = f"is a {architecture}, {said}"
     with pytest.raises(UnsupportedError, match=said):
         loaded(f"hf:{tmp_path / 'config.json'}")

@@ -103,7 +103,9 @@ class Head:
 
 
 def head_of(transformers: Any, config: Any, wanted: str) -> Head:
-    """The class that a configuration names in `architectures`; of one that names none, the usual one.
+    """The class that a configuration names in `architectures`, else the usual one.
+
+    That is taken where none is named, or one without a head, which has no loss.
 
     Args:
         wanted: what the user called the model.
@@ -115,15 +117,20 @@ def head_of(transformers: Any, config: Any, wanted: str) -> Head:
     there_are = [
         Head(model_class, task) for task in TASKS for model_class in task.classes(transformers, config)
     ]
-    if named is None:
+    if (head := next((each for each in there_are if each.model_class.__name__ == named), None)) is not None:
+        return head
+    if named is None or _has_no_head(transformers, config, named):
         # A decoder generates, though it could fill in, too.
         fills_in = not getattr(config, "is_decoder", False)
-        usual = (head for head in there_are if fills_in or head.task.name != "MaskedLM")
-    else:
-        usual = (head for head in there_are if head.model_class.__name__ == named)
-    if (head := next(usual, None)) is not None:
-        return head
+        usual = (each for each in there_are if fills_in or each.task.name != "MaskedLM")
+        if (head := next(usual, None)) is not None:
+            return head
     raise UnsupportedError(_without_head(transformers, wanted, named, there_are))
+
+
+def _has_no_head(transformers: Any, config: Any, named: str) -> bool:
+    found = transformers.MODEL_MAPPING.get(type(config), ())
+    return named in {each.__name__ for each in (found if isinstance(found, list | tuple) else (found,))}
 
 
 def _without_head(transformers: Any, wanted: str, named: str | None, there_are: Sequence[Head]) -> str:
