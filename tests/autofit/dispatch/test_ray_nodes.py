@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 import ray
+from ray._raylet import AuthenticationTokenLoader
 from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
@@ -51,7 +52,9 @@ def cluster(mark: str, hanging: Path) -> Iterator[Cluster]:
     with process_state_kept():
         # Where this process had a local cluster before, its driver still wants a token, of Ray's servers too
         # that ask it whether an actor is in use; one that is turned away takes the actor for forgotten.
-        # Ray read RAY_AUTH_MODE when it was imported, and reads it again only where it finds a token.
+        # Ray read RAY_AUTH_MODE when it was imported, and reads it again only where it finds a token; of
+        # tokens it remembers the first, which another test may have given this process.
+        AuthenticationTokenLoader.instance().reset_cache()
         os.environ.pop("RAY_AUTH_MODE", None)
         os.environ["RAY_AUTH_TOKEN"] = own_token()
         use_token_at_hand()
