@@ -86,12 +86,16 @@ class Task:
 
     def classes(self, transformers: Any, config: Any) -> tuple[type[nn.Module], ...]:
         """Those of a configuration that read the main input, the usual one first."""
-        mapping = getattr(transformers, f"MODEL_FOR_{self.table}_MAPPING")
-        if type(config) not in mapping or not self.accepts(config):
+        if not self.accepts(config):
             return ()
-        found = mapping[type(config)]
-        every = found if isinstance(found, list | tuple) else (found,)
+        every = _classes_in(getattr(transformers, f"MODEL_FOR_{self.table}_MAPPING"), config)
         return tuple(each for each in every if each.main_input_name == self.main_input)
+
+
+def _classes_in(table: Any, config: Any) -> tuple[Any, ...]:
+    """Those that a table of transformers has for a configuration."""
+    found = table.get(type(config), ())
+    return tuple(found) if isinstance(found, list | tuple) else (found,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +133,7 @@ def head_of(transformers: Any, config: Any, wanted: str) -> Head:
 
 
 def _has_no_head(transformers: Any, config: Any, named: str) -> bool:
-    found = transformers.MODEL_MAPPING.get(type(config), ())
-    return named in {each.__name__ for each in (found if isinstance(found, list | tuple) else (found,))}
+    return named in {each.__name__ for each in _classes_in(transformers.MODEL_MAPPING, config)}
 
 
 def _without_head(transformers: Any, wanted: str, named: str | None, there_are: Sequence[Head]) -> str:
@@ -213,39 +216,39 @@ def _without_labels(*args: Any, **kwargs: Any) -> Batch:
     return batch
 
 
-def _classified_texts(
-    batch_size: int, device: torch.device, *, config: Any, size: int, layout: str = "full"
-) -> Batch:
-    batch = _without_labels(batch_size, device, config=config, size=size, layout=layout)
-    return {**batch, "labels": _classes_of(config, (batch_size,), device)}
+def _texts(labels_of: Callable[[Any, int, int, torch.device], Batch]) -> Callable[..., Batch]:
+    """Makes batches of texts with labels, of which configuration, batch size, length and device are told."""
+
+    def make_batch(
+        batch_size: int, device: torch.device, *, config: Any, size: int, layout: str = "full"
+    ) -> Batch:
+        batch = _without_labels(batch_size, device, config=config, size=size, layout=layout)
+        return {**batch, **labels_of(config, batch_size, size, device)}
+
+    return make_batch
 
 
-def _classified_tokens(
-    batch_size: int, device: torch.device, *, config: Any, size: int, layout: str = "full"
-) -> Batch:
-    batch = unpackable_tokens(batch_size, device, config=config, size=size, layout=layout)
-    return {**batch, "labels": torch.randint(config.num_labels, (batch_size, size), device=device)}
+def _class_of_each(config: Any, batch_size: int, _size: int, device: torch.device) -> Batch:
+    return {"labels": _classes_of(config, (batch_size,), device)}
 
 
-def _answered_questions(
-    batch_size: int, device: torch.device, *, config: Any, size: int, layout: str = "full"
-) -> Batch:
-    batch = _without_labels(batch_size, device, config=config, size=size, layout=layout)
+def _class_of_each_token(config: Any, batch_size: int, size: int, device: torch.device) -> Batch:
+    return {"labels": torch.randint(config.num_labels, (batch_size, size), device=device)}
+
+
+def _ends_of_answers(_config: Any, batch_size: int, size: int, device: torch.device) -> Batch:
     starts, ends = (torch.randint(size, (batch_size,), device=device) for _ in range(2))
-    return {**batch, "start_positions": starts, "end_positions": ends}
+    return {"start_positions": starts, "end_positions": ends}
+
+
+def _is_next(_config: Any, batch_size: int, _size: int, device: torch.device) -> Batch:
+    return {"labels": torch.randint(2, (batch_size,), device=device)}
 
 
 def _choices(batch_size: int, device: torch.device, *, config: Any, size: int, layout: str = "full") -> Batch:
     batch = _without_labels(batch_size * _NUM_CHOICES, device, config=config, size=size, layout=layout)
     each = {name: tensor.view(batch_size, _NUM_CHOICES, size) for name, tensor in batch.items()}
     return {**each, "labels": torch.randint(_NUM_CHOICES, (batch_size,), device=device)}
-
-
-def _next_sentences(
-    batch_size: int, device: torch.device, *, config: Any, size: int, layout: str = "full"
-) -> Batch:
-    batch = _without_labels(batch_size, device, config=config, size=size, layout=layout)
-    return {**batch, "labels": torch.randint(2, (batch_size,), device=device)}
 
 
 def _images(batch_size: int, device: torch.device, *, config: Any, size: int | None) -> Batch:
@@ -370,9 +373,9 @@ TASKS = (
         asks_for_loss=True,
     ),
     Task("PreTraining", "PRETRAINING", _pretraining, accepts=_of_type(*_SECOND_LABELS)),
-    Task("SequenceClassification", "SEQUENCE_CLASSIFICATION", _classified_texts),
-    Task("TokenClassification", "TOKEN_CLASSIFICATION", _classified_tokens),
-    Task("QuestionAnswering", "QUESTION_ANSWERING", _answered_questions),
+    Task("SequenceClassification", "SEQUENCE_CLASSIFICATION", _texts(_class_of_each)),
+    Task("TokenClassification", "TOKEN_CLASSIFICATION", _texts(_class_of_each_token)),
+    Task("QuestionAnswering", "QUESTION_ANSWERING", _texts(_ends_of_answers)),
     Task("MultipleChoice", "MULTIPLE_CHOICE", _choices),
-    Task("NextSentencePrediction", "NEXT_SENTENCE_PREDICTION", _next_sentences),
+    Task("NextSentencePrediction", "NEXT_SENTENCE_PREDICTION", _texts(_is_next)),
 )
