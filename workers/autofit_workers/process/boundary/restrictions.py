@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import glob
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 
 from autofit_workers.process.boundary import kernel, landlock, seccomp
@@ -31,16 +32,12 @@ class Restrictions:
 def restrict() -> Restrictions:
     """Restricts this process for good, as far as the kernel lets it; for a process with one thread."""
     version, calls = 0, False
-    try:
+    with suppress(OSError):  # what the kernel refuses, the answer's note names
         kernel.drop_capabilities(kernel.OF_FILES if os.geteuid() == 0 else ())
         version = landlock.restrict_files([*shared_folders(), f"/proc/{os.getpid()}", *_devices()])
-    except OSError:
-        version = 0
-    try:
+    with suppress(OSError):
         seccomp.restrict_calls(truncates=version >= landlock.TRUNCATES)
         calls = True
-    except OSError:
-        calls = False
     return Restrictions(files=version > 0, others=version >= landlock.SCOPES, calls=calls)
 
 
