@@ -140,7 +140,7 @@ class KeptFiles:
         if self._is_inside or full is None:
             return os.fsdecode(path)
         if (through := self._through_links(full)) != full:
-            return self.written(through, mode, always=always)
+            path = full = through
         real = followed(full)
         if (copy := self._copy_of(full)) is not None:
             return copy
@@ -168,14 +168,16 @@ class KeptFiles:
         return through if copy is None and through != full else copy
 
     def _through_links(self, full: str) -> str:
-        """The path without the links that the script has made."""
-        for _ in range(_MOST_LINKS if self._links else 0):
+        """The path without the links that the script has made; raises `OSError` where they go in a circle."""
+        if not self._links:
+            return full
+        for _ in range(_MOST_LINKS):
             place = named(full)
             on_the_way = (each for each in self._links if place == each or place.startswith(f"{each}/"))
             if (link := next(on_the_way, None)) is None:
-                break
+                return full
             full = self._links[link] + place[len(link) :]
-        return full
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), full)
 
     def open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         """`open`, of what is found at a path or goes there."""

@@ -238,6 +238,17 @@ def test_a_link_that_a_script_makes_is_followed_and_can_be_made_anew(folder: Pat
     assert contents(folder) == before
 
 
+def test_links_in_a_circle_lead_nowhere(folder: Path):
+    before = contents(folder)
+    with KeptFiles(str(folder), saves=False):
+        for name, leads_to in (("a", "b"), ("b", "c"), ("c", "a")):
+            os.symlink(leads_to, name)
+        with pytest.raises(OSError):
+            Path("a").write_text("new")
+        os.remove("a")
+    assert contents(folder) == before
+
+
 def test_modules_that_kept_the_plain_functions_lead_to_the_same_files(folder: Path):
     before = contents(folder)
     import bz2
