@@ -18,7 +18,7 @@ from autofit_workers.predict.curve.mixed_convolutions import Candidate
 from autofit_workers.predict.curve.peak_estimate import PeakEstimate
 from autofit_workers.protocol import TrialOutcome, Verdict
 from autofit_workers.setup import Parallel
-from autofit_workers.trace import AlikeRanks
+from autofit_workers.trace import AlikeRanks, BatchCount
 from autofit_workers.work import Convolution
 
 if TYPE_CHECKING:
@@ -130,6 +130,10 @@ class WorstOfRanks(PredictedCurve):
     @property
     def parallel(self) -> Parallel:
         return self._first.parallel
+
+    @property
+    def batch_count(self) -> BatchCount:
+        return self._first.batch_count
 
     @property
     def why_untimed(self) -> str | None:

@@ -35,7 +35,7 @@ from autofit_workers.predict.curve.mixed_convolutions import Candidate, smallest
 from autofit_workers.predict.curve.step_on_card import StepOnCard
 from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome
 from autofit_workers.setup import Parallel
-from autofit_workers.trace import Trace
+from autofit_workers.trace import BatchCount, Trace
 from autofit_workers.work import Convolution
 
 _NO_WORK = "no step time is given, as the step at this batch size was not traced"
@@ -76,7 +76,9 @@ class PredictedCurve(PeaksOnCard):
         )
         return Estimate(
             workload=self._workload,
-            batch_size=batch_size,
+            batch_size=batch_size // trace.batch_count.num_parts,
+            batch_source=trace.batch_count.source,
+            num_batches=trace.batch_count.num_batches,
             knobs=self._knobs,
             mode=trace.mode,
             batch_kind=trace.batch_kind,
@@ -154,6 +156,11 @@ class PredictedCurve(PeaksOnCard):
     def parallel(self) -> Parallel:
         """How its ranks share the work."""
         return Parallel.named(self._curve.any_trace.among_ranks)
+
+    @property
+    def batch_count(self) -> BatchCount:
+        """How the size of its batch was found."""
+        return self._curve.any_trace.batch_count
 
     @property
     def why_untimed(self) -> str | None:

@@ -195,6 +195,8 @@ class Estimate:
     Attributes:
         workload: the workload's name.
         batch_size: samples a batch; with several ranks, of one rank.
+        batch_source: what shows that size, a `BatchSource`.
+        num_batches: of a script, batches of an optimizer step, of all ranks; None where knobs say it.
         knobs: the setting that was predicted.
         mode: `train` or `infer`.
         peak_allocated_bytes: live blocks at their peak.
@@ -248,6 +250,8 @@ class Estimate:
     device: Device
     calibration: Calibration
     workspace_bytes: WorkspaceSpan | None = None
+    batch_source: str = ""
+    num_batches: int | None = None
     batch_kind: str | None = None
     num_ranks: int = 1
     parallel: str = ""
@@ -281,7 +285,9 @@ class Estimate:
 
     @property
     def samples_per_step(self) -> int:
-        """See `Knobs.samples_per_step`."""
+        """See `Knobs.samples_per_step`; of a script, what it makes of its batches."""
+        if self.num_batches is not None:
+            return self.num_batches * self.batch_size
         return self.knobs.samples_per_step(self.batch_size, Parallel.named(self.parallel).num_batches)
 
     def to_dict(self) -> dict[str, Any]:

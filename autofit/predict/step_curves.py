@@ -126,6 +126,8 @@ class StepCurves:
     def _trace_curve(self, knobs: Knobs) -> PeakCurve | TracedCurve:
         if (curve := self._surfaces.curve(knobs)) is not None:
             return curve
+        if self._traces.is_one_sample:
+            return self.at_batch(knobs, 1)
         self._traces.expect(knobs, TRACED_BATCH_SIZES)
         traces = [self._traces.trace(knobs, batch_size) for batch_size in TRACED_BATCH_SIZES]
         try:

@@ -20,7 +20,7 @@ from autofit_workers.knobs import Knobs
 from autofit_workers.predict.curve.peak_curve import traced_knobs
 from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.setup import ALONE, Setup
-from autofit_workers.trace import Trace
+from autofit_workers.trace import BatchSource, Trace
 
 
 class Traces:
@@ -229,6 +229,11 @@ class Traces:
         """How many samples the data set of a script has; None where it does not say."""
         said = [trace.versions.get("num_samples") for trace in self._traces.values()]
         return next((int(number) for number in said if number is not None), None)
+
+    @property
+    def is_one_sample(self) -> bool:
+        """Whether the workload makes one batch alone, which counts as a sample."""
+        return any(trace.batch_count.source is BatchSource.ONE_SAMPLE for trace in self._traces.values())
 
     @property
     def own_conv_algo(self) -> str | None:

@@ -11,6 +11,7 @@ from autofit.units import format_bytes
 from autofit_workers.knobs import Knobs
 from autofit_workers.protocol import Device, Evidence
 from autofit_workers.setup import Parallel
+from autofit_workers.trace import BatchSource
 
 _ABOUT_EQUAL = 1.05  # times as long, below which two steps are not told apart
 _UNITS = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
@@ -34,6 +35,23 @@ def samples_in_words(knobs: Knobs, batch_size: int, parallel: Parallel) -> str:
         return f"{parallel.num_ranks} ranks with {each} together: {total} samples a step"
     ranks = f"{parallel.num_ranks} ranks" if shared == 1 else groups
     return f"{ranks} with {each} each: {total} samples a step"
+
+
+_BATCH_SOURCES = {
+    BatchSource.DATA_LOADER: "the samples that its data loader collates",
+    BatchSource.MODEL_INPUT: "the rows that its model is trained on",
+}
+
+
+def batch_of_script(estimate: Estimate) -> tuple[str, ...]:
+    """What the batch of a script was counted by; nothing of other workloads."""
+    source = _BATCH_SOURCES.get(BatchSource(estimate.batch_source)) if estimate.batch_source else None
+    if source is None:
+        return ()
+    a_step = f", {estimate.samples_per_step} samples a step" * (
+        estimate.samples_per_step != estimate.batch_size
+    )
+    return (f"a batch of {estimate.batch_size}: {source}{a_step}",)
 
 
 def rank_peaks(estimate: Estimate) -> tuple[str, ...]:

@@ -206,7 +206,9 @@ class Frontier:
         }
 
     def _samples_per_step(self, knobs: Knobs, batch_size: int) -> int:
-        return knobs.samples_per_step(batch_size, self._parallel.num_batches)
+        curve = self._curves.get(knobs)
+        of_script = None if curve is None else curve.batch_count.samples_per_step(batch_size)
+        return of_script or knobs.samples_per_step(batch_size, self._parallel.num_batches)
 
     def _beyond_the_cap(self, knobs: Knobs) -> int | None:
         """The next size of a setting that reached its cap, where it is known that it cannot be run."""

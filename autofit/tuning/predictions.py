@@ -23,7 +23,7 @@ from autofit.tuning.curves import CurveSet, curves_of, expect_curves
 from autofit.tuning.frontier import Cap
 from autofit.tuning.longest import at_their_longest
 from autofit.tuning.scope import (
-    as_the_script_has_it,
+    as_the_workload_has_it,
     capped,
     conv_algos,
     search_space,
@@ -89,7 +89,7 @@ def predict(
     predictor = predictor_for(spec, target, emit) if predictor_of is None else predictor_of(spec.setup)
     with predictor.traces.tracing_ahead():
         space, left_out = search_space(settings, algos, predictor)
-        space, notes_on_script = as_the_script_has_it(space, predictor)
+        space, notes_on_samples = as_the_workload_has_it(space, predictor)
         if predictor.traces.any is not None:
             target = among_ranks_of_script(target, predictor.traces.any)
             spec = common_spec(settings, workload, target)
@@ -118,7 +118,7 @@ def predict(
         space=space,
         curves=curves,
         caps=caps,
-        notes=(*left_out, *notes_on_script, *notes),
+        notes=(*left_out, *notes_on_samples, *notes),
     )
 
 

@@ -114,10 +114,12 @@ class TuneResult:
 
     @property
     def samples_per_step(self) -> int | None:
-        """See `Knobs.samples_per_step`; with the best, None where nothing fits."""
+        """Samples of an optimizer step of all ranks with the best; None where nothing fits."""
         best = self.best
         num_batches = Parallel.named(self.parallel).num_batches
-        return None if best is None else best.knobs.samples_per_step(best.batch_size, num_batches)
+        if best is None:
+            return None
+        return best.samples_per_step or best.knobs.samples_per_step(best.batch_size, num_batches)
 
     @property
     def setting_names(self) -> dict[Knobs, str]:
@@ -200,6 +202,7 @@ class TuneResult:
             "parallel": self.parallel,
             "parallels": [dataclasses.asdict(each) for each in self.parallels],
             "samples_per_step": self.samples_per_step,
+            "batch_source": None if self.estimate is None else self.estimate.batch_source,
             "conv_plan": None if self.conv_plan is None else self.conv_plan.to_dict(),
             "advice": None if self.advice is None else dataclasses.asdict(self.advice),
             "notes": list(self.notes),

@@ -162,11 +162,14 @@ def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> AutofitErro
     return None
 
 
-def as_the_script_has_it(space: SearchSpace, predictor: Predictor) -> tuple[SearchSpace, tuple[str, ...]]:
-    """The space with the convolutions that a script selects, up to its data set; and a sentence on that."""
+def as_the_workload_has_it(space: SearchSpace, predictor: Predictor) -> tuple[SearchSpace, tuple[str, ...]]:
+    """The space with the convolutions that a script selects, up to the samples that there are; and why."""
     own, num_samples = predictor.traces.own_conv_algo, predictor.traces.num_samples
     if own is not None:
         space = dataclasses.replace(space, choices={**space.choices, "conv_algo": (own,)})
+    if predictor.traces.is_one_sample:
+        note = "make_batch makes one batch whatever it is asked for, so no larger one was considered"
+        return dataclasses.replace(space, max_batch=1), (note,)
     if num_samples is None or not space.min_batch <= num_samples < space.max_batch:
         return space, ()
     note = f"the data set has {num_samples} samples, so no larger batch was considered"

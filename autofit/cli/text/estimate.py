@@ -12,6 +12,7 @@ from autofit.identity import told_version
 from autofit.predict.estimate import Estimate
 from autofit.report.words import (
     assumed_sizes,
+    batch_of_script,
     rank_peaks,
     rate,
     samples_in_words,
@@ -76,6 +77,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     said = (
         *rank_peaks(estimate),
         *of_all,
+        *batch_of_script(estimate),
         card,
         "predicted, not measured",
         *context,

@@ -61,7 +61,7 @@ from autofit_workers.process.garbage import importing, without_collections
 from autofit_workers.process.heart import LastWord, unsaid
 from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from autofit_workers.setup import GENERATE
-from autofit_workers.trace import Category, Trace
+from autofit_workers.trace import AS_ASKED, BatchCount, BatchSource, Category, Trace
 from autofit_workers.workload.in_backward import make_in_backward
 from autofit_workers.workload.optimizers import make_optimizers, require_library
 from autofit_workers.workload.sizes import sample_size
@@ -256,6 +256,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         mode=workload.mode,
         optimizer=workload.optimizer if isinstance(workload.optimizer, str) else "custom",
         batch_kind=kind,
+        batch_count=AS_ASKED if step.batch_note is None else BatchCount(source=BatchSource.ONE_SAMPLE),
         num_ranks=spec.setup.num_ranks,
         parallel=str(spec.setup.parallel) if spec.setup.parallel.shards else "",
         rank=spec.setup.rank or 0,
@@ -281,6 +282,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             *pinned_notes,
             *built.notes(spec.workload, workload.make_batch),
             *_left_out(workload),
+            *([step.batch_note] if step.batch_note else []),
             *notes_of(spec),
         ),
     )
@@ -394,7 +396,11 @@ def _parallel(
 
 
 class _TracedStep:
-    """The step of a workload under its knobs, its phases marked in the recorder."""
+    """The step of a workload under its knobs, its phases marked in the recorder.
+
+    Attributes:
+        batch_note: see `check_batch`.
+    """
 
     def __init__(
         self,
@@ -424,6 +430,7 @@ class _TracedStep:
         self._sharing = ranks.sharing(model, mode.device.type)
         self._number = 0
         self._part = WHOLE
+        self.batch_note: str | None = None
 
     def run(self, number: int) -> None:
         self._number = number
@@ -445,7 +452,7 @@ class _TracedStep:
         self._begin_phase("input")
         batch_size = self._spec.batch_size * self._spec.setup.parallel.num_microbatches
         batch = self._workload.make_batch(batch_size, self._mode.device)
-        check_batch(batch, batch_size)
+        self.batch_note = check_batch(batch, batch_size)
         if self._spec.with_calls:
             self._recorder.name(
                 ("", f"input:{number}", tensor) for number, tensor in enumerate(tensors_of(batch))

@@ -1,57 +1,93 @@
-"""The batch of a script: how its size is set, and the proof that a batch of that size ran.
+"""The batch of a script: how its size is set, and the proof that a batch of that size was trained on.
 
     --batch-arg, --batch-env   the script is told
-    --batch-name               a constant in its code gets another value, `with_constant`
-    none of them               its data loader gets another batch size: the first one that has one, and
-                               whichever others have the same
+    --batch-name               a constant in its code gets another value, `scripts.constants`
+    none of them               its data loader gets another batch size, `scripts.loaders`
     no size is asked for       the script's own is found out
 
-A size is proved by the loader that gave it, or by the model that took it; never by divisibility.
+    loader ──▶ model call ──▶ output ──▶ backward reaches it: what the model is trained on
+                           └▶ no backward does: a probe, an actor, an evaluation
+
+A size is proved by the samples that a loader collated, or, where no loader gives anything, by what a model
+was given whose output was trained; never by divisibility.
 """
 
 from __future__ import annotations
 
-import ast
 import functools
-import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils import data
 from torch.utils._pytree import tree_leaves
-from torch.utils.data import dataloader
 
 from autofit_workers.errors import InvalidTrialError
 from autofit_workers.protocol import ScriptCall
-from autofit_workers.scripts.loading import few_samples_loaded
+from autofit_workers.scripts.loaders import LoadedBatch, Loaders
+from autofit_workers.trace import AS_ASKED, BatchCount, BatchSource
 from autofit_workers.workload.workload import tensors_of
 
 _NUM_SHOWN = 4
-# Arguments of a data loader without processes of its own.
-_IN_PROCESS: dict[str, Any] = {
-    "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0,
-    "multiprocessing_context": None,
-}  # fmt: skip
 
 
 class _Rank(IntEnum):
     """What a pass of a model says of the batch."""
 
     NOTHING = 0
-    SHOWN = 1  # an example, before there was a batch, for a summary
-    EXAMPLE = 2  # the same with gradients: where no loader gives anything, the batch itself
+    SHOWN = 1  # without gradients, where no loader gave anything
+    EXAMPLE = 2  # the same with gradients
     EVALUATED = 3
-    TRAINED = 4
+    GIVEN = 4  # of what a loader gave, with gradients
+    TRAINED = 5  # backward reached its output
 
     @classmethod
-    def of(cls, *, is_loaded: bool, trains: bool) -> _Rank:
+    def of(cls, *, is_loaded: bool) -> _Rank:
         if is_loaded:
-            return cls.TRAINED if trains else cls.EVALUATED
-        return cls.EXAMPLE if trains else cls.SHOWN
+            return cls.GIVEN if torch.is_grad_enabled() else cls.EVALUATED
+        return cls.EXAMPLE if torch.is_grad_enabled() else cls.SHOWN
+
+
+@dataclass(slots=True)
+class Pass:
+    """A call of an outermost module.
+
+    Attributes:
+        shapes: of the tensors that it was given.
+        batch: that those come from, where a loader gave any.
+        is_trained: whether a backward pass has reached what it returned.
+    """
+
+    shapes: list[tuple[int, ...]]
+    batch: LoadedBatch | None
+    is_trained: bool = False
+
+    @property
+    def num_samples(self) -> int | None:
+        """Samples of its batch; None where it was given nothing with a dimension."""
+        if self.batch is not None:
+            return self.batch.num_samples(self.shapes)
+        return next((shape[0] for shape in self.shapes if shape), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A size of the batch.
+
+    Attributes:
+        size: as the script is told it.
+        source: what shows it.
+        num_parts: the size that was told is that of so many batches.
+        batch: the loader's, where there is one.
+    """
+
+    size: int
+    source: BatchSource
+    num_parts: int = 1
+    batch: LoadedBatch | None = None
 
 
 class Batches:
@@ -61,127 +97,171 @@ class Batches:
         name: of the script.
         call: how it is called.
         batch_size: what is asked for; None for the script's own.
-        loads_here: whether data loaders load in this process: the few batches that are needed, and no more.
-
-    Attributes:
-        size: of the batches that ran, once one was seen.
-        whole_dataset: samples of a data set that is smaller than the batch that was asked for.
-        num_samples: of the data set, or of the part of it, that the last batch came from; None where it does
-            not say.
-        is_loading: whether a batch is being made; the modules that this calls are no models.
+        loads_here: see `Loaders`.
+        num_ranks: how many ranks the script has been started as.
     """
 
     def __init__(
-        self, name: str, call: ScriptCall, batch_size: int | None, *, loads_here: bool = False
+        self,
+        name: str,
+        call: ScriptCall,
+        batch_size: int | None,
+        *,
+        loads_here: bool = False,
+        num_ranks: Callable[[], int] = lambda: 1,
     ) -> None:
         self._name = name
-        self._loads_here = loads_here
         self._wanted = batch_size
-        self._sets_loader = batch_size is not None and call.sets_loader
-        self._own: int | None = None  # the loader's, before it was changed
-        self._given: list[int] = []  # leading dimensions of what loaders gave last
-        self._num_drawn: int | None = None  # samples that the last batch was made of, where that is told
-        self.num_samples: int | None = None
-        self.is_loading = False
-        self._rank = _Rank.NOTHING
+        self._num_ranks = num_ranks
+        self._loaders = Loaders(batch_size if call.sets_loader else None, loads_here=loads_here)
         self._shapes: list[tuple[int, ...]] = []
-        self.size: int | None = None
-        self.whole_dataset: int | None = None
+        self._passes: list[Pass] = []  # since a backward pass ended, without those that have no gradients
+        self._rank = _Rank.NOTHING
+        self._found: _Found | None = None
+        self._num_trained: int | None = None  # samples of the batch that the model was trained on
+        self._num_steps = 0
+        self._num_given = 0  # batches of its loader until the last step ended
+        self._num_backwards = 0  # passes until then
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a batch is being made; the modules that this calls are no models."""
+        return self._loaders.is_loading
 
     @property
     def is_proved(self) -> bool:
         """Whether a batch of the wanted size ran."""
-        return self.size is not None
+        return self._found is not None
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing that models are given from here on says more."""
-        return self.is_proved and self._rank >= (_Rank.TRAINED if self._given else _Rank.EXAMPLE)
+        return self._rank is _Rank.TRAINED
+
+    @property
+    def size(self) -> int | None:
+        """The size of the batches that ran, as the script is told it, once one was seen."""
+        return None if self._found is None else self._found.size
+
+    @property
+    def whole_dataset(self) -> int | None:
+        """Samples of a data set that is smaller than the batch that was asked for."""
+        found = self._found
+        return found.size if found is not None and found.source is BatchSource.WHOLE_DATASET else None
+
+    @property
+    def num_in_dataset(self) -> int | None:
+        """Samples of the data set, or the part of it, that the last batch came from, where that is known."""
+        return self._loaders.num_in_dataset
+
+    @property
+    def count(self) -> BatchCount:
+        """How the batch was found, and how many of them a step has, once one was seen."""
+        if self._found is None:
+            return AS_ASKED
+        return BatchCount(
+            source=self._found.source,
+            num_parts=self._found.num_parts,
+            num_batches=self._num_batches() * self._num_ranks(),
+        )
+
+    def _num_batches(self) -> int:
+        """Batches of a step on this rank, by its loader, which may be one ahead, or by backward passes."""
+        assert self._found is not None
+        num_backwards = self._num_backwards / max(1, self._num_steps)
+        if self._found.source is BatchSource.MODEL_INPUT or not self._num_given:
+            return max(1, round(num_backwards))
+        num_given = self._num_given / max(1, self._num_steps)
+        return max(1, round(num_given if self._num_steps > 1 else min(num_given, num_backwards)))
+
+    @property
+    def notes(self) -> list[str]:
+        """What differs from what was asked for, in sentences."""
+        found = self._found
+        if found is None or found.num_parts == 1:
+            return []
+        num_ranks, num_samples = self._num_ranks(), found.size // found.num_parts
+        num_passes = found.num_parts // num_ranks
+        on_ranks = f" on each of {num_ranks} ranks" if num_ranks > 1 else ""
+        in_turn = f", {num_passes} times in a step" if num_passes > 1 else ""
+        return [f"the script divides the batch of {found.size}: {num_samples} at a time{on_ranks}{in_turn}"]
 
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Sees what data loaders give meanwhile, and sets their batch size where that is the way."""
-        loader: Any = data.DataLoader
-        iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
-        sampler: Any = data.BatchSampler
-        initialize, advance, initialize_sampler = loader.__init__, iterator.__next__, sampler.__init__
+        with self._loaders.followed():
+            yield
 
-        parameters = inspect.signature(initialize)
-
-        @functools.wraps(initialize)  # whose parameters libraries read that make a loader like another
-        def initialized(*args: Any, **kwargs: Any) -> None:
-            given = parameters.bind(*args, **kwargs).arguments
-            own = given.get("batch_size", 1)
-            if given.get("batch_sampler") is None and isinstance(own, int):
-                given["batch_size"] = self._set(own)
-            initialize(**{**given, **(_IN_PROCESS if self._loads_here else {})})
-
-        @functools.wraps(initialize_sampler)
-        def initialized_sampler(each: Any, sampler: Any, batch_size: int, *args: Any, **kwargs: Any) -> None:
-            initialize_sampler(each, sampler, self._set(batch_size), *args, **kwargs)
-
-        def advanced(each: Any) -> Any:
-            self.is_loading = True
-            try:
-                batch = advance(each)
-            finally:
-                self.is_loading = False
-            self._give(batch, each)
-            return batch
-
-        loader.__init__, iterator.__next__, sampler.__init__ = initialized, advanced, initialized_sampler
-        iterator.next = advanced
-        try:
-            with few_samples_loaded() if self._loads_here else nullcontext():
-                yield
-        finally:
-            loader.__init__, iterator.__next__, sampler.__init__ = initialize, advance, initialize_sampler
-
-    def _set(self, batch_size: int) -> int:
-        if not self._sets_loader or self._wanted is None:
-            return batch_size
-        if self._own is None and batch_size > 1:
-            self._own = batch_size
-        return self._wanted if batch_size == self._own else batch_size
-
-    def _give(self, batch: Any, iterator: Any) -> None:
-        leading = [tensor.shape[0] for tensor in tensors_of(batch) if tensor.dim() > 0]
-        graphs = getattr(batch, "num_graphs", None)  # a batch of PyTorch Geometric
-        self._given = [graphs] if isinstance(graphs, int) else leading
-        if _is_of_lists(batch) and len(set(leading)) != 1:
-            self._given = [len(batch[0])]
-        index_sampler = getattr(iterator, "_index_sampler", None)
-        self._num_drawn = getattr(index_sampler, "batch_size", None)
-        sampler = getattr(index_sampler, "sampler", None)
-        lengths = (_length(each) for each in (sampler, getattr(iterator, "_dataset", None)))
-        self.num_samples = next((length for length in lengths if length is not None), None)
-
-    def taken(self, given: Any) -> None:
-        """The model is given this; a pass that trains says more than one that evaluates."""
+    def taken(self, given: Any) -> Pass | None:
+        """The model is given this; None once the batch is settled."""
         if self.is_settled:
-            return
+            return None
         shapes = [tuple(tensor.shape) for tensor in tensors_of(given)]
         shapes += [(int(packed.batch_sizes[0]),) for packed in _packed(given)]
         self._shapes += shapes
-        rank = _Rank.of(is_loaded=bool(self._given), trains=torch.is_grad_enabled())
-        size, is_whole = self._shown_by(shapes)
-        if size is not None and rank > self._rank:
-            self.size, self._rank = size, rank
-            self.whole_dataset = size if is_whole else None
+        each = Pass(shapes, self._loaders.batch_of(shapes))
+        self._note(each, _Rank.of(is_loaded=each.batch is not None))
+        if torch.is_grad_enabled():
+            self._passes.append(each)
+        return each
 
-    def _shown_by(self, shapes: list[tuple[int, ...]]) -> tuple[int | None, bool]:
-        """The size of the batch that a model was given; and whether that is a whole data set."""
-        if self._wanted is None:
-            sizes = self._given or [shape[0] for shape in shapes if shape]
-            return (sizes[0] if sizes else None), False
-        if self._wanted in self._given or any(self._wanted in shape for shape in shapes):
-            return self._wanted, False
-        # Several rows a sample, as where a preferred text and another one are compared.
-        if self._num_drawn == self._wanted and self._given and self._given[0] % self._wanted == 0:
-            return self._wanted, False
-        if self.num_samples in self._given and self.num_samples < self._wanted:
-            return self.num_samples, True
-        return None, False
+    def returned(self, each: Pass, result: Any) -> None:
+        """The model returned this: it was trained if a backward pass reaches it."""
+        if not torch.is_grad_enabled():
+            return
+
+        def reached(_gradient: torch.Tensor) -> None:
+            each.is_trained = True
+
+        outputs: Iterator[Any] = tensors_of(result)
+        for tensor in outputs:
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(reached)
+
+    def after_backward(self) -> None:
+        """A backward pass has ended."""
+        trained = next((each for each in self._passes if each.is_trained), None)
+        self._passes.clear()
+        if trained is not None and not self.is_settled:
+            self._num_trained = trained.num_samples
+            self._note(trained, _Rank.TRAINED)
+
+    def stepped(self, num_backwards: int) -> None:
+        """A step of the script has ended.
+
+        Args:
+            num_backwards: that were made so far.
+        """
+        self._num_steps += 1
+        self._num_backwards = num_backwards
+        if self._found is None and self._num_trained is not None:
+            num_parts = num_backwards * self._num_ranks()
+            if self._num_trained * num_parts == self._wanted:  # which the script accumulates
+                self._found = _Found(self._wanted, BatchSource.MODEL_INPUT, num_parts)
+        if self._found is not None and self._found.batch is not None:
+            self._num_given = self._loaders.num_given_by(self._found.batch)
+
+    def _note(self, each: Pass, rank: _Rank) -> None:
+        found = self._shown_by(each) if rank > self._rank else None
+        if found is not None:
+            self._found, self._rank = found, rank
+
+    def _shown_by(self, each: Pass) -> _Found | None:
+        """The size of the batch that a model was given, where that is one that was asked for."""
+        wanted, num_samples, batch = self._wanted, each.num_samples, each.batch
+        source = BatchSource.MODEL_INPUT if batch is None else BatchSource.DATA_LOADER
+        found = functools.partial(_Found, source=source, batch=batch)
+        if wanted is None or num_samples == wanted:
+            return None if num_samples is None else found(num_samples)
+        if num_samples is not None and num_samples * self._num_ranks() == wanted:
+            return found(wanted, num_parts=self._num_ranks())
+        if batch is None:
+            return found(wanted) if any(wanted in shape for shape in each.shapes) else None
+        if num_samples == batch.num_in_dataset and num_samples is not None and num_samples < wanted:
+            return found(num_samples, source=BatchSource.WHOLE_DATASET)
+        # What the script makes of a batch: rows that it is cut into, or put together of several.
+        rows = [shape[0] for shape in (*each.shapes, *batch.shapes) if shape]
+        return found(wanted, source=BatchSource.MODEL_INPUT) if wanted in rows else None
 
     def require_proof(self) -> None:
         """Raises `InvalidTrialError` where the model took batches, and none of the wanted size."""
@@ -189,7 +269,7 @@ class Batches:
             return
         shapes = list(dict.fromkeys(self._shapes))
         shown = ", ".join(map(str, shapes[:_NUM_SHOWN])) + (", …" if len(shapes) > _NUM_SHOWN else "")
-        gave = f" and its data loader gave {self._given[0]}" if self._given else ""
+        gave = f" and its data loader gave {self._num_trained}" if self._loaders.has_given else ""
         raise InvalidTrialError(
             f"the model of {self._name} got no input with {self._wanted} samples, only {shown}{gave}: name "
             "what sets its batch size, an argument (--batch-arg), an environment variable (--batch-env) or a "
@@ -197,75 +277,12 @@ class Batches:
         )
 
 
-def _length(samples: Any) -> int | None:
-    try:
-        return len(samples)
-    except (TypeError, NotImplementedError):  # it has none
-        return None
-
-
-def _is_of_lists(batch: Any) -> bool:
-    """Whether a batch has a list for each of its parts with one entry a sample, as detection has them."""
-    if not isinstance(batch, list | tuple) or not batch:
-        return False
-    return all(isinstance(each, list | tuple) and len(each) == len(batch[0]) for each in batch)
+def _last_step(counts: list[int]) -> int:
+    """How far a count rose in the last step; in the first, from nothing."""
+    return counts[-1] - counts[-2] if len(counts) > 1 else (counts[-1] if counts else 0)
 
 
 def _packed(given: Any) -> list[PackedSequence]:
     """The packed sequences in what a model is given, whose first step has one row for each sample."""
     leaves = tree_leaves(given, is_leaf=lambda value: isinstance(value, PackedSequence))
     return [leaf for leaf in leaves if isinstance(leaf, PackedSequence)]
-
-
-def with_constant(source: bytes, path: str, name: str, value: int) -> ast.Module:
-    """A script's code in which a name is set to another whole number.
-
-    Raises:
-        InvalidTrialError: no whole number is assigned to it.
-    """
-    tree = ast.parse(source, path)
-    editor = _Constants(name, value)
-    changed: ast.Module = editor.visit(tree)
-    if not editor.num_changed:
-        raise InvalidTrialError(
-            f"{path} assigns no whole number to {name}: --batch-name takes a constant of the code, as in "
-            f"`{name} = 64`"
-        )
-    return ast.fix_missing_locations(changed)
-
-
-class _Constants(ast.NodeTransformer):
-    """Puts a number in place of the constants that are assigned to a name, or are its default."""
-
-    def __init__(self, name: str, value: int) -> None:
-        self._name = name
-        self._value = value
-        self.num_changed = 0
-
-    def _number(self, node: ast.expr) -> ast.expr:
-        if not isinstance(node, ast.Constant) or type(node.value) is not int:
-            return node
-        self.num_changed += 1
-        return ast.copy_location(ast.Constant(self._value), node)
-
-    def visit_Assign(self, node: ast.Assign) -> ast.AST:
-        if any(isinstance(target, ast.Name) and target.id == self._name for target in node.targets):
-            node.value = self._number(node.value)
-        return self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
-        if isinstance(node.target, ast.Name) and node.target.id == self._name and node.value is not None:
-            node.value = self._number(node.value)
-        return self.generic_visit(node)
-
-    def visit_arguments(self, node: ast.arguments) -> ast.AST:
-        named = [*node.posonlyargs, *node.args]
-        first = len(named) - len(node.defaults)
-        for number, argument in enumerate(named[first:]):
-            if argument.arg == self._name:
-                node.defaults[number] = self._number(node.defaults[number])
-        for number, argument in enumerate(node.kwonlyargs):
-            default = node.kw_defaults[number]
-            if argument.arg == self._name and default is not None:
-                node.kw_defaults[number] = self._number(default)
-        return self.generic_visit(node)

@@ -14,7 +14,8 @@ from types import CodeType, ModuleType
 from autofit_workers.errors import InvalidTrialError, WorkerError, in_short, text_of
 from autofit_workers.process.boundary.entering import Permissions, entered
 from autofit_workers.protocol import WorkloadRef
-from autofit_workers.scripts.batches import with_constant
+from autofit_workers.scripts.batch_finders import leave_out_searches
+from autofit_workers.scripts.constants import with_constant
 from autofit_workers.scripts.files import KeptFiles
 from autofit_workers.scripts.guard.network import Network
 from autofit_workers.scripts.guard.processes import Processes
@@ -75,6 +76,7 @@ def run_script(
     timer.daemon = True
     printed = Printed()
     watch.on_end = timer.start
+    leave_out_searches(watch.notes.append)
     code = _compiled(ref, source, batch_size)
     launchers = Launchers(
         ref.name,

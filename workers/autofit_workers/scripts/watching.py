@@ -21,7 +21,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim import optimizer as optimizers
 
-from autofit_workers.scripts.batches import Batches
+from autofit_workers.scripts.batches import Batches, Pass
 
 _PATIENCE = 4  # an optimizer may make so many times the steps that are waited for
 ENOUGH_STEPS = 2  # whole ones; what happens after them takes no answer away
@@ -105,6 +105,7 @@ class StepWatch:
         self._num_backwards = self._num_forwards = 0
         self._is_between = False  # whether a backward pass has ended, and no forward pass begun since
         self._depth = 0
+        self._open_pass: Pass | None = None  # of the outermost module that is running
         self._module_hooks: list[Any] = []
 
     @property
@@ -199,6 +200,8 @@ class StepWatch:
                 if not depth and kwargs.get("accumulate_grad"):
                     self._num_backwards += 1
                     self._is_between = True
+                if not depth:
+                    self._batches.after_backward()
                 self._follower.after_backward()
 
         engine._engine_run_backward = followed  # noqa: SLF001
@@ -213,7 +216,7 @@ class StepWatch:
             return
         self.passed(module)
         if not self._batches.is_settled:
-            self._batches.taken((args, _keywords_of_call()))
+            self._open_pass = self._batches.taken((args, _keywords_of_call()))
 
     def passed(self, module: torch.nn.Module) -> None:
         """Counts a forward pass of an outermost module, and tells of it."""
@@ -235,6 +238,7 @@ class StepWatch:
             return
         if self._is_between:
             self._is_between = False
+            self._batches.stepped(self._num_backwards)
             self._follower.stepped(None)
             if self._num_backwards >= 2 * self._wanted:
                 self._end()
@@ -243,8 +247,11 @@ class StepWatch:
         """The script saves something."""
         self._follower.saving()
 
-    def _leave(self, _module: torch.nn.Module, _args: Any, _result: Any) -> None:
+    def _leave(self, _module: torch.nn.Module, _args: Any, result: Any) -> None:
         self._depth -= 1
+        if not self._depth and self._open_pass is not None:
+            self._batches.returned(self._open_pass, result)
+            self._open_pass = None
 
     def _stepping(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         self._follower.stepping(optimizer)
@@ -253,7 +260,9 @@ class StepWatch:
         if self.has_ended:  # something caught the end
             raise ScriptEnd
         self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
-        self._most_steps = max(self._counts.values())
+        if self._counts[optimizer] > self._most_steps:
+            self._most_steps = self._counts[optimizer]
+            self._batches.stepped(self._num_backwards)
         self._follower.stepped(optimizer)
         if self.num_steps == 1:
             try:

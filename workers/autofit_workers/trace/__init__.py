@@ -8,12 +8,15 @@ trace   the trace itself, and its document
 from __future__ import annotations
 
 from autofit_workers.trace.parts import (
+    AS_ASKED,
     COMPILED_STEP,
     FORWARD_END,
     MANAGED_MEMORY,
     AlikeRanks,
     Allocation,
     Assumption,
+    BatchCount,
+    BatchSource,
     Call,
     Category,
     HostWait,
@@ -30,6 +33,7 @@ from autofit_workers.trace.rows import convolution_from_dict
 from autofit_workers.trace.trace import TRACE_SCHEMA, UNPROTECTED, Trace
 
 __all__ = [
+    "AS_ASKED",
     "COMPILED_STEP",
     "FORWARD_END",
     "MANAGED_MEMORY",
@@ -38,6 +42,8 @@ __all__ = [
     "AlikeRanks",
     "Allocation",
     "Assumption",
+    "BatchCount",
+    "BatchSource",
     "Call",
     "Category",
     "HostWait",

@@ -181,6 +181,39 @@ class Call:
     name: str = ""
 
 
+class BatchSource(StrEnum):
+    """What shows the size of a batch."""
+
+    DATA_LOADER = "data_loader"  # the samples that its data loader collates
+    MODEL_INPUT = "model_input"  # the rows that its model is trained on
+    WHOLE_DATASET = "whole_dataset"  # its data set has no more samples
+    MAKE_BATCH = "make_batch"  # a workload's function is asked for it
+    ONE_SAMPLE = "one_sample"  # that function makes one batch alone, as a whole graph is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCount:
+    """How the size of a batch was found, and how many batches a step has.
+
+    Attributes:
+        num_parts: the size that a script is told is that of so many batches, on all ranks or one after the
+            other.
+        num_batches: of an optimizer step of a script, on all ranks and one after the other; None where knobs
+            say it.
+    """
+
+    source: BatchSource = BatchSource.MAKE_BATCH
+    num_parts: int = 1
+    num_batches: int | None = None
+
+    def samples_per_step(self, batch_size: int) -> int | None:
+        """Samples of an optimizer step of a script that is told a size; None where knobs say it."""
+        return None if self.num_batches is None else batch_size * self.num_batches // self.num_parts
+
+
+AS_ASKED = BatchCount()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
     """A size that depends on values, which a trace does not have.

@@ -19,9 +19,11 @@ from autofit_workers.knobs import Knobs
 from autofit_workers.plain import from_plain
 from autofit_workers.setup import Parallel
 from autofit_workers.trace.parts import (
+    AS_ASKED,
     AlikeRanks,
     Allocation,
     Assumption,
+    BatchCount,
     Call,
     HostWait,
     ListedLayer,
@@ -60,6 +62,7 @@ class Trace:
         marks: where each phase begins: `model`, then `step 1 input`, `step 1 forward`,
             `step 1 backward`, `step 1 optimizer`, …
         batch_kind: `typical` or `worst`, where the workload makes both; None where it makes one kind.
+        batch_count: how the size of its batch was found.
         num_ranks: the step is that of one of so many ranks; 1 for a process by itself.
         parallel: how they share the work, `fsdp:8`, or `script:8` as their script has it; empty with
             `DistributedDataParallel`.
@@ -87,6 +90,7 @@ class Trace:
     events: tuple[int, ...]
     marks: tuple[Mark, ...] = ()
     batch_kind: str | None = None
+    batch_count: BatchCount = AS_ASKED
     num_ranks: int = 1
     parallel: str = ""
     rank: int = 0
@@ -131,10 +135,12 @@ class Trace:
     def identity(self) -> str:
         """The digest that 0.2 had for the same step, by which a study of then is found again.
 
-        What the machine protects while it is traced does not belong to the step.
+        What the machine protects while it is traced does not belong to the step, nor how its batch was found.
         """
         notes = tuple(note for note in self.notes if not note.startswith(UNPROTECTED))
-        step = dataclasses.replace(self, workload=former_module(self.workload), notes=notes)
+        step = dataclasses.replace(
+            self, workload=former_module(self.workload), notes=notes, batch_count=BatchCount()
+        )
         return hashlib.sha256(with_former_paths(step.to_json()).encode()).hexdigest()
 
     def to_json(self) -> str:
@@ -162,6 +168,7 @@ class Trace:
         }
         written_if_any: dict[str, Any] = {
             "batch_kind": self.batch_kind,
+            "batch_count": None if self.batch_count == AS_ASKED else dataclasses.asdict(self.batch_count),
             "num_ranks": self.num_ranks if self.num_ranks > 1 else None,
             "parallel": self.parallel,
             "rank": self.rank,

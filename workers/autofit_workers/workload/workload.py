@@ -413,23 +413,30 @@ def _cloudpickle() -> Any:
     return cloudpickle
 
 
-def check_batch(batch: object, batch_size: int) -> None:
+def check_batch(batch: object, batch_size: int) -> str | None:
     """Checks that a batch has the size it was asked for: in any dimension of any of its tensors.
 
+    Returns:
+        What a reader of the answer has to know of it, in a sentence; None of a batch like any.
+
     Raises:
-        InvalidBatchError: no tensor has such a dimension, so that every size would seem to fit.
+        InvalidBatchError: no tensor has such a dimension, so that every size would seem to fit; of a batch of
+            one, which may be all that there is, as a whole graph, it has no tensor.
     """
     shapes = [tuple(tensor.shape) for tensor in tensors_of(batch)]
     if any(batch_size in shape for shape in shapes):
-        return
+        return None
     if not shapes:
         raise InvalidBatchError(
             f"make_batch returned {type(batch).__name__} without any tensor: return the input of a step"
         )
     shown = ", ".join(map(str, shapes[:4])) + (", …" if len(shapes) > 4 else "")
+    if batch_size == 1:
+        return f"make_batch makes {shown} where 1 sample is asked for: all of it counts as one, as a graph"
     raise InvalidBatchError(
         f"make_batch ignores the batch size: asked for {batch_size}, got shapes {shown}; "
-        "use its first argument as a dimension"
+        "use its first argument as a dimension, or ask for a batch of 1 where that is one sample, as a whole "
+        "graph is (--batch-size 1, or --max-batch 1 of tune)"
     )
 
 

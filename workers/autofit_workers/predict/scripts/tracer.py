@@ -57,7 +57,9 @@ class ScriptTracer:
         name, script = spec.workload.name, spec.workload.script
         assert script is not None
         batch_size = None if script.keeps_batch else spec.batch_size
-        self._batches = Batches(name, script, batch_size, loads_here=True)
+        self._batches = Batches(
+            name, script, batch_size, loads_here=True, num_ranks=lambda: self._ranks.num_ranks
+        )
         self._watch = StepWatch(self._batches, num_steps, self._follower, follows_modules=True)
         self._follower.trains = lambda: self._watch.has_optimizer
         self._ranks = Ranks(name, self._watch.refuse, asked=spec.setup.rank)
@@ -125,6 +127,7 @@ class ScriptTracer:
         return Trace(
             workload=spec.workload.name,
             batch_size=self._batches.size or spec.batch_size,
+            batch_count=self._batches.count,
             mode="infer" if self._watch.kind is StepKind.FORWARD else "train",
             optimizer="custom",
             num_ranks=self._ranks.num_ranks,
@@ -144,7 +147,7 @@ class ScriptTracer:
         )
 
     def _versions(self) -> dict[str, str]:
-        num_samples = self._batches.num_samples
+        num_samples = self._batches.num_in_dataset
         versions = {"torch": torch.__version__, "own_conv_algo": own_conv_algo()}
         return versions if num_samples is None else {**versions, "num_samples": str(num_samples)}
 
@@ -157,6 +160,7 @@ class ScriptTracer:
             notes.append(f"the script steps no optimizer: a step is a {self._watch.kind}")
         if self._batches.whole_dataset is not None:
             notes.append(f"the whole data set of {self._batches.whole_dataset} is one batch")
+        notes += self._batches.notes
         return tuple(dict.fromkeys((*notes, *notes_of(self._spec))))
 
 
