@@ -194,7 +194,7 @@ def _referred(workload: Workload | Script | str, settings: TuneSettings) -> Work
     if isinstance(workload, str):
         return refer(workload, settings)
     if settings.says_of_a_sample:
-        raise UsageError("a Workload makes its own batches: leave out input and classes")
+        raise UsageError("a Workload makes its own batches: leave out input, classes and task")
     if isinstance(workload, Script):
         require_its_own(settings)
     try:

@@ -267,8 +267,7 @@ def workload_key(workload: WorkloadRef) -> str:
                 workload.kind,
                 workload.target.rsplit("/", 1)[-1] if is_file else workload.target,
                 workload.source_sha256,
-                workload.input_shape,
-                workload.num_classes,
+                *workload.said_of_samples,
             ],
             "script": None
             if call is None

@@ -38,6 +38,7 @@ class TuneSettings:
         launcher: what starts the script, with options of its own; None for torchrun where ranks are counted.
         input_shape: shape of one sample, where the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with it.
+        task: what a model of transformers is trained for; None for what its configuration names.
         gpu_mem_bytes: the device's total memory; with `device="cpu"` what the process may use.
         gpu: the card, instead of `gpu_mem_bytes`. With neither, the local card.
         conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
@@ -81,6 +82,7 @@ class TuneSettings:
     model: str
     input_shape: tuple[int, ...] | None = None
     num_classes: int | None = None
+    task: str | None = None
     script: str | None = None
     script_arguments: tuple[str, ...] = ()
     batch_argument: str | None = None
@@ -321,7 +323,7 @@ class TuneSettings:
     @property
     def says_of_a_sample(self) -> bool:
         """Whether anything is said of what one sample is."""
-        return any(value is not None for value in (self.input_shape, self.num_classes))
+        return any(value is not None for value in (self.input_shape, self.num_classes, self.task))
 
     @property
     def card(self) -> Card:

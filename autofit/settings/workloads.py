@@ -25,6 +25,7 @@ def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
             text,
             input_shape=settings.input_shape,
             num_classes=settings.num_classes,
+            task=settings.task,
         )
     except UnknownWorkloadError as error:
         raise UnknownModelError(str(error)) from error
@@ -36,7 +37,7 @@ def _script_of(settings: TuneSettings) -> Script:
     """The script that settings name; raises `UsageError` for what it decides by itself."""
     assert settings.script is not None
     if settings.says_of_a_sample:
-        raise UsageError("a script makes its own batches: leave out --input and --classes")
+        raise UsageError("a script makes its own batches: leave out --input, --classes and --task")
     require_its_own(settings)
     return Script(
         path=settings.script,

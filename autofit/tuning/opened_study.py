@@ -61,7 +61,7 @@ def _identity(
         **({} if settings.num_nodes == 1 or target.probe is None else {"num_nodes": settings.num_nodes}),
         **({} if share == LIKELY_SHARE else {"nonzero_share": share}),
         **({"observations_sha256": observations} if observations else {}),
-        "workload": dataclasses.asdict(_kept(spec.workload)),
+        "workload": _kept(spec.workload),
         "trace_sha256": curves.trace_identity,
         "mode": settings.setup.mode,
         "worst_case": settings.setup.is_worst_case,
@@ -76,10 +76,11 @@ def _identity(
     }
 
 
-def _kept(workload: WorkloadRef) -> WorkloadRef:
-    """The reference as studies keep it: without its code, and with the module names of 0.2."""
+def _kept(workload: WorkloadRef) -> dict[str, Any]:
+    """The reference as studies keep it: without its code, and as 0.2 wrote it where that had words for it."""
     target = former_module(workload.target) if workload.kind == "import" else workload.target
-    return dataclasses.replace(workload, target=target, payload_base64=None)
+    kept = dataclasses.asdict(dataclasses.replace(workload, target=target, payload_base64=None))
+    return {name: value for name, value in kept.items() if name != "task" or value is not None}
 
 
 def _goal(settings: TuneSettings, spec: TrialSpec) -> Goal:

@@ -457,7 +457,7 @@ def test_a_wrong_call_is_refused_with_the_next_step(call: Any, error: type[Excep
 
 def test_a_workload_object_makes_its_own_batches_and_has_to_pickle() -> None:
     workload = autofit.Workload(build_model=nn.Identity, make_batch=torch.zeros, loss=print)
-    with pytest.raises(UsageError, match="leave out input and classes"):
+    with pytest.raises(UsageError, match="leave out input, classes and task"):
         autofit.tune(workload, gpu_mem="6G", input="3x64x64")
     lock = threading.Lock()
     held = autofit.Workload(build_model=nn.Identity, make_batch=torch.zeros, loss=lambda m, b: lock)

@@ -38,6 +38,7 @@ from autofit_workers.protocol import (
     WorkloadRef,
 )
 from autofit_workers.setup import BATCH_KINDS, MODES, Setup
+from autofit_workers.workload.libraries.tasks import TASK_NAMES
 
 sizes = st.none() | st.integers(min_value=0, max_value=1 << 50)
 seconds = st.none() | st.floats(min_value=0, max_value=1e6)
@@ -74,6 +75,7 @@ specs = st.builds(
         target=st.text(),
         input_shape=st.none() | st.lists(st.integers(1, 512)).map(tuple),
         num_classes=st.none() | st.integers(1, 1000),
+        task=st.none() | st.sampled_from(TASK_NAMES),
         search_path=st.lists(st.text()).map(tuple),
     ),
     batch_size=st.integers(1, 65536),

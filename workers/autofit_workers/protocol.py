@@ -161,6 +161,7 @@ class WorkloadRef:
             whose copy differs refuses to run.
         input_shape: shape of one sample, when the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with `input_shape`.
+        task: what a library's model is trained for; None for what its configuration names.
         search_path: folders appended to the worker's import path.
         payload_base64: the cloudpickle bytes of a `pickle` reference.
         script: how a `script` is called.
@@ -171,6 +172,7 @@ class WorkloadRef:
     source_sha256: str | None = None
     input_shape: tuple[int, ...] | None = None
     num_classes: int | None = None
+    task: str | None = None
     search_path: tuple[str, ...] = ()
     payload_base64: str | None = None
     script: ScriptCall | None = None
@@ -184,6 +186,11 @@ class WorkloadRef:
             path, _, attribute = self.target.rpartition(":")
             return f"{path.rsplit('/', 1)[-1]}:{attribute}"
         return self.target
+
+    @property
+    def said_of_samples(self) -> tuple[Any, ...]:
+        """What a user said of samples, as identities hold it: a task only where there is one."""
+        return (self.input_shape, self.num_classes, *(() if self.task is None else (self.task,)))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

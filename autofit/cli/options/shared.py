@@ -169,7 +169,7 @@ def model_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return argument(with_model)
 
 
-SAMPLE = settings("input", "classes")
+SAMPLE = settings("input", "classes", "task")
 SEQ_LEN = settings("seq-len")
 # What a workload may do, and take, while it is predicted.
 ISOLATION = combined(

@@ -7,6 +7,7 @@ from autofit.settings.options.option import SETUP, Option
 from autofit_workers.knobs.knob import switch, whole_number
 from autofit_workers.scripts.launcher_commands import LAUNCHERS
 from autofit_workers.setup import MOST_RANKS
+from autofit_workers.workload.libraries.tasks import TASK_NAMES
 
 WORKLOAD = (
     Option(
@@ -32,6 +33,14 @@ WORKLOAD = (
         read=whole_number(minimum=1),
         help="Number of classes of the labels that go with --input.",
         metavar="N",
+    ),
+    Option(
+        name="task",
+        field="task",
+        read=values.one_of(TASK_NAMES),
+        help="What a hf: model is trained for, instead of what its configuration's architectures name.",
+        metavar="NAME",
+        choices=TASK_NAMES,
     ),
     Option(
         name="script",

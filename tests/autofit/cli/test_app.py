@@ -132,6 +132,7 @@ def test_the_shell_completes_without_importing_what_is_heavy():
         "autofit estimate --gpu rtx-409": ["plain,rtx-4090", "plain,rtx-4090-d"],
         "autofit tune --conv-algo cudnn,na": ["plain,cudnn,native"],
         "autofit tune --conv-algo a": ["plain,all"],
+        "autofit estimate --task text-g": ["plain,text-generation"],
         "autofit tune --device c": ["plain,cuda", "plain,cpu"],
     }
     environment = {**os.environ, "_AUTOFIT_COMPLETE": "bash_complete"}

@@ -18,6 +18,7 @@ from autofit_workers.knobs import Knobs
 from autofit_workers.predict.plans.formula_plans import FormulaPlans
 from autofit_workers.protocol import WorkloadRef
 from autofit_workers.setup import TYPICAL
+from autofit_workers.workload.libraries.tasks import TASK_NAMES
 
 MIB = 1024**2
 WIDE = Calibration(
@@ -183,6 +184,13 @@ def test_what_is_kept_is_found_for_its_workload_wherever_that_lies(state_dir: Pa
     assert observations.kept() == [SEEN]
     changed = dataclasses.replace(here, source_sha256="bb")
     assert Observations.load(changed).digest == ""
+
+
+def test_a_model_with_another_task_is_another_workload_and_one_without_is_found_as_before() -> None:
+    model = WorkloadRef(kind="library", target="hf:bert")
+    assert observations.workload_key(model) == "6fa3d93207c515f1", "as 0.2 named it"
+    keys = {observations.workload_key(dataclasses.replace(model, task=task)) for task in TASK_NAMES}
+    assert len(keys - {"6fa3d93207c515f1"}) == len(TASK_NAMES)
 
 
 def test_a_later_observation_of_the_same_takes_its_place_and_can_be_forgotten(

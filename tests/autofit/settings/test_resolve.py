@@ -37,6 +37,7 @@ EXAMPLES = [
     ("model", "pkg.mod:net", "model", "pkg.mod:net"),
     ("input", "3x224x224", "input_shape", (3, 224, 224)),
     ("classes", "1000", "num_classes", 1000),
+    ("task", "fill-mask", "task", "fill-mask"),
     ("script", "train.py", "script", "train.py"),
     ("script-arg", "--epochs 1 'a b'", "script_arguments", ("--epochs", "1", "a b")),
     ("batch-arg", "--batch-size", "batch_argument", "--batch-size"),

@@ -26,7 +26,8 @@ from autofit_workers.errors import UnknownNameError
 from autofit_workers.former import present_module
 from autofit_workers.protocol import WorkloadRef
 from autofit_workers.shown import brief_error
-from autofit_workers.workload.libraries import LIBRARIES, library_of
+from autofit_workers.workload.libraries import LIBRARIES, Library, library_of
+from autofit_workers.workload.libraries.tasks import TASK_NAMES
 from autofit_workers.workload.models import BUILTINS
 
 _MOST_CHARACTERS = 200  # of a text that is shown again
@@ -56,6 +57,7 @@ def parse_reference(
     *,
     input_shape: tuple[int, ...] | None = None,
     num_classes: int | None = None,
+    task: str | None = None,
     cwd: str | Path | None = None,
 ) -> WorkloadRef:
     """Reads what a user wrote for a model, importing nothing of theirs and no torch.
@@ -66,6 +68,7 @@ def parse_reference(
         input_shape: shape of one sample, where the attribute is an `nn.Module`; of an image, in place of
             the model's own, where a library has it.
         num_classes: number of classes of the labels that go with it.
+        task: what a library's model is trained for.
         cwd: folder that relative paths start at and modules are searched in last; the current one
             unless given.
 
@@ -73,7 +76,7 @@ def parse_reference(
         UnknownWorkloadError: the text names nothing, or says no attribute.
         WorkloadError: a shape or a number of classes that cannot be used.
     """
-    _check_sample(text, input_shape, num_classes)
+    _check_sample(text, input_shape, num_classes, task)
     if text in BUILTINS:
         return WorkloadRef(kind="builtin", target=text)
     try:
@@ -82,6 +85,7 @@ def parse_reference(
             resolved(cwd or "."),
             input_shape=input_shape,
             num_classes=num_classes,
+            task=task,
         )
     except OSError as error:
         raise UnknownWorkloadError(f"{text[:_MOST_CHARACTERS]!r} cannot be read: {error.strerror}") from error
@@ -93,6 +97,7 @@ def _reference_to(
     *,
     input_shape: tuple[int, ...] | None,
     num_classes: int | None,
+    task: str | None,
 ) -> WorkloadRef:
     """What a text refers to that names no built-in; raises `OSError` where a file cannot be read."""
     library = library_of(text)
@@ -104,6 +109,7 @@ def _reference_to(
             source_sha256=None if configuration is None else _sha256(read_file(configuration)),
             input_shape=input_shape,
             num_classes=num_classes,
+            task=task,
         )
     location, colon, attribute = text.rpartition(":")
     sizes = [name for name in BUILTINS if name.partition(":")[0] == location]
@@ -229,8 +235,12 @@ def _configuration_file(text: str, folder: Path) -> Path | None:
     return None
 
 
-def _check_sample(text: str, input_shape: tuple[int, ...] | None, num_classes: int | None) -> None:
+def _check_sample(
+    text: str, input_shape: tuple[int, ...] | None, num_classes: int | None, task: str | None
+) -> None:
     library = library_of(text)
+    if task is not None:
+        _check_task(text, task, library)
     given = {"input": input_shape, "classes": num_classes}
     said = [name for name, value in given.items() if value is not None]
     if library is not None:
@@ -247,6 +257,13 @@ def _check_sample(text: str, input_shape: tuple[int, ...] | None, num_classes: i
         raise WorkloadError(f"every dimension of --input must be at least 1, got {input_shape}")
     if num_classes is not None and num_classes < 1:
         raise WorkloadError(f"--classes must be at least 1, got {num_classes}")
+
+
+def _check_task(text: str, task: str, library: Library | None) -> None:
+    if library is None or not library.takes_task:
+        raise WorkloadError(f"--task is for models of transformers, which {text} is not: leave it out")
+    if task not in TASK_NAMES:
+        raise WorkloadError(f"--task {task} is none of transformers: choose from {', '.join(TASK_NAMES)}")
 
 
 def _without_attribute(text: str) -> str:

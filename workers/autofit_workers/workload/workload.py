@@ -140,6 +140,7 @@ class Workload:
         *,
         input_shape: tuple[int, ...] | None = None,
         num_classes: int | None = None,
+        task: str | None = None,
     ) -> Workload:
         """Loads a workload, and imports the module that defines it.
 
@@ -153,14 +154,18 @@ class Workload:
             input_shape: the shape of one sample, without the batch dimension, such as `(3, 224, 224)`.
             num_classes: the number of classes of the labels; the module is then trained with cross
                 entropy, and without it on the mean of its output.
+            task: what a model of transformers is trained for, such as `"text-classification"`, instead of
+                what its configuration names.
 
         Raises:
             WorkloadError: the workload cannot be loaded; chained from the user's own exception, if any.
         """
         if isinstance(reference, str):
-            reference = parse_reference(reference, input_shape=input_shape, num_classes=num_classes)
-        elif (input_shape, num_classes) != (None, None):
-            raise WorkloadError("a WorkloadRef has its own input_shape and num_classes: leave them out")
+            reference = parse_reference(
+                reference, input_shape=input_shape, num_classes=num_classes, task=task
+            )
+        elif (input_shape, num_classes, task) != (None, None, None):
+            raise WorkloadError("a WorkloadRef has its own input_shape, num_classes and task: leave them out")
         return resolve(reference)
 
     def reference(self) -> WorkloadRef:

@@ -17,6 +17,7 @@ from autofit_workers.protocol import WorkloadRef
 from autofit_workers.workload.libraries import LIBRARIES, library_of
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.libraries.of_transformers import configuration_of
+from autofit_workers.workload.libraries.tasks import TASKS_BY_NAME
 from autofit_workers.workload.references import WorkloadError, parse_reference
 from autofit_workers.workload.workload import Workload, resolve, with_overrides
 
@@ -323,6 +324,50 @@ def test_the_class_that_a_configuration_names_trains_on_a_batch_of_its_own(
     assert type(model).__name__ == architecture
     assert {name: tuple(made[name].shape) for name in batch} == batch
     workload.loss(model, made).backward()
+
+
+@needs("transformers")
+@pytest.mark.parametrize(
+    ("model_type", "task", "built"),
+    [
+        ("bert", "text-classification", "BertForSequenceClassification"),
+        ("bert", "text-generation", "BertLMHeadModel"),
+        ("wav2vec2", "automatic-speech-recognition", "Wav2Vec2ForCTC"),
+        ("hubert", "audio-classification", "HubertForSequenceClassification"),
+        ("t5", "text2text-generation", "T5ForConditionalGeneration"),
+    ],
+)
+def test_a_task_overrides_what_a_configuration_names(tmp_path, model_type, task, built):
+    stated = {"model_type": model_type, "architectures": ["BertForQuestionAnswering"], "vocab_size": 64}
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    workload = loaded(f"hf:{tmp_path / 'config.json'}", task=task)
+    with torch.device("meta"):
+        assert type(workload.build_model()).__name__ == built
+
+
+@needs("transformers")
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        ("object-detection", "has no class for it of the model type bert: choose --task from fill-mask, "),
+        ("text-classifcation", "is none of transformers: choose from audio-classification, "),
+    ],
+)
+def test_a_task_that_a_model_cannot_have_is_one_sentence(task, said):
+    with pytest.raises((UnsupportedError, WorkloadError), match=said):
+        loaded("hf:bert", task=task)
+
+
+@pytest.mark.parametrize("text", ["resnet50", "timm:resnet18", "torchvision:resnet18", "package.module:net"])
+def test_a_task_of_another_library_is_refused(text):
+    with pytest.raises(WorkloadError, match=r"--task is for models of transformers, which .* is not"):
+        parse_reference(text, task="fill-mask")
+
+
+def test_each_task_is_of_tables_that_transformers_has():
+    transformers = imported("transformers", "hf:bert")
+    tables = {table for tables in TASKS_BY_NAME.values() for table in tables}
+    assert all(hasattr(transformers, f"MODEL_FOR_{table}_MAPPING") for table in tables)
 
 
 @pytest.mark.parametrize(

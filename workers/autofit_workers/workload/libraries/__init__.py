@@ -19,6 +19,7 @@ class Library:
         example: a reference.
         takes_files: whether a name may be a `config.json` or its folder.
         options: what may be said of a sample: of `input` and `classes` those that mean something.
+        takes_task: whether what a model is trained for may be said.
     """
 
     prefix: str
@@ -26,6 +27,7 @@ class Library:
     example: str
     options: tuple[str, ...]
     takes_files: bool = False
+    takes_task: bool = False
 
 
 LIBRARIES = {
@@ -49,6 +51,7 @@ LIBRARIES = {
             example="hf:gpt2",
             options=(),
             takes_files=True,
+            takes_task=True,
         ),
     )
 }

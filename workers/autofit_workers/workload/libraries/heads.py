@@ -22,6 +22,7 @@ from torch import nn
 
 from autofit_workers.errors import UnsupportedError
 from autofit_workers.trace import SampleSize
+from autofit_workers.workload.libraries.tasks import TASKS_BY_NAME, names_of
 from autofit_workers.workload.libraries.token_batches import Batch, tokens_with_labels, unpackable_tokens
 
 MOST_TOKENS = 1024  # of a sample, unless --seq-len says another number
@@ -88,8 +89,13 @@ class Task:
         """Those of a configuration that read the main input, the usual one first."""
         if not self.accepts(config):
             return ()
-        every = _classes_in(getattr(transformers, f"MODEL_FOR_{self.table}_MAPPING"), config)
+        every = _classes_in(_table(transformers, self.table), config)
         return tuple(each for each in every if each.main_input_name == self.main_input)
+
+
+def _table(transformers: Any, name: str) -> Any:
+    """Of the classes by configuration; empty where this release has none."""
+    return getattr(transformers, f"MODEL_FOR_{name}_MAPPING", {})
 
 
 def _classes_in(table: Any, config: Any) -> tuple[Any, ...]:
@@ -106,13 +112,14 @@ class Head:
     task: Task
 
 
-def head_of(transformers: Any, config: Any, wanted: str) -> Head:
-    """The class that a configuration names in `architectures`, else the usual one.
+def head_of(transformers: Any, config: Any, wanted: str, said: str | None = None) -> Head:
+    """The class for a task, else that which a configuration names in `architectures`, else the usual one.
 
     That is taken where none is named, or one without a head, which has no loss.
 
     Args:
         wanted: what the user called the model.
+        said: the task that the user named.
 
     Raises:
         UnsupportedError: there is no such class, or none that a batch is known for here.
@@ -121,8 +128,12 @@ def head_of(transformers: Any, config: Any, wanted: str) -> Head:
     there_are = [
         Head(model_class, task) for task in TASKS for model_class in task.classes(transformers, config)
     ]
+    if said is not None:
+        there_are = _heads_for(transformers, config, wanted, said, there_are)
     if (head := next((each for each in there_are if each.model_class.__name__ == named), None)) is not None:
         return head
+    if said is not None:
+        return there_are[0]
     if named is None or _has_no_head(transformers, config, named):
         # A decoder generates, though it could fill in, too.
         fills_in = not getattr(config, "is_decoder", False)
@@ -130,6 +141,27 @@ def head_of(transformers: Any, config: Any, wanted: str) -> Head:
         if (head := next(usual, None)) is not None:
             return head
     raise UnsupportedError(_without_head(transformers, wanted, named, there_are))
+
+
+def _heads_for(
+    transformers: Any, config: Any, wanted: str, said: str, there_are: Sequence[Head]
+) -> list[Head]:
+    """Those for a task that the user named; raises `UnsupportedError` where there is none."""
+    tables = TASKS_BY_NAME[said]
+    if found := [head for head in there_are if head.task.table in tables]:
+        return found
+    others = dict.fromkeys(name for head in there_are for name in names_of(head.task.table))
+    instead = f"choose --task from {', '.join(others)}, or leave it out" if others else "leave it out"
+    classes = [each.__name__ for table in tables for each in _classes_in(_table(transformers, table), config)]
+    if classes:
+        raise UnsupportedError(
+            f"--task {said}: {wanted} would be a {classes[0]}, for which no batch and no loss are known "
+            f"here: {instead}"
+        )
+    raise UnsupportedError(
+        f"--task {said}: transformers {transformers.__version__} has no class for it of the model type "
+        f"{config.model_type}: {instead}"
+    )
 
 
 def _has_no_head(transformers: Any, config: Any, named: str) -> bool:

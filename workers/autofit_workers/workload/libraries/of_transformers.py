@@ -30,7 +30,7 @@ def load(ref: WorkloadRef) -> Workload:
     """
     transformers: Any = imported("transformers", ref.target)
     config = configuration_of(ref)
-    head = head_of(transformers, config, ref.target)
+    head = head_of(transformers, config, ref.target, ref.task)
     size = head.task.size(config)
     return Workload(
         build_model=functools.partial(
