@@ -199,6 +199,9 @@ class Estimate:
         num_batches: of a script, batches of an optimizer step, of all ranks; None where knobs say it.
         knobs: the setting that was predicted.
         mode: `train` or `infer`.
+        model_class: the name of the model's class; None where a script builds it.
+        num_parameters: elements of its parameters, without those of an adapter; None likewise.
+        inputs: where autofit makes the batches of a library's model, the shape of each part of one sample.
         peak_allocated_bytes: live blocks at their peak.
         peak_reserved_bytes: segments of PyTorch's allocator at their peak; the likely value of `interval`.
         device_peak_bytes: what nvidia-smi (or amd-smi) would show of it: reserved memory and context.
@@ -249,6 +252,9 @@ class Estimate:
     evidence: Evidence
     device: Device
     calibration: Calibration
+    model_class: str | None = None
+    num_parameters: int | None = None
+    inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     workspace_bytes: WorkspaceSpan | None = None
     batch_source: str = ""
     num_batches: int | None = None

@@ -79,6 +79,8 @@ class CheckResult:
         parallel: how they share the work, `fsdp:8`; empty for one by itself.
         rank: which of them it is.
         ranks: of `--rank all`, each kind of ranks that was predicted, of which `rank` needs the most.
+        model_class: the name of the model's class; None where a script builds it.
+        num_parameters: elements of its parameters, without those of an adapter; None likewise.
         num_kinds_of_ranks: how many kinds there are; 0 where one rank alone was asked for.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         step_seconds, samples_per_second, step_time_note: see `Estimate`.
@@ -106,6 +108,8 @@ class CheckResult:
     parallel: str = ""
     rank: int = 0
     ranks: tuple[RankEstimate, ...] = ()
+    model_class: str | None = None
+    num_parameters: int | None = None
     num_kinds_of_ranks: int = 0
     convolves: bool = True
     step_seconds: StepSeconds | None = None
@@ -174,6 +178,8 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         parallel=estimate.parallel,
         rank=estimate.rank,
         ranks=estimate.ranks,
+        model_class=estimate.model_class,
+        num_parameters=estimate.num_parameters,
         num_kinds_of_ranks=estimate.num_kinds_of_ranks,
         convolves=estimate.convolves,
         step_seconds=estimate.step_seconds,

@@ -31,6 +31,7 @@ from autofit.settings.goals import Risk
 from autofit.settings.words import configuration
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
+from autofit_workers.trace import parameters_in_words
 
 _NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more
 _NUM_SIZES = 18  # of a curve, evenly spread
@@ -108,6 +109,7 @@ def report_on_estimate(
         answer=tuple(_in_words(estimate, budget)),
         facts=tuple(
             _facts_of_configuration(
+                _model(estimate.model_class, estimate.num_parameters),
                 _setting(
                     estimate.knobs.conv_algo,
                     configuration(
@@ -151,6 +153,7 @@ def report_on_profile(profile: Profile) -> Content:
         ),
         facts=tuple(
             _facts_of_configuration(
+                None if trace.model is None else _model(trace.model.model_class, trace.model.num_parameters),
                 _setting(
                     profile.knobs.conv_algo,
                     configuration(
@@ -332,14 +335,16 @@ def _measured(result: TuneResult) -> Iterator[MeasuredPoint]:
 
 
 def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
-    best, budget = result.chosen, result.budget
+    best, budget, estimate = result.chosen, result.budget, result.estimate
+    if estimate is not None and (model := _model(estimate.model_class, estimate.num_parameters)) is not None:
+        yield model
     if best is not None:
         yield Fact(
             name="batch size", value=str(best.batch_size), note=evidence_phrase(best.evidence, result.device)
         )
-        mode = None if result.estimate is None else result.estimate.mode
-        kind = None if result.estimate is None else result.estimate.batch_kind
-        rank = 0 if result.estimate is None else result.estimate.rank
+        mode = None if estimate is None else estimate.mode
+        kind = None if estimate is None else estimate.batch_kind
+        rank = 0 if estimate is None else estimate.rank
         settings = configuration(best.knobs, mode, kind, result.parallel, rank=rank)
         yield _setting(best.knobs.conv_algo, settings, convolves=result.convolves)
         peak_bytes = best.device_peak_bytes if result.device.kind == "cpu" else best.peak_reserved_bytes
@@ -358,6 +363,13 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
     )
 
 
+def _model(model_class: str | None, num_parameters: int | None) -> Fact | None:
+    """None where a script builds the model."""
+    if model_class is None or num_parameters is None:
+        return None
+    return Fact(name="model", value=model_class, note=parameters_in_words(num_parameters))
+
+
 def _setting(conv_algo: str, configured: str, *, convolves: bool) -> Fact:
     if convolves:
         return Fact(name="setting", value=conv_algo, note=configured)
@@ -366,6 +378,7 @@ def _setting(conv_algo: str, configured: str, *, convolves: bool) -> Fact:
 
 
 def _facts_of_configuration(
+    model: Fact | None,
     setting: Fact,
     *,
     architecture: str | None,
@@ -374,6 +387,8 @@ def _facts_of_configuration(
     context_bytes: int,
     seconds: StepSeconds | None = None,
 ) -> Iterator[Fact]:
+    if model is not None:
+        yield model
     yield setting
     for name, num_bytes, note in (
         ("allocated peak", allocated_bytes, "live tensors"),

@@ -177,6 +177,8 @@ class TuneResult:
         return {
             "schema": TUNE_SCHEMA,
             "workload": self.workload,
+            "model_class": None if self.estimate is None else self.estimate.model_class,
+            "num_parameters": None if self.estimate is None else self.estimate.num_parameters,
             "risk": self.risk,
             "objective": self.objective,
             "budget": budget,

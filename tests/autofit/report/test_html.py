@@ -250,6 +250,14 @@ def test_the_budget_of_a_rank_of_a_script_has_no_more_ranks_than_there_are(predi
     assert any("the script's own precision and optimizer · rank 3 of 16" in str(f) for f in content.facts)
 
 
+def test_a_report_names_the_class_of_the_model_and_its_parameters(predictor, profile):
+    named = predictor.curve(KNOBS, card_named("t4"))(BATCH)
+    facts = report_on_estimate(named, predictor, card_named("t4")).facts
+    assert facts[0] == report_on_profile(profile).facts[0]
+    assert (facts[0].name, facts[0].value) == ("model", named.model_class)
+    assert facts[0].note == f"{named.num_parameters:,} parameters"
+
+
 def test_a_profile_has_a_page_of_its_own(profile):
     content = report_on_profile(profile)
     assert "in the backward of step 2" in content.answer[0]

@@ -121,6 +121,17 @@ def test_the_document_of_a_search_holds_what_its_contract_names(result: TuneResu
     assert document["versions"] == {"torch": "2.13.0"}
 
 
+def test_the_document_of_a_search_says_which_model_it_is_of(result: TuneResult, estimate: Estimate) -> None:
+    named = dataclasses.replace(
+        estimate, model_class="Net", num_parameters=15, inputs={"pixel_values": (3, 8, 8)}
+    )
+    document = json.loads(dataclasses.replace(result, estimate=named).to_json())
+    assert (document["model_class"], document["num_parameters"]) == ("Net", 15)
+    assert document["estimate"]["inputs"] == {"pixel_values": [3, 8, 8]}
+    without = json.loads(dataclasses.replace(result, estimate=None).to_json())
+    assert (without["model_class"], without["num_parameters"]) == (None, None)
+
+
 def test_where_nothing_fits_the_best_is_null(result: TuneResult) -> None:
     assert json.loads(dataclasses.replace(result, best=None).to_json())["best"] is None
 

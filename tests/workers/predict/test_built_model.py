@@ -42,5 +42,7 @@ def test_an_answer_names_the_class_its_parameters_and_its_inputs(tmp_path, named
     counted = sum(parameter.numel() for parameter in Workload.load(reference).build_model().parameters())
     assert (
         f"the model is {built}, {counted:,} parameters{said}; a sample is input_ids 32, attention_mask 32, "
-        f"{labels}"
-    ) in trace.notes
+        f"{labels}",
+    ) == trace.model.sentences
+    assert (trace.model.model_class, trace.model.num_parameters) == (built, counted)
+    assert trace.model.inputs["input_ids"] == (32,)

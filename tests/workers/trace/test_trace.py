@@ -20,6 +20,7 @@ from autofit_workers.trace import (
     Mark,
     Scratch,
     Trace,
+    TracedModel,
 )
 from autofit_workers.work import Convolution, ConvPass
 
@@ -102,6 +103,13 @@ TRACE = Trace(
     ),
 )
 
+MODEL = TracedModel(
+    model_class="Perceptron",
+    num_parameters=1_540_000_000,
+    named="PerceptronModel",
+    inputs={"features": (80, 3000), "labels": ()},
+)
+
 
 def document() -> dict[str, object]:
     data: dict[str, object] = json.loads(TRACE.to_json())
@@ -129,6 +137,7 @@ def test_the_encoding_is_the_same_every_time_and_so_is_the_digest():
         {"marks": ()},
         {"calls": ()},
         {"layers": ()},
+        {"model": MODEL},
         {"host_waits": ()},
         {
             "allocations": (
@@ -216,6 +225,17 @@ def test_a_step_keeps_the_identity_that_it_had_when_the_package_had_another_name
     )
     assert now.digest != then.digest
     assert now.identity == then.identity == then.digest
+
+
+def test_what_a_model_is_called_is_told_and_does_not_change_the_identity_of_its_step() -> None:
+    of_model = dataclasses.replace(TRACE, model=MODEL)
+    assert Trace.from_json(of_model.to_json()) == of_model
+    assert of_model.identity == TRACE.identity != of_model.digest
+    assert MODEL.sentences == (
+        "the model is Perceptron, 1.54 billion parameters (its configuration names PerceptronModel, which "
+        "has no loss); a sample is features 80×3000, labels",
+    )
+    assert dataclasses.replace(MODEL, inputs={}).sentences == ()
 
 
 def test_a_step_of_users_files_has_its_digest_for_its_identity() -> None:

@@ -1,4 +1,4 @@
-"""What a predicted model is, in words for its answer: its class, its parameters, and what it was given."""
+"""What a predicted model is, for its answer: its class, its parameters, and what it was given."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from autofit_workers.protocol import WorkloadRef
+from autofit_workers.trace import TracedModel
 
 _OF_TRANSFORMERS = "hf:"
-_NAMES = ((10**9, "billion"), (10**6, "million"))
 
 
 class BuiltModel:
@@ -29,22 +29,13 @@ class BuiltModel:
         self._num_parameters = sum(parameter.numel() for parameter in model.parameters())
         return model
 
-    def notes(self, ref: WorkloadRef, make_batch: Callable[..., Any]) -> tuple[str, ...]:
-        """Says it of a model whose class its configuration decides, and whose batches are made here."""
-        if ref.kind != "library" or not ref.target.startswith(_OF_TRANSFORMERS):
-            return ()
-        sample = ", ".join(
-            f"{name} {'×'.join(map(str, tensor.shape[1:]))}".rstrip()
-            for name, tensor in make_batch(1, torch.device("meta")).items()
+    def traced(self, ref: WorkloadRef, make_batch: Callable[..., Any]) -> TracedModel:
+        """The same for a trace, with the batches of a model for which they are made here."""
+        is_ours = ref.kind == "library" and ref.target.startswith(_OF_TRANSFORMERS)
+        batch = make_batch(1, torch.device("meta")) if is_ours else {}
+        return TracedModel(
+            model_class=self._class,
+            num_parameters=self._num_parameters,
+            named=self._named if is_ours and self._named != self._class else "",
+            inputs={name: tuple(tensor.shape[1:]) for name, tensor in batch.items()},
         )
-        size = _in_words(self._num_parameters)
-        if self._named != self._class:
-            size += f" (its configuration names {self._named}, which has no loss)"
-        return (f"the model is {self._class}, {size}; a sample is {sample}",)
-
-
-def _in_words(num_parameters: int) -> str:
-    for unit, name in _NAMES:
-        if num_parameters >= unit:
-            return f"{num_parameters / unit:.3g} {name} parameters"
-    return f"{num_parameters:,} parameters"

@@ -27,7 +27,9 @@ from autofit_workers.trace.parts import (
     Role,
     SampleSize,
     Scratch,
+    TracedModel,
     last_step,
+    parameters_in_words,
 )
 from autofit_workers.trace.rows import convolution_from_dict
 from autofit_workers.trace.trace import TRACE_SCHEMA, UNPROTECTED, Trace
@@ -55,6 +57,8 @@ __all__ = [
     "SampleSize",
     "Scratch",
     "Trace",
+    "TracedModel",
     "convolution_from_dict",
     "last_step",
+    "parameters_in_words",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from autofit_workers.work import Convolution
@@ -244,6 +244,44 @@ class SampleSize:
     size: int | None
     multiple: int
     longest: int | None = None
+
+
+def parameters_in_words(num_parameters: int) -> str:
+    """A number of parameters, such as `1.54 billion parameters`."""
+    for unit, name in ((10**9, "billion"), (10**6, "million")):
+        if num_parameters >= unit:
+            return f"{num_parameters / unit:.3g} {name} parameters"
+    return f"{num_parameters:,} parameters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedModel:
+    """What a model was that was built, before knobs changed it.
+
+    Attributes:
+        model_class: the name of its class.
+        num_parameters: elements of its parameters.
+        named: the class that its configuration names, where that is another one.
+        inputs: of the batches that were made for it, the shape of each part of one sample; empty where the
+            workload makes its own.
+    """
+
+    model_class: str
+    num_parameters: int
+    named: str = ""
+    inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What it is and what it was given, where batches were made for it."""
+        if not self.inputs:
+            return ()
+        size = parameters_in_words(self.num_parameters)
+        sample = ", ".join(
+            f"{name} {'×'.join(map(str, shape))}".rstrip() for name, shape in self.inputs.items()
+        )
+        instead = f" (its configuration names {self.named}, which has no loss)" if self.named else ""
+        return (f"the model is {self.model_class}, {size}{instead}; a sample is {sample}",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

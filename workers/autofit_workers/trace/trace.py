@@ -31,6 +31,7 @@ from autofit_workers.trace.parts import (
     Mark,
     Repetition,
     SampleSize,
+    TracedModel,
 )
 from autofit_workers.trace.rows import (
     Table,
@@ -74,6 +75,7 @@ class Trace:
         layers: what its modules returned there, in the order in which they ended.
         calls: the operators of all steps in their order, where they were asked for.
         assumptions: the sizes in it that depend on values.
+        model: what the model is; None where a script builds it.
         sample: of a workload that makes samples of any size, theirs.
         notes: what else its reader has to know of how it was made, in sentences.
         repetition: of a generation, the passes that were not traced, one for each further token.
@@ -101,6 +103,7 @@ class Trace:
     layers: tuple[ListedLayer, ...] = ()
     calls: tuple[Call, ...] = ()
     assumptions: tuple[Assumption, ...] = ()
+    model: TracedModel | None = None
     sample: SampleSize | None = None
     notes: tuple[str, ...] = ()
     repetition: Repetition | None = None
@@ -135,11 +138,12 @@ class Trace:
     def identity(self) -> str:
         """The digest that 0.2 had for the same step, by which a study of then is found again.
 
-        What the machine protects while it is traced does not belong to the step, nor how its batch was found.
+        How the step was made and what it is called do not belong to it: what the machine protects while it is
+        traced, how its batch was found, the model's class.
         """
         notes = tuple(note for note in self.notes if not note.startswith(UNPROTECTED))
         step = dataclasses.replace(
-            self, workload=former_module(self.workload), notes=notes, batch_count=BatchCount()
+            self, workload=former_module(self.workload), notes=notes, batch_count=AS_ASKED, model=None
         )
         return hashlib.sha256(with_former_paths(step.to_json()).encode()).hexdigest()
 
@@ -180,6 +184,7 @@ class Trace:
             "host_waits": host_wait_rows(self.host_waits),
             "calls": calls,
             "assumptions": list(map(dataclasses.asdict, self.assumptions)),
+            "model": None if self.model is None else dataclasses.asdict(self.model),
             "sample": None if self.sample is None else dataclasses.asdict(self.sample),
             "notes": self.notes,
             "repetition": None if self.repetition is None else dataclasses.asdict(self.repetition),
