@@ -13,7 +13,7 @@ from autofit_workers.measure import steps
 from autofit_workers.protocol import TrialSpec
 from autofit_workers.scripts.batches import Batches
 from autofit_workers.scripts.running import run_script
-from autofit_workers.scripts.watching import StepWatch
+from autofit_workers.scripts.watching import StepKind, StepWatch
 
 
 class ScriptTrial:
@@ -114,6 +114,12 @@ class ScriptTrial:
             self._meter.reset()
         self._step_began = time.perf_counter()
         progress.enter(f"step {progress.num_steps_done - num_warmup + 1}")
+
+    def counted(self, kind: StepKind) -> None:
+        """Steps are counted as they end."""
+
+    def wants_more(self, num_steps: int) -> bool:  # noqa: ARG002 - the follower's signature
+        return False
 
     def saving(self) -> None:
         """A checkpoint is whatever comes between the steps."""

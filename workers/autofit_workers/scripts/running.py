@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from autofit_workers.scripts.files import KeptFiles
 from autofit_workers.scripts.guard.network import Network
 from autofit_workers.scripts.guard.processes import Processes
 from autofit_workers.scripts.launchers import Launchers
+from autofit_workers.scripts.loop_code import LoopCode
 from autofit_workers.scripts.printed import Printed
 from autofit_workers.scripts.ranks import Ranks
 from autofit_workers.scripts.reference import read_script
@@ -29,6 +31,7 @@ from autofit_workers.scripts.watching import ScriptEnd, StepWatch
 
 # So long a script may take to unwind once it was ended; one that goes on is left behind.
 _GRACE_SECONDS = 3.0
+_SECONDS_AFTER_LOOPS = 10.0  # that it goes on for once its loops were ended
 _ARGPARSE_CODE = 2  # `ArgumentParser.error` prints "PROG: error: MESSAGE" and exits with it
 _ARGUMENTS = ". Give the script its arguments with --script-arg, one each: --script-arg --NAME=VALUE"
 
@@ -72,12 +75,11 @@ def run_script(
     if ref.script.batch_variable is not None and not ref.script.keeps_batch:
         os.environ[ref.script.batch_variable] = str(batch_size)
     main = _main_module(ref, batch_size)
-    timer = threading.Timer(_GRACE_SECONDS, give_up)
-    timer.daemon = True
     printed = Printed()
-    watch.on_end = timer.start
     leave_out_searches(watch.notes.append)
-    code = _compiled(ref, source, batch_size)
+    clock = _Clock(watch, give_up)
+    loop_code = LoopCode(watch.loops, str(Path(ref.target).parent))
+    code = loop_code.compiled(_parsed(ref, source, batch_size), ref.target)
     launchers = Launchers(
         ref.name,
         ranks or Ranks(ref.name, watch.refuse),
@@ -89,6 +91,7 @@ def run_script(
     with (
         launchers.followed(),
         _without_trackers(ref.script.keeps_trackers),
+        loop_code.followed(),
         terminal_as_input(),
         printed.remembered(),
     ):
@@ -96,17 +99,19 @@ def run_script(
         try:
             if not launchers.runs([*ref.script.launcher, ref.script.module or ref.target, *sys.argv[1:]]):
                 exec(code, vars(main))  # noqa: S102 - what it is for
+            watch.is_to_end = not watch.has_ended
         except ScriptEnd:
             pass
         except SystemExit as error:
             if error.code not in (None, 0) and not watch.has_ended:
                 failure = ScriptError(_exit_message(ref.name, error.code, watch.num_steps, printed))
                 _accept(watch, failure)
+            watch.is_to_end = not watch.has_ended and error.code in (None, 0)
         except Exception as error:  # noqa: BLE001 - it is the script's own
             if not watch.has_ended:
                 _accept(watch, error)
         finally:
-            timer.cancel()
+            clock.cancel()
     if watch.refusal is not None:
         raise watch.refusal
     if watch.num_seen == 0:
@@ -158,12 +163,45 @@ def _main_module(ref: WorkloadRef, batch_size: int) -> ModuleType:
     return main
 
 
-def _compiled(ref: WorkloadRef, source: bytes, batch_size: int) -> CodeType:
+def _parsed(ref: WorkloadRef, source: bytes, batch_size: int) -> ast.Module:
     assert ref.script is not None
     name = ref.script.batch_name
     if name is None or ref.script.keeps_batch:
-        return compile(source, ref.target, "exec")
-    return compile(with_constant(source, ref.target, name, batch_size), ref.target, "exec")
+        return ast.parse(source, ref.target)
+    return with_constant(source, ref.target, name, batch_size)
+
+
+class _Clock:
+    """Ends a script that takes long after its loops were ended, and leaves one behind that does not let it.
+
+    Args:
+        give_up: see `run_script`.
+    """
+
+    def __init__(self, watch: StepWatch, give_up: Callable[[], None]) -> None:
+        self._watch = watch
+        self._give_up = give_up
+        self._timers: list[threading.Timer] = []
+        watch.on_end = lambda: self._after(_GRACE_SECONDS, give_up)
+        watch.on_loops_ended = lambda: self._after(_SECONDS_AFTER_LOOPS, self._hurry)
+
+    def cancel(self) -> None:
+        for timer in self._timers:
+            timer.cancel()
+
+    def _hurry(self) -> None:
+        self._watch.is_late = True
+        self._after(_GRACE_SECONDS, self._leave)
+
+    def _leave(self) -> None:
+        self._watch.leave()
+        self._give_up()
+
+    def _after(self, seconds: float, call: Callable[[], None]) -> None:
+        timer = threading.Timer(seconds, call)
+        timer.daemon = True
+        self._timers.append(timer)
+        timer.start()
 
 
 @contextmanager
@@ -184,6 +222,8 @@ def _accept(watch: StepWatch, error: Exception) -> None:
     """Goes on with what was seen before a script failed; raises its error where that is too little."""
     if not watch.has_enough:
         raise error
+    if isinstance(error, StopIteration) and watch.loops is not None:
+        return  # of a loader that was ended
     said = f"the script then raised {in_short(error)}"
     watch.notes.append(f"from {watch.kind.counted(watch.num_steps)}; {said}")
 

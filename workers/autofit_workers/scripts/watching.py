@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import StrEnum
 from typing import Any, NoReturn, Protocol
 
@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim import optimizer as optimizers
 
 from autofit_workers.scripts.batches import Batches, Pass
+from autofit_workers.scripts.loops import Loops
 
 _PATIENCE = 4  # an optimizer may make so many times the steps that are waited for
 ENOUGH_STEPS = 2  # whole ones; what happens after them takes no answer away
@@ -63,6 +64,12 @@ class Follower(Protocol):
     def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
         """A step has ended; None of a script that updates its parameters itself."""
 
+    def counted(self, kind: StepKind) -> None:
+        """One more of a kind of steps has ended, before any loop is."""
+
+    def wants_more(self, num_steps: int) -> bool:
+        """Whether more steps would tell more than so many, which are as many as were wanted."""
+
     def saving(self) -> None:
         """Something is saved that may be a checkpoint."""
 
@@ -79,21 +86,35 @@ class StepWatch:
         follower: is told what happens.
         follows_modules: whether `follower` is told of every forward pass; else modules are looked at
             until the batch is seen.
+        loops: the script's, which are ended after those steps, so that it goes on with what comes after
+            them; None to end the script itself.
 
     Attributes:
         num_steps: steps made so far, of the optimizer that made most.
         has_ended: whether the script was ended.
         refusal: why it was, where it did what cannot be followed.
         on_end: called once, when it is.
+        on_loops_ended: called once, when its loops are.
+        is_late: whether to end the script at the next pass or step.
+        is_to_end: whether it ended by itself.
         notes: what a reader of the answer has to know, in sentences.
     """
 
     def __init__(
-        self, batches: Batches, num_steps: int, follower: Follower, *, follows_modules: bool
+        self,
+        batches: Batches,
+        num_steps: int,
+        follower: Follower,
+        *,
+        follows_modules: bool,
+        loops: Loops | None = None,
     ) -> None:
         self.has_ended = False
         self.refusal: Exception | None = None
         self.on_end: Callable[[], None] = lambda: None
+        self.on_loops_ended: Callable[[], None] = lambda: None
+        self.is_late = self.is_to_end = False
+        self.loops = loops
         self.notes: list[str] = []
         self._batches = batches
         self._wanted = num_steps
@@ -104,6 +125,7 @@ class StepWatch:
         self._most_steps = 0
         self._num_backwards = self._num_forwards = 0
         self._is_between = False  # whether a backward pass has ended, and no forward pass begun since
+        self._is_past_loops = False
         self._depth = 0
         self._open_pass: Pass | None = None  # of the outermost module that is running
         self._module_hooks: list[Any] = []
@@ -158,7 +180,12 @@ class StepWatch:
             optimizers.register_optimizer_step_post_hook(self._stepped),
         ]
         try:
-            with self._batches.followed(), self._optimizers_noted(), self._backward_followed():
+            with (
+                self._batches.followed(),
+                nullcontext() if self.loops is None else self.loops.followed(),
+                self._optimizers_noted(),
+                self._backward_followed(),
+            ):
                 yield
         finally:
             for handle in (*handles, *self._module_hooks):
@@ -226,6 +253,10 @@ class StepWatch:
 
     def _count_pass(self) -> None:
         """Before a pass a step without an optimizer ends."""
+        if self.is_late:
+            self._end()
+        if self._num_forwards:
+            self._count(StepKind.FORWARD)
         self._num_forwards += 1
         if self._num_optimizers:
             if not self._most_steps and self._num_backwards >= _MOST_BACKWARDS:
@@ -238,10 +269,10 @@ class StepWatch:
             return
         if self._is_between:
             self._is_between = False
-            self._batches.stepped(self._num_backwards)
             self._follower.stepped(None)
-            if self._num_backwards >= 2 * self._wanted:
-                self._end()
+            self._count(StepKind.BACKWARD)
+            is_enough = self._num_backwards >= 2 * self._wanted
+            self._go_on(counts=True, is_enough=is_enough)
 
     def saving(self) -> None:
         """The script saves something."""
@@ -260,17 +291,38 @@ class StepWatch:
         if self.has_ended:  # something caught the end
             raise ScriptEnd
         self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
-        if self._counts[optimizer] > self._most_steps:
-            self._most_steps = self._counts[optimizer]
-            self._batches.stepped(self._num_backwards)
+        counts = self._counts[optimizer] > self._most_steps
+        self._most_steps += counts
         self._follower.stepped(optimizer)
+        if counts:
+            self._count(StepKind.OPTIMIZER)
         if self.num_steps == 1:
             try:
                 self._batches.require_proof()
             except Exception as error:  # noqa: BLE001 - it ends the script, whatever catches it
                 self.refuse(error)
-        if min(self._counts.values()) >= self._wanted or self.num_steps >= _PATIENCE * self._wanted:
+        least = min(self._counts.values())
+        is_enough = least >= self._wanted or self.num_steps >= _PATIENCE * self._wanted
+        self._go_on(counts=counts, is_enough=is_enough)
+
+    def _go_on(self, *, counts: bool, is_enough: bool) -> None:
+        """After a step, to the next one, or to what comes after all of them; else it ends the script."""
+        if not self._is_past_loops:
+            is_enough = is_enough and not self._follower.wants_more(self.num_steps)
+        loops = self.loops
+        goes_on = not is_enough if loops is None else loops.stepped(counts=counts, is_enough=is_enough)
+        if self.is_late or not goes_on:
             self._end()
+        if is_enough and not self._is_past_loops:
+            self._is_past_loops = True
+            self.on_loops_ended()
+
+    def _count(self, kind: StepKind) -> None:
+        if self._is_past_loops:
+            return
+        if kind is not StepKind.FORWARD:
+            self._batches.stepped(self._num_backwards)
+        self._follower.counted(kind)
 
     def refuse(self, error: Exception) -> NoReturn:
         """Ends the script because it did what cannot be followed; what was seen before stays an answer."""
@@ -281,10 +333,15 @@ class StepWatch:
                 self.refusal = error
         self._end()
 
-    def _end(self) -> NoReturn:
+    def leave(self) -> None:
+        """What the script does from here on is no part of it; of one that cannot be ended."""
         if not self.has_ended:
             self.has_ended = True
             self._follower.ended()
+
+    def _end(self) -> NoReturn:
+        if not self.has_ended:
+            self.leave()
             self.on_end()
         raise ScriptEnd
 

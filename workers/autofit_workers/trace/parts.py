@@ -285,6 +285,26 @@ class TracedModel:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """Which part of a run was traced.
+
+    Attributes:
+        step_ends: positions in the events at which a step had ended, of the optimizer that makes most, until
+            the loops of a script were cut short.
+        num_run_steps: how many the whole run makes; None where its loops do not say.
+        lengths: of each step's batch the dimension that differs between them; empty where none does.
+        is_to_end: whether what comes after the steps was run too, as far as the workload goes by itself.
+        unseen: phases that its code names, or may have, and that were not seen: `evaluation`, `checkpoint`.
+    """
+
+    step_ends: tuple[int, ...] = ()
+    num_run_steps: int | None = None
+    lengths: tuple[int, ...] = ()
+    is_to_end: bool = True
+    unseen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """A named position in the events: `position` events come before it."""
 

@@ -31,6 +31,7 @@ from autofit_workers.trace.parts import (
     Mark,
     Repetition,
     SampleSize,
+    Seen,
     TracedModel,
 )
 from autofit_workers.trace.rows import (
@@ -81,6 +82,7 @@ class Trace:
         repetition: of a generation, the passes that were not traced, one for each further token.
         host_waits: in the order of their positions.
         work: what the operators of its last step had to do, in their order.
+        seen: which part of the run it is of; None in traces of earlier versions, and of a generation.
     """
 
     workload: str
@@ -109,6 +111,7 @@ class Trace:
     repetition: Repetition | None = None
     host_waits: tuple[HostWait, ...] = ()
     work: tuple[WorkCall, ...] = ()
+    seen: Seen | None = None
 
     @property
     def among_ranks(self) -> str:
@@ -139,11 +142,16 @@ class Trace:
         """The digest that 0.2 had for the same step, by which a study of then is found again.
 
         How the step was made and what it is called do not belong to it: what the machine protects while it is
-        traced, how its batch was found, the model's class.
+        traced, how its batch was found, the model's class, which part of the run it is.
         """
         notes = tuple(note for note in self.notes if not note.startswith(UNPROTECTED))
         step = dataclasses.replace(
-            self, workload=former_module(self.workload), notes=notes, batch_count=AS_ASKED, model=None
+            self,
+            workload=former_module(self.workload),
+            notes=notes,
+            batch_count=AS_ASKED,
+            model=None,
+            seen=None,
         )
         return hashlib.sha256(with_former_paths(step.to_json()).encode()).hexdigest()
 
@@ -189,6 +197,7 @@ class Trace:
             "notes": self.notes,
             "repetition": None if self.repetition is None else dataclasses.asdict(self.repetition),
             "work": work,
+            "seen": None if self.seen is None else dataclasses.asdict(self.seen),
         }
         return document | {name: value for name, value in written_if_any.items() if value}
 
@@ -199,12 +208,17 @@ class Trace:
         marks = tuple(each for each in self.marks if each.position <= position)
         waits = tuple(each for each in self.host_waits if each.position <= position)
         cut = self.repetition is not None and position < len(self.events)
+        seen = self.seen
+        if seen is not None:
+            ends = tuple(end for end in seen.step_ends if end <= position)
+            seen = dataclasses.replace(seen, step_ends=ends)
         return dataclasses.replace(
             self,
             events=self.events[:position],
             marks=marks,
             host_waits=waits,
             repetition=None if cut else self.repetition,
+            seen=seen,
         )
 
     @classmethod

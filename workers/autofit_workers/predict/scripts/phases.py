@@ -16,8 +16,10 @@ from typing import Any
 
 import torch
 
+from autofit_workers.predict.curve.growth import LiveAfterSteps
 from autofit_workers.predict.recording.owners import gradients, owned, states
 from autofit_workers.predict.recording.recorder import Recorder
+from autofit_workers.scripts.watching import StepKind
 from autofit_workers.trace import Category
 
 _BETWEEN_STEPS = ("input", "evaluation", "generation")
@@ -28,6 +30,7 @@ class PhaseMarks:
 
     Attributes:
         trains: whether the script has an optimizer: without one no pass is an evaluation.
+        step_ends: the number of events before the end of each step, by what the steps are.
     """
 
     def __init__(self, recorder: Recorder, *, names: bool) -> None:
@@ -35,6 +38,8 @@ class PhaseMarks:
         self._names = names
         self._number = 1
         self._phase = "model"
+        self.step_ends: dict[StepKind, list[int]] = {kind: [] for kind in StepKind}
+        self._steps_that_tell = 0  # whether something grows
         self.trains: Callable[[], bool] = lambda: False
         self._state_taken: int | None = None  # where the state of a model was asked for last
         self._num_open_steps = 0  # of optimizers
@@ -115,6 +120,18 @@ class PhaseMarks:
         if not self._num_open_steps:
             self._number += 1
             self._begin("input", Category.INPUT)
+
+    def counted(self, kind: StepKind) -> None:
+        self.step_ends[kind].append(self._recorder.position)
+
+    def wants_more(self, num_steps: int) -> bool:
+        if num_steps < self._steps_that_tell:
+            return True
+        recorder = self._recorder
+        ends = self.step_ends[StepKind.OPTIMIZER] or self.step_ends[StepKind.BACKWARD]
+        live = LiveAfterSteps(recorder.allocations, recorder.events(), ends)
+        self._steps_that_tell = live.num_steps_that_tell
+        return num_steps < self._steps_that_tell
 
     def ended(self) -> None:
         self._recorder.close()

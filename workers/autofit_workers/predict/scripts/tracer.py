@@ -31,11 +31,12 @@ from autofit_workers.predict.values.decisions import Decisions, begin
 from autofit_workers.process.boundary.entering import Permissions
 from autofit_workers.protocol import TrialSpec
 from autofit_workers.scripts.batches import Batches
+from autofit_workers.scripts.loops import Loops
 from autofit_workers.scripts.ranks import Ranks
 from autofit_workers.scripts.running import run_script
 from autofit_workers.scripts.watching import StepKind, StepWatch
 from autofit_workers.setup import Parallel
-from autofit_workers.trace import Trace
+from autofit_workers.trace import Seen, Trace
 from autofit_workers.workload.libraries.importing import without_missing_operators
 from autofit_workers.workload.step import seed
 from autofit_workers.workload.workload import WorkloadError
@@ -60,7 +61,10 @@ class ScriptTracer:
         self._batches = Batches(
             name, script, batch_size, loads_here=True, num_ranks=lambda: self._ranks.num_ranks
         )
-        self._watch = StepWatch(self._batches, num_steps, self._follower, follows_modules=True)
+        self._loops = Loops()
+        self._watch = StepWatch(
+            self._batches, num_steps, self._follower, follows_modules=True, loops=self._loops
+        )
         self._follower.trains = lambda: self._watch.has_optimizer
         self._ranks = Ranks(name, self._watch.refuse, asked=spec.setup.rank)
         self._communicators = Communicators()
@@ -144,6 +148,19 @@ class ScriptTracer:
             host_waits=tuple(recorder.order.host_waits),
             work=recorder.work_of_last_step(),
             notes=self._notes(),
+            seen=self._seen(),
+        )
+
+    def _seen(self) -> Seen:
+        reached = {mark.name.split(" ")[-1] for mark in self._recorder.marks}
+        unseen = set() if self._watch.kind is StepKind.FORWARD else self._loops.phases_not_reached
+        if not self._watch.is_to_end and self._watch.kind is not StepKind.FORWARD:
+            unseen = {"evaluation", "checkpoint"}
+        return Seen(
+            step_ends=tuple(self._follower.step_ends[self._watch.kind]),
+            num_run_steps=self._loops.num_run_steps,
+            is_to_end=self._watch.is_to_end,
+            unseen=tuple(sorted(unseen - reached, reverse=True)),
         )
 
     def _versions(self) -> dict[str, str]:

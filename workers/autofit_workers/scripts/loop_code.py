@@ -1,0 +1,138 @@
+"""A script's code, so that its loops can be ended early: `for x in each(…)` in the place of `for x in …`.
+
+    for epoch in range(90):                     for epoch in LOOPS.each(range(90), 1, False):
+        for step, batch in enumerate(loader):       for step, batch in LOOPS.each(enumerate(loader), 2, True):
+            …                                           …
+            if step % 100 == 0: …                       if step % 100 == 0: …
+
+Lines stay where they are. What follows a loop that is ended is run, and with it evaluations and checkpoints;
+of one whose number decides something, the last round is run as well.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+
+from autofit_workers.scripts.loops import Loops
+
+_NAME = "__loops_that_may_end__"
+# Methods that phases beside training begin with.
+_PHASES = {
+    **dict.fromkeys(("eval", "evaluate", "validate"), "evaluation"),
+    **dict.fromkeys(("save", "save_checkpoint", "save_model", "save_pretrained", "save_state"), "checkpoint"),
+}
+_INSTALLED = ("site-packages", "dist-packages")
+
+
+class LoopCode:
+    """Compiles a script and the modules beside it, so that their loops can be ended.
+
+    Args:
+        loops: that are ended; without them code is compiled as it is.
+        folder: of the script.
+    """
+
+    def __init__(self, loops: Loops | None, folder: str) -> None:
+        self._loops = loops
+        self._folder = Path(folder)
+
+    def compiled(self, tree: ast.Module, path: str) -> CodeType:
+        """The code of a file."""
+        if self._loops is not None:
+            tree = ast.fix_missing_locations(_Watched(self._loops, path).visit(tree))
+        return compile(tree, path, "exec")
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Compiles what is imported from the script's folder meanwhile."""
+        if self._loops is None:
+            yield
+            return
+        setattr(builtins, _NAME, self._loops)
+        sys.meta_path.insert(0, self)
+        try:
+            yield
+        finally:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What Python asks a finder; None of whatever is not the user's."""
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is None or spec.origin is None or type(spec.loader) is not SourceFileLoader:
+            return None
+        file = Path(spec.origin)
+        if not file.is_relative_to(self._folder) or any(part in _INSTALLED for part in file.parts):
+            return None
+        spec.loader = _Loader(name, spec.origin, self)
+        return spec
+
+
+class _Loader(SourceFileLoader):
+    """Loads a module without Python's cache of compiled code, which others read."""
+
+    def __init__(self, name: str, path: str, code: LoopCode) -> None:
+        super().__init__(name, path)
+        self._code = code
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self._code.compiled(ast.parse(self.get_data(path), path), path)
+
+
+class _Watched(ast.NodeTransformer):
+    """Has code ask for each round of its loops, and tell what it reaches of what may come after them."""
+
+    def __init__(self, loops: Loops, path: str) -> None:
+        self._loops = loops
+        self._path = path
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        # Compilers of functions, such as numba's, know nothing of what is asked here.
+        is_compiled = any("jit" in ast.unparse(each) for each in node.decorator_list)
+        return node if is_compiled else self.generic_visit(node)
+
+    def visit_For(self, node: ast.For) -> ast.AST:
+        names = {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
+        decides = ast.Constant(_decide(names, node.body))
+        self.generic_visit(node)
+        node.iter = ast.copy_location(_asked("each", node.iter, self._site(node), decides), node.iter)
+        return node
+
+    def visit_While(self, node: ast.While) -> ast.AST:
+        self.generic_visit(node)
+        going = _asked("goes_on", self._site(node))
+        node.test = ast.copy_location(ast.BoolOp(ast.And(), [going, node.test]), node.test)
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        phase = _PHASES.get(node.func.attr) if isinstance(node.func, ast.Attribute) else None
+        if phase is None:
+            return node
+        self._loops.may_reach(f"{self._path}:{node.lineno}", phase)
+        node.func = ast.copy_location(_asked("reached", self._site(node), node.func), node.func)
+        return node
+
+    def _site(self, node: ast.stmt | ast.expr) -> ast.Constant:
+        """What tells it from others, those of other files too."""
+        return ast.Constant(f"{self._path}:{node.lineno}")
+
+
+def _decide(names: set[str], body: list[ast.stmt]) -> bool:
+    """Whether names are in a condition of some code."""
+    conditions = (each.test for part in body for each in ast.walk(part) if isinstance(each, ast.If))
+    named = (each.id for test in conditions for each in ast.walk(test) if isinstance(each, ast.Name))
+    return any(name in names for name in named)
+
+
+def _asked(method: str, *arguments: ast.expr) -> ast.Call:
+    return ast.Call(ast.Attribute(ast.Name(_NAME, ast.Load()), method, ast.Load()), list(arguments), [])

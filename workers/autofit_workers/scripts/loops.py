@@ -1,0 +1,235 @@
+"""The loops that make a script's steps, which are ended once enough was seen of them.
+
+    for epoch in range(90):              one round has made steps: goes on
+        for batch in train_loader:       three rounds have: ends
+            …; optimizer.step()
+        evaluate(model, test_loader)     is run
+        torch.save(…)                    is run
+
+A loop is ended when two of its rounds have made steps, the inner ones first; one that was ended before, at its
+first step. Loops of libraries are not seen, but the data loaders that they go through.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+import weakref
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+from typing import Any, TypeVar
+
+from torch.utils.data import dataloader
+
+_NUM_ROUNDS = 2  # with steps, after which a loop is ended
+_MOST_MORE_STEPS = 16  # that a script may make once its loops are ended
+
+_Function = TypeVar("_Function")
+
+
+@dataclass(eq=False, slots=True)
+class _Loop:
+    """A loop that runs.
+
+    Attributes:
+        site: what tells it from others, in whatever epoch; of a data loader what samples its batches.
+        length: how many rounds it has; None where it does not say.
+        num_rounds: that it began.
+        num_stepped: of these, those that made steps.
+        num_steps: that they made.
+        last_stepped: the last of them.
+        is_ended: whether it ends with this round.
+    """
+
+    site: Hashable
+    length: int | None = None
+    num_rounds: int = 0
+    num_stepped: int = 0
+    num_steps: int = 0
+    last_stepped: int = 0
+    is_ended: bool = False
+
+    def stepped(self, *, counts: bool) -> None:
+        self.num_steps += counts
+        self.num_stepped += self.last_stepped != self.num_rounds
+        self.last_stepped = self.num_rounds
+
+
+class _Running(threading.local):
+    """The loops of a thread, the outermost first."""
+
+    def __init__(self) -> None:
+        self.loops: list[_Loop] = []
+
+
+class Loops:
+    """Follows the loops of a script, and ends those that make its steps.
+
+    Attributes:
+        num_run_steps: how many steps the whole run makes, as its loops said when they were ended; None where
+            they did not.
+    """
+
+    def __init__(self) -> None:
+        self.num_run_steps: int | None = None
+        self._running = _Running()
+        self._loaders: weakref.WeakKeyDictionary[Any, _Loop] = weakref.WeakKeyDictionary()  # by iterator
+        self._given: list[_Loop] = []  # those of loaders that gave a batch since the last step
+        self._ended: dict[Hashable, _Loop] = {}  # by site
+        self._shown_last: set[Hashable] = set()
+        self._num_more_steps = 0
+        self._unreached: dict[Hashable, str] = {}
+
+    @property
+    def phases_not_reached(self) -> set[str]:
+        """The phases beside training that some code would begin which was not run."""
+        return set(self._unreached.values())
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Sees meanwhile what data loaders give; one that is ended loads nothing more."""
+        kind: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
+        advance = kind.__next__
+
+        def advanced(iterator: Any) -> Any:
+            loop = self._loaders.get(iterator)
+            if loop is None:
+                loop = _Loop(iterator._index_sampler, _length(iterator))  # noqa: SLF001
+                self._loaders[iterator] = loop
+            if loop.is_ended:
+                raise StopIteration
+            batch = advance(iterator)
+            loop.num_rounds += 1
+            if loop not in self._given:
+                self._given.append(loop)
+            return batch
+
+        kind.__next__ = kind.next = advanced
+        try:
+            yield
+        finally:
+            kind.__next__ = kind.next = advance
+
+    def each(self, values: Iterable[Any], site: Hashable, decides: bool) -> Iterator[Any]:
+        """The rounds of a `for` loop.
+
+        Args:
+            decides: whether the loop's variables are in a condition: then its last round is run too, once.
+        """
+        loop = _Loop(site, _length(values))
+        running = self._running.loops
+        running.append(loop)
+        value = None
+        try:
+            for value in values:
+                loop.num_rounds += 1
+                yield value
+                if loop.is_ended:
+                    break
+            if loop.is_ended and decides and site not in self._shown_last:
+                self._shown_last.add(site)
+                yield from _last(values, loop, value)
+        finally:
+            if loop in running:
+                del running[running.index(loop) :]
+
+    def goes_on(self, site: Hashable) -> bool:
+        """Whether a `while` loop begins another round, if its condition holds."""
+        running = self._running.loops
+        loop = next((each for each in reversed(running) if each.site == site), None)
+        if loop is None:
+            running.append(loop := _Loop(site))
+        elif loop.is_ended:
+            del running[running.index(loop) :]
+            return False
+        loop.num_rounds += 1
+        return True
+
+    def may_reach(self, site: Hashable, phase: str) -> None:
+        """Code was found at which a phase begins."""
+        self._unreached[site] = phase
+
+    def reached(self, site: Hashable, function: _Function) -> _Function:
+        """That code is run; gives back what it calls."""
+        self._unreached.pop(site, None)
+        return function
+
+    def stepped(self, *, counts: bool, is_enough: bool) -> bool:
+        """An optimizer's step has ended.
+
+        Args:
+            counts: whether it is one of the optimizer that makes most.
+            is_enough: whether enough steps were seen, so that the loops which made this one are ended.
+
+        Returns:
+            False where the script has to be ended, as its loops cannot.
+        """
+        for loop in (*self._running.loops, *self._given):
+            loop.stepped(counts=counts)
+        goes_on = not is_enough or self._end()
+        self._given.clear()
+        return goes_on
+
+    def _end(self) -> bool:
+        if not self._ended:
+            self.num_run_steps = self._num_steps_of_run()
+        self._num_more_steps += 1
+        inner = [loop for loop in self._running.loops if self._is_to_end(loop)]
+        through = [
+            loop for loop in self._given if loop.site in self._ended or (not inner and self._is_to_end(loop))
+        ]
+        # Batches that a library had fetched before its loader was ended make steps as well.
+        is_draining = bool(self._ended) and not self._given and not inner
+        goes_on = bool(inner) or any(loop.site not in self._ended for loop in through) or is_draining
+        for loop in (*inner, *through):
+            loop.is_ended = True
+            self._ended[loop.site] = loop
+        return goes_on and self._num_more_steps <= _MOST_MORE_STEPS
+
+    def _is_to_end(self, loop: _Loop) -> bool:
+        return not loop.is_ended and (loop.num_stepped >= _NUM_ROUNDS or loop.site in self._ended)
+
+    def _num_steps_of_run(self) -> int | None:
+        """How many steps all rounds of the loops make that made steps, if each knows how many it has."""
+        loops = [loop for loop in self._running.loops if loop.num_steps]
+        while loops and loops[-1].num_stepped < _NUM_ROUNDS and _has_more_rounds(loops[:-1]):
+            loops.pop()  # such as one over the optimizers of a step
+        loader = max(self._given, key=lambda loop: loop.num_rounds, default=None)
+        if not _has_more_rounds(loops):
+            loops += [] if loader is None else [loader]
+        elif loops[-1].length is None and loader is not None:
+            loops[-1].length = loader.length
+        lengths = [loop.length for loop in loops]
+        if not loops or None in lengths:
+            return None
+        last = loops[-1]
+        return max(round(prod(filter(None, lengths)) * last.num_steps / last.num_rounds), last.num_steps)
+
+
+def _has_more_rounds(loops: list[_Loop]) -> bool:
+    return any(loop.num_stepped >= _NUM_ROUNDS for loop in loops)
+
+
+def _length(values: Any) -> int | None:
+    """How many there are; None where that is not known."""
+    if isinstance(values, enumerate | zip):
+        inner = values.__reduce__()[1]
+        lengths = map(_length, inner[:1] if isinstance(values, enumerate) else inner)
+        return min((length for length in lengths if length is not None), default=None)
+    try:
+        return operator.length_hint(values) or None
+    except (TypeError, NotImplementedError):  # a data set without a length
+        return None
+
+
+def _last(values: Any, loop: _Loop, value: Any) -> Iterator[Any]:
+    """The last round's value, by that of another round; none where it is not known, or was that one."""
+    inner = getattr(values, "iterable", values)  # that of a progress bar
+    if loop.length is None or loop.num_rounds >= loop.length:
+        return
+    if isinstance(inner, range):
+        yield inner[-1]
+    elif isinstance(inner, enumerate):
+        yield value[0] + loop.length - loop.num_rounds, value[1]
