@@ -80,7 +80,18 @@ class Loops:
         self._ended: dict[Hashable, _Loop] = {}  # by site
         self._shown_last: set[Hashable] = set()
         self._num_more_steps = 0
+        self._is_told = False
         self._unreached: dict[Hashable, str] = {}
+
+    @property
+    def are_ended(self) -> bool:
+        """Whether enough was seen of the steps."""
+        return bool(self._ended)
+
+    def take_num_run_steps(self, number: int | None) -> None:
+        """A library's loop says how many steps it would make; the first time counts."""
+        if not self._is_told:
+            self._is_told, self.num_run_steps = True, number
 
     @property
     def phases_not_reached(self) -> set[str]:

@@ -21,7 +21,7 @@ from autofit_workers.predict.recording.call_sites import user_source
 from autofit_workers.predict.recording.communicators import Communicators
 from autofit_workers.predict.recording.recorder import Recorder
 from autofit_workers.predict.recording.stream_watch import StreamWatch
-from autofit_workers.predict.scripts import answers, distributed
+from autofit_workers.predict.scripts import answers, distributed, trainers
 from autofit_workers.predict.scripts.devices import ScriptDevices
 from autofit_workers.predict.scripts.phases import PhaseMarks
 from autofit_workers.predict.scripts.shortcuts import Shortcuts
@@ -84,6 +84,7 @@ class ScriptTracer:
         answers.install(spec.architecture, self._ranks, self._devices, self._watch.notes.append)
         distributed.install(self._ranks, self._recorder, self._communicators)
         begin(self._decisions)
+        trainers.follow(self._loops)
         streams.begin_program(StreamWatch(self._recorder))
         asking.offer_for(spec.knobs)
         seed(spec.seed)
@@ -158,10 +159,16 @@ class ScriptTracer:
             unseen = {"evaluation", "checkpoint"}
         return Seen(
             step_ends=tuple(self._follower.step_ends[self._watch.kind]),
-            num_run_steps=self._loops.num_run_steps,
+            num_run_steps=self._num_run_steps(),
             is_to_end=self._watch.is_to_end,
             unseen=tuple(sorted(unseen - reached, reverse=True)),
         )
+
+    def _num_run_steps(self) -> int | None:
+        """How many steps the run makes: those that were seen where it ended by itself before its loops were."""
+        if self._loops.are_ended or not self._watch.is_to_end:
+            return self._loops.num_run_steps
+        return self._watch.num_seen
 
     def _versions(self) -> dict[str, str]:
         num_samples = self._batches.num_in_dataset

@@ -1,0 +1,52 @@
+"""Trainers of libraries, which end their training their own way once the loops of a script are ended.
+
+They evaluate and save after so many steps or epochs, by counters of their own. transformers' Trainer does both
+at the last step, if it is to do so at all; Lightning's validates and saves where it is told to stop.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from autofit_workers.scripts.loops import Loops
+from autofit_workers.workload.libraries.finders import when_imported
+
+_LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
+
+
+def follow(loops: Loops) -> None:
+    """From here on, in this process for good, trainers end where the loops do."""
+    when_imported("transformers.trainer_callback", lambda module: _end_transformers(module, loops))
+    for package in _LIGHTNING:
+        module = f"{package}.loops.training_epoch_loop"
+        when_imported(module, lambda module: _end_lightning(module, loops))
+
+
+def _end_transformers(module: Any, loops: Loops) -> None:
+    flow = module.DefaultFlowCallback
+    on_step_end = flow.on_step_end
+
+    def ended(self: Any, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
+        if loops.are_ended:
+            loops.take_num_run_steps(state.max_steps)
+            state.max_steps = state.global_step
+        return on_step_end(self, args, state, control, **kwargs)
+
+    flow.on_step_end = ended
+
+
+def _end_lightning(module: Any, loops: Loops) -> None:
+    loop = module._TrainingEpochLoop  # noqa: SLF001 - the only place that decides it
+    on_advance_end = loop.on_advance_end
+
+    def ended(self: Any, *args: Any, **kwargs: Any) -> Any:
+        trainer = self.trainer
+        if loops.are_ended:
+            num_steps = trainer.estimated_stepping_batches
+            loops.take_num_run_steps(int(num_steps) if 0 < num_steps < math.inf else None)
+            trainer.fit_loop.min_epochs, self.min_steps = None, None
+            trainer.should_stop = True
+        return on_advance_end(self, *args, **kwargs)
+
+    loop.on_advance_end = ended
