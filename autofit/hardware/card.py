@@ -30,11 +30,22 @@ class Card:
     @property
     def multiprocessors(self) -> int | None:
         """Of that very card; None where the catalogue does not have it, or only its memory is known."""
+        gpu = self._gpu
+        return None if gpu is None else gpu.num_sms
+
+    @property
+    def total_bytes(self) -> int | None:
+        """The memory of that very card; None as `multiprocessors`."""
+        gpu = self._gpu
+        return None if gpu is None else gpu.total_bytes
+
+    @property
+    def _gpu(self) -> gpus.Gpu | None:
         try:
             gpu = gpus.find_gpu(self.name)
         except UnknownGpuError:
             return None
-        return gpu.num_sms if gpu.architecture == self.architecture else None
+        return gpu if gpu.architecture == self.architecture else None
 
     def among(self, groups: Sequence[int], num_ranks: int) -> Card:
         """The same with what NCCL takes there for groups of so many of all ranks."""

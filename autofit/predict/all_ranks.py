@@ -12,6 +12,7 @@ from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate, RankEstimate
 from autofit.predict.step_times import StepTime
+from autofit.predict.whole_run import LineGrowth
 from autofit.settings.goals import Risk
 from autofit_workers.knobs import Knobs
 from autofit_workers.predict.curve.mixed_convolutions import Candidate
@@ -152,6 +153,9 @@ class WorstOfRanks(PredictedCurve):
 
     def at_risk(self, risk: Risk) -> Self:
         return self._each(lambda curve: curve.at_risk(risk))
+
+    def growth(self, batch_size: int, usable_bytes: int) -> tuple[LineGrowth, ...]:
+        return self._worst(batch_size).growth(batch_size, usable_bytes)
 
     def spans(self, batch_size: int) -> PeakEstimate:
         return self._worst(batch_size).spans(batch_size)

@@ -11,6 +11,7 @@ from typing import Any, overload
 
 from autofit.explain.timing import StepSeconds
 from autofit.predict.confidence import Calibration
+from autofit.predict.whole_run import LineGrowth, SeenPart
 from autofit_workers.knobs import Knobs
 from autofit_workers.protocol import Device, Evidence
 from autofit_workers.setup import Parallel
@@ -237,6 +238,8 @@ class Estimate:
             predicted with two.
         step_time_note: what the time rests on, or why none is said, in a sentence.
         phases: what each phase takes, in their order; empty where the trace has none.
+        seen: which part of the run was traced, and is what is predicted; None of a generation.
+        growth: the lines that keep more with each step, the most first.
     """
 
     workload: str
@@ -278,6 +281,14 @@ class Estimate:
     samples_per_second: float | None = None
     step_time_note: str = ""
     phases: Sequence[PhasePeak] = ()
+    seen: SeenPart | None = None
+    growth: tuple[LineGrowth, ...] = ()
+
+    @property
+    def is_of_whole_run(self) -> bool:
+        """Whether nothing of the run is known, or may be, that takes more than what was seen."""
+        seen = self.seen
+        return seen is None or not (seen.unseen_phases or (self.growth and seen.steps != seen.run_steps))
 
     @property
     def peak_phase(self) -> str:

@@ -17,6 +17,7 @@ from autofit.hardware.gpus import Gpu, oldest_first
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate, Interval
 from autofit.predict.predictor import Predictor
+from autofit.predict.whole_run import fills
 from autofit.questions.advice import Advice, Adviser
 from autofit.questions.check import Answer
 from autofit.questions.levers import Lever, levers
@@ -339,6 +340,8 @@ class _Kind:
         )
 
     def _answer(self, usable_bytes: int) -> Answer:
+        if fills(self._curve.growth(self._batch_size, usable_bytes)):
+            return Answer.DOES_NOT_FIT
         if not self._reason and self._curve.peak_reserved_bytes(self._batch_size) <= usable_bytes:
             return Answer.FITS
         return (

@@ -18,6 +18,7 @@ from autofit.predict.confidence import Calibration
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval, RankEstimate, WorkspaceSpan
 from autofit.predict.predictor import Predictor
+from autofit.predict.whole_run import LineGrowth, SeenPart, fills
 from autofit.questions.advice import Advice, Adviser
 from autofit.settings.goals import Risk
 from autofit.settings.target import among_ranks_of_script, resolve_target
@@ -32,7 +33,8 @@ class Answer(StrEnum):
     """What a check answers.
 
     `FITS`: the high end of the prediction is within the budget, without a retry of the allocator.
-    `DOES_NOT_FIT`: even the low end runs out of memory, with all that the allocator can release.
+    `DOES_NOT_FIT`: even the low end runs out of memory, with all that the allocator can release; or what grows
+    with each step fills the budget before the run ends.
     `UNSURE`: anything between, thrashing included.
     """
 
@@ -63,7 +65,8 @@ class CheckResult:
         batch_size: samples a batch; with several ranks, of one rank.
         knobs: the setting that was predicted.
         verdict: `fits` (the high end of the interval is within the budget), `does-not-fit` (even the low
-            end runs out of memory) or `unsure`.
+            end runs out of memory, or what grows with each step fills the budget before the run ends) or
+            `unsure`.
         budget: the memory that was there, in bytes; `budget.usable_bytes` is what is left for PyTorch.
         interval: the predicted reserved peak, in bytes.
         device_peak_bytes: what nvidia-smi (or amd-smi) would likely show: likely reserved peak and context.
@@ -85,8 +88,11 @@ class CheckResult:
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         step_seconds, samples_per_second, step_time_note: see `Estimate`.
         epoch_samples: samples of an epoch, where they were said.
-        advice: what may make it fit; None where it fits, or the settings are a script's own.
+        advice: what may make it fit; None where it fits, where something grows until it does not, or where
+            the settings are a script's own.
         versions: the versions of autofit and PyTorch.
+        seen: see `Estimate`.
+        growth: see `Estimate`; `full_step` is where the budget is full.
     """
 
     workload: str
@@ -118,6 +124,8 @@ class CheckResult:
     epoch_samples: int | None = None
     advice: Advice | None = None
     versions: dict[str, str] = field(default_factory=dict)
+    seen: SeenPart | None = None
+    growth: tuple[LineGrowth, ...] = ()
 
     @property
     def would_thrash(self) -> bool:
@@ -152,7 +160,10 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
     """
     estimate = curve(batch_size)
     usable_bytes = budget.usable_bytes
-    if curve.at_risk(Risk.SAFE).verdict(batch_size, usable_bytes) is Verdict.FITS:
+    growth = curve.growth(batch_size, usable_bytes)
+    if fills(growth):
+        answer = Answer.DOES_NOT_FIT
+    elif curve.at_risk(Risk.SAFE).verdict(batch_size, usable_bytes) is Verdict.FITS:
         answer = Answer.FITS
     elif curve.cannot_run(batch_size, usable_bytes):
         answer = Answer.DOES_NOT_FIT
@@ -169,7 +180,9 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         device_peak_bytes=estimate.device_peak_bytes,
         device=device,
         evidence=estimate.evidence,
-        likely_verdict=curve.at_risk(Risk.LIKELY).verdict(batch_size, usable_bytes),
+        likely_verdict=(
+            Verdict.OOM if fills(growth) else curve.at_risk(Risk.LIKELY).verdict(batch_size, usable_bytes)
+        ),
         calibration=estimate.calibration,
         workspace_bytes=estimate.workspace_bytes,
         architectures=estimate.architectures,
@@ -186,6 +199,8 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         samples_per_second=estimate.samples_per_second,
         step_time_note=estimate.step_time_note,
         versions=estimate.versions,
+        seen=estimate.seen,
+        growth=growth,
     )
 
 
@@ -207,7 +222,7 @@ def run_check(
     target = among_ranks_of_script(target, predictor.traces.first)
     result = check_curve(curve, batch_size, target.budget, target.device)
     result = dataclasses.replace(result, epoch_samples=settings.epoch_samples)
-    if result.verdict is Answer.FITS or settings.script is not None:
+    if result.verdict is Answer.FITS or settings.script is not None or fills(result.growth):
         return result
     adviser = Adviser(predictor, knobs, batch_size, risk=Risk.SAFE, fixed=settings.fixed_knobs, emit=emit)
     return dataclasses.replace(result, advice=adviser.on(target.card, target.budget.usable_bytes))

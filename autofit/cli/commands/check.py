@@ -26,8 +26,10 @@ from autofit.cli.options.shared import (
 from autofit.cli.text.commands import as_typed
 from autofit.errors import ExitCode
 from autofit.hardware.gpus import oldest_first
+from autofit.predict.whole_run import fills
 from autofit.questions.cards import CardsQuestion
 from autofit.questions.check import Answer, CheckResult
+from autofit.report.run_in_words import growth_in_words, seen_part
 from autofit.report.words import rate, span_of_epoch, span_of_seconds
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.words import with_setting
@@ -108,8 +110,15 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
     next_step = _next_step(result, _tune(options, convolves=result.convolves))
     return (
         f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
-        f"to reserve {peak}{known} of {usable} usable; {_time(result)}{next_step}"
+        f"to reserve {peak}{known} of {usable} usable; {_growth(result)}{_time(result)}{next_step}"
     )
+
+
+def _growth(result: CheckResult) -> str:
+    """What grows with each step, and what of the run was not seen."""
+    seen = result.seen
+    said = "" if seen is None or not seen.unseen_phases else f"{seen_part(seen)[0]}; "
+    return f"{growth_in_words(result.growth, seen)}; {said}" if result.growth else said
 
 
 def _time(result: CheckResult) -> str:
@@ -152,6 +161,8 @@ def _next_step(result: CheckResult, tune: str) -> str:
     match result.verdict:
         case Answer.FITS:
             return f"{tune} finds the largest batch"
+        case Answer.DOES_NOT_FIT if fills(result.growth):
+            return "no smaller batch keeps that from growing"
         case Answer.DOES_NOT_FIT:
             return f"{tune} finds the largest batch that fits"
         case Answer.UNSURE:

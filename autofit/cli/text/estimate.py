@@ -10,6 +10,7 @@ from autofit.cli.text.output import bullets, exact, grid, heading, indented, pri
 from autofit.hardware.budget import assumed_context, shown_by
 from autofit.identity import told_version
 from autofit.predict.estimate import Estimate
+from autofit.report.run_in_words import growth_in_words, seen_part, short_source
 from autofit.report.words import (
     assumed_sizes,
     batch_of_script,
@@ -50,7 +51,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         ("allocated peak", estimate.peak_allocated_bytes, "live tensors"),
         ("reserved peak", estimate.peak_reserved_bytes, "PyTorch's segments, likely"),
         ("  at least", interval.low_bytes, ""),
-        ("  at most", interval.high_bytes, ""),
+        ("  at most" if estimate.is_of_whole_run else "  up to", interval.high_bytes, _rest(estimate)),
         ("device peak", estimate.device_peak_bytes, f"what {shown_by(estimate.architecture)} would show"),
     ]
     if interval.low_bytes == interval.high_bytes:
@@ -64,6 +65,9 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     if settings.script is not None:
         heading(console, "Allocated peak of each phase")
         _print_phases(console, estimate)
+    if estimate.growth:
+        heading(console, "Grows with each step")
+        _print_growth(console, estimate)
     heading(console, "Assumed")
     gpu = settings.gpu
     architecture, key = (None, None) if gpu is None else (gpu.architecture, gpu.key)
@@ -86,10 +90,28 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         estimate.calibration.note,
         *widest(estimate),
         *assumed_sizes(estimate),
+        *seen_part(estimate.seen),
         *((estimate.step_time_note,) if gpu is not None and estimate.step_time_note else ()),
         *estimate.notes,
     )
     bullets(console, said)
+
+
+def _rest(estimate: Estimate) -> str:
+    """What of the run the interval is not of."""
+    seen = estimate.seen
+    if seen is None or estimate.is_of_whole_run:
+        return ""
+    phases = " and ".join(seen.unseen_phases)
+    return f"without {phases}, not seen" if phases else f"in the first {seen.steps} steps"
+
+
+def _print_growth(console: Console, estimate: Estimate) -> None:
+    table = grid("right", "left", "left")
+    for line in estimate.growth[:_NUM_LINES]:
+        table.add_row(format_bytes(line.bytes_per_step), "a step", short_source(line.line))
+    console.print(indented(table))
+    console.print(f"  {growth_in_words(estimate.growth, estimate.seen)}.")
 
 
 def _print_time(console: Console, estimate: Estimate, epoch_samples: int | None) -> None:
@@ -118,6 +140,7 @@ def _print_time(console: Console, estimate: Estimate, epoch_samples: int | None)
     console.print(indented(table))
 
 
+_NUM_LINES = 8
 _PHASES = {"model": "before the first step", "input": "between passes"}
 
 

@@ -16,6 +16,7 @@ from rich.text import Text
 from autofit.cli.streams import Guarded
 from autofit.hardware.budget import outside_allocator, shown_by
 from autofit.predict.estimate import Breakdown, Estimate
+from autofit.report.run_in_words import short_source
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 from autofit_workers.shown import shown
@@ -212,12 +213,6 @@ def _holders(estimate: Estimate) -> Table:
             share(holder.num_bytes, estimate.peak_allocated_bytes),
             holder.module or "–",
             holder.operator.removeprefix("aten."),
-            styled(_short_source(holder.source), "dim"),
+            styled(short_source(holder.source), "dim"),
         )
     return table
-
-
-def _short_source(source: str) -> str:
-    """`file:line` of the user's line, the file without its folders; nothing for generated code."""
-    path, _, _function = source.rpartition(":")
-    return "" if source.startswith("<") else path.rsplit("/", 1)[-1]

@@ -6,8 +6,8 @@
         evaluate(model, test_loader)     is run
         torch.save(…)                    is run
 
-A loop is ended when two of its rounds have made steps, the inner ones first; one that was ended before, at its
-first step. Loops of libraries are not seen, but the data loaders that they go through.
+A loop is ended when two of its rounds have made steps, the inner ones first; one that was ended before, at
+its first step. Loops of libraries are not seen, but the data loaders that they go through.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 
 from autofit_workers.errors import InvalidTrialError, WorkerError, in_short, text_of
 from autofit_workers.process.boundary.entering import Permissions, entered

@@ -74,17 +74,26 @@ class LiveAfterSteps:
 
     Args:
         ends: positions in the events at which the steps had ended.
+        sizes: bytes of each allocation; None for those that were traced.
     """
 
-    def __init__(self, allocations: Sequence[Allocation], events: Sequence[int], ends: Sequence[int]) -> None:
+    def __init__(
+        self,
+        allocations: Sequence[Allocation],
+        events: Sequence[int],
+        ends: Sequence[int],
+        sizes: Sequence[int] | None = None,
+    ) -> None:
         self._allocations = allocations
+        self._sizes = [each.num_bytes for each in allocations] if sizes is None else sizes
         self._events = events
         self._ends = ends
 
     @classmethod
-    def of(cls, trace: Trace) -> Self:
+    def of(cls, trace: Trace, sizes: Sequence[int] | None = None) -> Self:
         """That of a trace; of one that does not say where its steps end, of no step."""
-        return cls(trace.allocations, trace.events, () if trace.seen is None else trace.seen.step_ends)
+        ends = () if trace.seen is None else trace.seen.step_ends
+        return cls(trace.allocations, trace.events, ends, sizes)
 
     @property
     def num_steps_that_tell(self) -> int:
@@ -155,8 +164,7 @@ class LiveAfterSteps:
             start = end
 
     def _bytes_of(self, event: int) -> int:
-        num_bytes = self._allocations[max(event, ~event)].num_bytes
-        return math.ceil(num_bytes / _BLOCK_BYTES) * _BLOCK_BYTES
+        return math.ceil(self._sizes[max(event, ~event)] / _BLOCK_BYTES) * _BLOCK_BYTES
 
 
 def _slope(values: Sequence[int]) -> float:

@@ -37,7 +37,7 @@ def _end_transformers(module: Any, loops: Loops) -> None:
 
 
 def _end_lightning(module: Any, loops: Loops) -> None:
-    loop = module._TrainingEpochLoop  # noqa: SLF001 - the only place that decides it
+    loop = module._TrainingEpochLoop
     on_advance_end = loop.on_advance_end
 
     def ended(self: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,122 @@
+"""What of a run was seen, and what the rest of it adds: memory that grows from step to step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+from autofit_workers.predict.curve.growth import LiveAfterSteps
+from autofit_workers.trace import Trace
+
+_PHASES = ("evaluation", "generation", "checkpoint")  # beside training
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeenPart:
+    """Which part of a run a prediction is of.
+
+    Attributes:
+        steps: that were traced.
+        run_steps: of the whole run; None where its loops do not say how many they make.
+        lengths: of each of these steps, where their batches differ: the dimension that does.
+        phases: that were seen: `training` or `inference`, `evaluation`, `generation`, `checkpoint`.
+        unseen_phases: that the script has, or may have, and that were not seen.
+    """
+
+    steps: int
+    run_steps: int | None = None
+    lengths: tuple[int, ...] = ()
+    phases: tuple[str, ...] = ()
+    unseen_phases: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, trace: Trace) -> Self | None:
+        """That of a trace; None of a generation, whose passes are no steps."""
+        seen = trace.seen
+        if seen is None:
+            return None
+        marked = {mark.name.rpartition(" ")[2] for mark in trace.marks}
+        main = "training" if trace.mode == "train" else "inference"
+        return cls(
+            steps=len(seen.step_ends),
+            run_steps=seen.num_run_steps,
+            lengths=seen.lengths,
+            phases=(main, *(phase for phase in _PHASES if phase in marked)),
+            unseen_phases=seen.unseen,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineGrowth:
+    """What one line leaves alive in each step.
+
+    Attributes:
+        line: the user's, `file:line:function`.
+        bytes_per_step: on average.
+        full_step: the step at which all that grows fills the card; None where the run ends before, or no card
+            is named.
+    """
+
+    line: str
+    bytes_per_step: int
+    full_step: int | None = None
+
+
+def fills(growth: Sequence[LineGrowth]) -> bool:
+    """Whether what grows fills the card before the run ends."""
+    return any(line.full_step is not None for line in growth)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunGrowth:
+    """What grows in a run.
+
+    Attributes:
+        lines: that keep something in each step, the most first.
+        peak_bytes_per_step: by which a step's peak rises from step to step.
+        seen_steps, run_steps: see `SeenPart`.
+    """
+
+    lines: tuple[LineGrowth, ...] = ()
+    peak_bytes_per_step: float = 0
+    seen_steps: int = 0
+    run_steps: int | None = None
+
+    @classmethod
+    def of(cls, trace: Trace, sizes: Sequence[int]) -> Self:
+        """That of a trace.
+
+        Args:
+            sizes: bytes of each allocation, at the batch size that is asked for.
+        """
+        live = LiveAfterSteps.of(trace, sizes)
+        found = live.growths
+        if not found or trace.seen is None:
+            return cls()
+        lines = tuple(LineGrowth(line=each.source, bytes_per_step=each.bytes_per_step) for each in found)
+        return cls(
+            lines=lines,
+            peak_bytes_per_step=live.peak_rise,
+            seen_steps=len(trace.seen.step_ends),
+            run_steps=trace.seen.num_run_steps,
+        )
+
+    def full_step(self, reserved_bytes: int, usable_bytes: int) -> int | None:
+        """The first step that needs more than there is; None where none of the run does.
+
+        Args:
+            reserved_bytes: the peak of the steps that were seen.
+            usable_bytes: what the allocator may reserve.
+        """
+        if self.peak_bytes_per_step <= 0:
+            return None
+        more = math.floor(max(usable_bytes - reserved_bytes, 0) / self.peak_bytes_per_step) + 1
+        step = self.seen_steps + more
+        return None if self.run_steps is not None and step > self.run_steps else step
+
+    def within(self, reserved_bytes: int, usable_bytes: int) -> tuple[LineGrowth, ...]:
+        """The lines, with the step at which they fill what there is."""
+        step = self.full_step(reserved_bytes, usable_bytes)
+        return tuple(replace(line, full_step=step) for line in self.lines)

@@ -1,0 +1,63 @@
+"""What of a run was seen, and what grows in it, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autofit.predict.whole_run import LineGrowth, SeenPart
+from autofit.units import format_bytes
+
+
+def short_source(source: str) -> str:
+    """`file:line` of the user's line, the file without its folders; nothing for generated code."""
+    path, _, _function = source.rpartition(":")
+    return "" if source.startswith("<") else path.rsplit("/", 1)[-1]
+
+
+def seen_part(seen: SeenPart | None) -> tuple[str, ...]:
+    """Which part of a script's run was seen, in a sentence; nothing where all that was asked for was."""
+    if seen is None or not (seen.run_steps or seen.unseen_phases or len(seen.phases) > 1):
+        return ()
+    steps = f"{seen.steps} step{'s'[: seen.steps != 1]}"
+    of_run = "" if seen.run_steps is None else f" of {seen.run_steps:,}"
+    were = "was" if seen.steps == 1 else "were"
+    said = f"{steps} {were} seen{of_run}"
+    if seen.steps == seen.run_steps:
+        said = f"all {steps} of the run {were} seen"
+    if seen.lengths:
+        said += f", of lengths {', '.join(map(str, seen.lengths))}"
+    if len(seen.phases) > 1:
+        said += f", with {_named(seen.phases[1:])}"
+    if seen.unseen_phases:
+        is_one = len(seen.unseen_phases) == 1
+        said += f"; {_named(seen.unseen_phases)} {'was' if is_one else 'were'} not reached"
+    return (said,)
+
+
+def growth_in_words(growth: Sequence[LineGrowth], seen: SeenPart | None, where: str = "the card") -> str:
+    """What becomes of a run whose memory grows with each step, and what to do, in a sentence.
+
+    Args:
+        where: what is filled.
+    """
+    run_steps = None if seen is None else seen.run_steps
+    full_step = growth[0].full_step
+    total = format_bytes(sum(line.bytes_per_step for line in growth))
+    if full_step is not None:
+        of_run = "" if run_steps is None else f" of {run_steps:,}"
+        end = f"{where} is full at step {full_step:,}{of_run}"
+    else:
+        end = (
+            "" if run_steps is None else f"the run ends after {run_steps:,} steps, before that fills {where}"
+        )
+    first, more = short_source(growth[0].line), len(growth) - 1
+    lines = first if not more else f"{first} and {more} more line{'s'[: more != 1]}"
+    return (
+        f"{total} more {'are' if total[-1] == 's' else 'is'} alive after each step, from {lines}"
+        f"{end and f': {end}'}; keep values of steps with .item() or .detach().cpu()"
+    )
+
+
+def _named(phases: Sequence[str]) -> str:
+    """`an evaluation and a checkpoint`."""
+    return " and ".join(f"{'an' if phase[0] in 'aeiou' else 'a'} {phase}" for phase in phases)
