@@ -67,6 +67,9 @@ class PredictedCurve(PeaksOnCard):
         """
         on_card = self._at(batch_size)
         trace, peak = on_card.step.trace, self._widening.counted(on_card)
+        lengths = self.run_lengths(on_card)
+        if lengths is not None:
+            peak = lengths.raised(peak)
         time = self.step_time(batch_size)
         seconds = None if time is None else time.stated
         calibration = self._widening.calibration(on_card)
@@ -134,6 +137,7 @@ class PredictedCurve(PeaksOnCard):
             step_time_note=(self.why_untimed or _NO_WORK) if time is None else time.note,
             phases=PhasePeaks(functools.partial(self._phases, on_card)),
             seen=SeenPart.of(trace),
+            lengths=lengths,
             growth=self._growth_on_card(batch_size),
         )
 

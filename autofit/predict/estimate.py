@@ -11,6 +11,7 @@ from typing import Any, overload
 
 from autofit.explain.timing import StepSeconds
 from autofit.predict.confidence import Calibration
+from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart
 from autofit_workers.knobs import Knobs
 from autofit_workers.protocol import Device, Evidence
@@ -240,6 +241,7 @@ class Estimate:
         phases: what each phase takes, in their order; empty where the trace has none.
         seen: which part of the run was traced, and is what is predicted; None of a generation.
         growth: the lines that keep more with each step, the most first.
+        lengths: what the run takes whose batches differ in length; None where they do not.
     """
 
     workload: str
@@ -283,6 +285,7 @@ class Estimate:
     phases: Sequence[PhasePeak] = ()
     seen: SeenPart | None = None
     growth: tuple[LineGrowth, ...] = ()
+    lengths: RunLengths | None = None
 
     @property
     def is_of_whole_run(self) -> bool:

@@ -14,6 +14,7 @@ from autofit.hardware.card import Card
 from autofit.predict.confidence import Residuals
 from autofit.predict.observations import Residual
 from autofit.predict.plan_sources import CardPlans
+from autofit.predict.run_lengths import DrawnOrders, RunLengths
 from autofit.predict.step_times import Timer
 from autofit.predict.unpredictable import why_unpredictable
 from autofit.predict.widening import Widening
@@ -91,6 +92,8 @@ class PeaksOnCard:
         )
         self._peaks = {each: PeakMemory() for each in Risk}
         self._steps: dict[tuple[StepCurve, int], StepOnCard] = {}
+        self._drawn_orders: dict[int, DrawnOrders | None] = {}  # by batch size
+        self._run_lengths: dict[int, RunLengths] = {}
 
     @property
     def needs_traces(self) -> bool:
@@ -170,11 +173,34 @@ class PeaksOnCard:
         reserved_bytes = on_card.reserved_bytes(
             self._replayed_level(on_card), stop_above_bytes=stop_above_bytes
         )
+        lengths = self.run_lengths(on_card)
         if self.risk is Risk.LIKELY:
-            return reserved_bytes
+            return reserved_bytes if lengths is None else max(reserved_bytes, lengths.likely_bytes)
+        if lengths is not None:
+            reserved_bytes = max(reserved_bytes, lengths.high_bytes)
         return self._widening.calibration(on_card).high_end(
             reserved_bytes + self._widening.on_top_bytes(on_card)
         )
+
+    def run_lengths(self, on_card: StepOnCard) -> RunLengths | None:
+        """What the run takes whose batches differ in length; None where they do not."""
+        orders = self._orders(on_card)
+        if orders is None:
+            return None
+        batch_size, total_bytes = on_card.step.batch_size, self._card.total_bytes
+        if batch_size not in self._run_lengths:
+            limit_bytes = None if total_bytes is None else total_bytes - self._card.context_bytes
+            self._run_lengths[batch_size] = orders.answer(limit_bytes)
+        return self._run_lengths[batch_size]
+
+    def _orders(self, on_card: StepOnCard) -> DrawnOrders | None:
+        trace, batch_size = on_card.step.trace, on_card.step.batch_size
+        if trace.lengths is None or trace.batch_size != batch_size:
+            return None
+        if batch_size not in self._drawn_orders:
+            sizes, settings = on_card.likely().sizes, self._conditions.settings
+            self._drawn_orders[batch_size] = DrawnOrders.of(trace, sizes, settings)
+        return self._drawn_orders[batch_size]
 
     def _known_of_lower_risks(self, on_card: StepOnCard) -> int:
         """What peaks at lower risks were worked out to be, which bound this one's from below; 0 for none."""
@@ -206,7 +232,16 @@ class PeaksOnCard:
     def _verdict_of_step(self, on_card: StepOnCard, budget_bytes: int) -> Verdict:
         if on_card.step.lower_bound_bytes > self._within(on_card, budget_bytes):
             return Verdict.OOM  # whatever workspaces may add, which costs more to find out
-        return on_card.verdict(self._before_widening(on_card, budget_bytes), self._replayed_level(on_card))
+        limit_bytes = self._before_widening(on_card, budget_bytes)
+        verdict = on_card.verdict(limit_bytes, self._replayed_level(on_card))
+        lengths = self.run_lengths(on_card)
+        if verdict is not Verdict.FITS or lengths is None:
+            return verdict
+        peak_bytes = lengths.likely_bytes if self.risk is Risk.LIKELY else lengths.high_bytes
+        if peak_bytes <= limit_bytes:
+            return verdict
+        orders = self._orders(on_card)
+        return Verdict.THRASH if orders is not None and orders.share_within(limit_bytes) == 1 else Verdict.OOM
 
     def accepted(self, sizes: Sequence[int]) -> Sequence[int]:
         """Those of some batch sizes, ascending, that PyTorch's kernels take, whatever memory there is."""
@@ -224,6 +259,9 @@ class PeaksOnCard:
         on_card = self._at(batch_size)
         limit_bytes = self._widening.calibration(on_card).within_low_end(budget_bytes)
         levels = (Level.LOW, Level.LIKELY, Level.HIGH)
+        orders = self._orders(on_card)
+        if orders is not None and not orders.share_within(limit_bytes):
+            return True
         return not any(on_card.runs_within(limit_bytes, level) for level in levels)
 
     def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:

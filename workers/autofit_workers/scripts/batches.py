@@ -56,11 +56,15 @@ class Pass:
     """A call of an outermost module.
 
     Attributes:
+        module: tells modules apart.
+        position: so many memory events came before it.
         shapes: of the tensors that it was given.
         batch: that those come from, where a loader gave any.
         is_trained: whether a backward pass has reached what it returned.
     """
 
+    module: int
+    position: int
     shapes: list[tuple[int, ...]]
     batch: LoadedBatch | None
     is_trained: bool = False
@@ -99,6 +103,7 @@ class Batches:
         batch_size: what is asked for; None for the script's own.
         loads_here: see `Loaders`.
         num_ranks: how many ranks the script has been started as.
+        position: how many memory events there were so far.
     """
 
     def __init__(
@@ -109,13 +114,17 @@ class Batches:
         *,
         loads_here: bool = False,
         num_ranks: Callable[[], int] = lambda: 1,
+        position: Callable[[], int] = lambda: 0,
     ) -> None:
         self._name = name
         self._wanted = batch_size
         self._num_ranks = num_ranks
+        self._position = position
         self._loaders = Loaders(batch_size if call.sets_loader else None, loads_here=loads_here)
         self._shapes: list[tuple[int, ...]] = []
-        self._passes: list[Pass] = []  # since a backward pass ended, without those that have no gradients
+        self._passes: list[Pass] = []  # with gradients, since a backward pass ended
+        self._of_steps: list[Pass] = []  # the same of all steps that count
+        self._trained_module: int | None = None
         self._rank = _Rank.NOTHING
         self._found: _Found | None = None
         self._num_trained: int | None = None  # samples of the batch that the model was trained on
@@ -192,18 +201,32 @@ class Batches:
         with self._loaders.followed():
             yield
 
-    def taken(self, given: Any) -> Pass | None:
-        """The model is given this; None once the batch is settled."""
-        if self.is_settled:
+    def taken(self, module: torch.nn.Module, given: Any) -> Pass | None:
+        """A model is given this; None where that says nothing more."""
+        if self.is_settled and (id(module) != self._trained_module or not torch.is_grad_enabled()):
             return None
         shapes = [tuple(tensor.shape) for tensor in tensors_of(given)]
         shapes += [(int(packed.batch_sizes[0]),) for packed in _packed(given)]
+        each = Pass(id(module), self._position(), shapes, self._loaders.batch_of(shapes))
+        if torch.is_grad_enabled():
+            self._of_steps.append(each)
+        if self.is_settled:
+            return None
         self._shapes += shapes
-        each = Pass(shapes, self._loaders.batch_of(shapes))
         self._note(each, _Rank.of(is_loaded=each.batch is not None))
         if torch.is_grad_enabled():
             self._passes.append(each)
         return each
+
+    @property
+    def trained_passes(self) -> list[Pass]:
+        """Those of the model that was trained first, one after the other."""
+        return [each for each in self._of_steps if each.module == self._trained_module]
+
+    def coming(self) -> Iterator[LoadedBatch]:
+        """The batches that come next from the loader that gave the trained one, which are not trained on."""
+        batch = None if self._found is None else self._found.batch
+        return iter(()) if batch is None else self._loaders.coming(batch)
 
     def returned(self, each: Pass, result: Any) -> None:
         """The model returned this: it was trained if a backward pass reaches it."""
@@ -223,7 +246,7 @@ class Batches:
         trained = next((each for each in self._passes if each.is_trained), None)
         self._passes.clear()
         if trained is not None and not self.is_settled:
-            self._num_trained = trained.num_samples
+            self._num_trained, self._trained_module = trained.num_samples, trained.module
             self._note(trained, _Rank.TRAINED)
 
     def stepped(self, num_backwards: int) -> None:

@@ -40,6 +40,7 @@ class LoadedBatch:
         shapes: of its tensors that have dimensions.
         num_in_dataset: samples of the data set, or of the part of it that is drawn from; None where that
             is not known.
+        is_shuffled: whether its loader may draw in another order the next time.
         is_used: whether a model was given it.
     """
 
@@ -48,6 +49,7 @@ class LoadedBatch:
     num_told: int | None
     shapes: tuple[tuple[int, ...], ...]
     num_in_dataset: int | None
+    is_shuffled: bool = True
     is_used: bool = False
 
     def num_samples(self, given: list[tuple[int, ...]]) -> int | None:
@@ -82,6 +84,7 @@ class Loaders:
         self._own: int | None = None  # the loader's, before it was changed
         self._given: deque[LoadedBatch] = deque(maxlen=_NUM_REMEMBERED)
         self._num_given: dict[int, int] = {}
+        self._iterators: dict[int, Callable[[], tuple[Any, LoadedBatch]]] = {}
         self._num_collated = 0
         self.is_loading = False
         self.num_in_dataset: int | None = None
@@ -93,6 +96,14 @@ class Loaders:
     def num_given_by(self, batch: LoadedBatch) -> int:
         """How many batches the loader of this one has given."""
         return self._num_given[batch.loader]
+
+    def coming(self, batch: LoadedBatch) -> Iterator[LoadedBatch]:
+        """What the loader of a batch gives next, to the end of its epoch."""
+        while True:
+            try:
+                yield self._iterators[batch.loader]()[1]
+            except StopIteration:
+                return
 
     def batch_of(self, given: list[tuple[int, ...]]) -> LoadedBatch | None:
         """The batch that a model is given as tensors of these shapes; None where no loader gave any.
@@ -153,17 +164,23 @@ class Loaders:
 
     def _advancing(self, advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def advanced(each: Any) -> Any:
-            self._count_collated(getattr(each, "_dataset_fetcher", None))
-            self._num_collated = 0
-            self.is_loading = True
-            try:
-                batch = advance(each)
-            finally:
-                self.is_loading = False
-            self._give(batch, each)
+            batch, loaded = self._next(each, advance)
+            self._iterators[loaded.loader] = functools.partial(self._next, each, advance)
+            self._num_given[loaded.loader] = self._num_given.get(loaded.loader, 0) + 1
+            self._given.append(loaded)
             return batch
 
         return advanced
+
+    def _next(self, iterator: Any, advance: Callable[[Any], Any]) -> tuple[Any, LoadedBatch]:
+        self._count_collated(getattr(iterator, "_dataset_fetcher", None))
+        self._num_collated = 0
+        self.is_loading = True
+        try:
+            batch = advance(iterator)
+        finally:
+            self.is_loading = False
+        return batch, self._described(batch, iterator)
 
     def _count_collated(self, fetcher: Any) -> None:
         """Counts what the collate function of a loader in this process is given, from now on."""
@@ -179,21 +196,18 @@ class Loaders:
         counted.counts_samples = True  # type: ignore[attr-defined]
         fetcher.collate_fn = counted
 
-    def _give(self, batch: Any, iterator: Any) -> None:
+    def _described(self, batch: Any, iterator: Any) -> LoadedBatch:
         index_sampler = getattr(iterator, "_index_sampler", None)
         sampler = getattr(index_sampler, "sampler", None)
         lengths = (_length(each) for each in (sampler, getattr(iterator, "_dataset", None)))
         self.num_in_dataset = next((length for length in lengths if length is not None), None)
-        loader = id(index_sampler)  # which is the loader's in each epoch, where an iterator is not
-        self._num_given[loader] = self._num_given.get(loader, 0) + 1
-        self._given.append(
-            LoadedBatch(
-                loader=loader,
-                num_collated=self._num_collated or self._num_told_by(iterator),
-                num_told=_num_told(batch),
-                shapes=tuple(tuple(tensor.shape) for tensor in tensors_of(batch) if tensor.dim() > 0),
-                num_in_dataset=self.num_in_dataset,
-            )
+        return LoadedBatch(
+            loader=id(index_sampler),  # which is the loader's in each epoch, where an iterator is not
+            num_collated=self._num_collated or self._num_told_by(iterator),
+            num_told=_num_told(batch),
+            shapes=tuple(tuple(tensor.shape) for tensor in tensors_of(batch) if tensor.dim() > 0),
+            num_in_dataset=self.num_in_dataset,
+            is_shuffled=not isinstance(sampler, data.SequentialSampler),
         )
 
     def _num_told_by(self, iterator: Any) -> int | None:

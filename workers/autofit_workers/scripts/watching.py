@@ -242,8 +242,8 @@ class StepWatch:
         if self._depth > 1 or self._batches.is_loading:
             return
         self.passed(module)
-        if not self._batches.is_settled:
-            self._open_pass = self._batches.taken((args, _keywords_of_call()))
+        if not self._is_past_loops:
+            self._open_pass = self._batches.taken(module, (args, _keywords_of_call()))
 
     def passed(self, module: torch.nn.Module) -> None:
         """Counts a forward pass of an outermost module, and tells of it."""

@@ -305,6 +305,27 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Batches that differ from step to step.
+
+    Attributes:
+        starts: positions in the events at which a model was given each of those that were trained on.
+        numbers: of each of these, the numbers in which batches differ.
+        shapes: of each, and of those that come after them, the shape in which they differ.
+        numbers_coming: of those that the data loader gave and that were not trained on, in their order.
+        is_read: whether a data loader gave them, so that all its batches are like these.
+        is_shuffled: whether the order may be another one in another epoch.
+    """
+
+    starts: tuple[int, ...]
+    numbers: tuple[tuple[int, ...], ...]
+    shapes: tuple[tuple[int, ...], ...]
+    numbers_coming: tuple[tuple[int, ...], ...] = ()
+    is_read: bool = True
+    is_shuffled: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """A named position in the events: `position` events come before it."""
 

@@ -26,6 +26,7 @@ from autofit_workers.trace.parts import (
     BatchCount,
     Call,
     HostWait,
+    Lengths,
     ListedLayer,
     ListedTensor,
     Mark,
@@ -82,6 +83,7 @@ class Trace:
         repetition: of a generation, the passes that were not traced, one for each further token.
         host_waits: in the order of their positions.
         work: what the operators of its last step had to do, in their order.
+        lengths: of a script whose batches differ, what is known of them; None of others.
         seen: which part of the run it is of; None in traces of earlier versions, and of a generation.
     """
 
@@ -112,6 +114,7 @@ class Trace:
     host_waits: tuple[HostWait, ...] = ()
     work: tuple[WorkCall, ...] = ()
     seen: Seen | None = None
+    lengths: Lengths | None = None
 
     @property
     def among_ranks(self) -> str:
@@ -152,6 +155,7 @@ class Trace:
             batch_count=AS_ASKED,
             model=None,
             seen=None,
+            lengths=None,
         )
         return hashlib.sha256(with_former_paths(step.to_json()).encode()).hexdigest()
 
@@ -197,6 +201,7 @@ class Trace:
             "notes": self.notes,
             "repetition": None if self.repetition is None else dataclasses.asdict(self.repetition),
             "work": work,
+            "lengths": None if self.lengths is None else dataclasses.asdict(self.lengths),
             "seen": None if self.seen is None else dataclasses.asdict(self.seen),
         }
         return document | {name: value for name, value in written_if_any.items() if value}

@@ -30,6 +30,7 @@ class PhaseMarks:
 
     Attributes:
         trains: whether the script has an optimizer: without one no pass is an evaluation.
+        more_tells: whether more steps than so many would tell more of what is not memory.
         step_ends: the number of events before the end of each step, by what the steps are.
     """
 
@@ -41,6 +42,7 @@ class PhaseMarks:
         self.step_ends: dict[StepKind, list[int]] = {kind: [] for kind in StepKind}
         self._steps_that_tell = 0  # whether something grows
         self.trains: Callable[[], bool] = lambda: False
+        self.more_tells: Callable[[int], bool] = lambda _num_steps: False
         self._state_taken: int | None = None  # where the state of a model was asked for last
         self._num_open_steps = 0  # of optimizers
         self._models: dict[int, torch.nn.Module] = {}
@@ -125,7 +127,7 @@ class PhaseMarks:
         self.step_ends[kind].append(self._recorder.position)
 
     def wants_more(self, num_steps: int) -> bool:
-        if num_steps < self._steps_that_tell:
+        if num_steps < self._steps_that_tell or self.more_tells(num_steps):
             return True
         recorder = self._recorder
         ends = self.step_ends[StepKind.OPTIMIZER] or self.step_ends[StepKind.BACKWARD]

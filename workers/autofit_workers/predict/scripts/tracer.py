@@ -31,12 +31,13 @@ from autofit_workers.predict.values.decisions import Decisions, begin
 from autofit_workers.process.boundary.entering import Permissions
 from autofit_workers.protocol import TrialSpec
 from autofit_workers.scripts.batches import Batches
+from autofit_workers.scripts.lengths import LengthWatch
 from autofit_workers.scripts.loops import Loops
 from autofit_workers.scripts.ranks import Ranks
 from autofit_workers.scripts.running import run_script
 from autofit_workers.scripts.watching import StepKind, StepWatch
 from autofit_workers.setup import Parallel
-from autofit_workers.trace import Seen, Trace
+from autofit_workers.trace import Lengths, Seen, Trace
 from autofit_workers.workload.libraries.importing import without_missing_operators
 from autofit_workers.workload.step import seed
 from autofit_workers.workload.workload import WorkloadError
@@ -59,12 +60,20 @@ class ScriptTracer:
         assert script is not None
         batch_size = None if script.keeps_batch else spec.batch_size
         self._batches = Batches(
-            name, script, batch_size, loads_here=True, num_ranks=lambda: self._ranks.num_ranks
+            name,
+            script,
+            batch_size,
+            loads_here=True,
+            num_ranks=lambda: self._ranks.num_ranks,
+            position=lambda: self._recorder.position,
         )
+        self._lengths = LengthWatch(self._batches)
         self._loops = Loops()
         self._watch = StepWatch(
             self._batches, num_steps, self._follower, follows_modules=True, loops=self._loops
         )
+        self._known_lengths: Lengths | None = None
+        self._follower.more_tells = self._lengths.wants_more
         self._follower.trains = lambda: self._watch.has_optimizer
         self._ranks = Ranks(name, self._watch.refuse, asked=spec.setup.rank)
         self._communicators = Communicators()
@@ -110,6 +119,7 @@ class ScriptTracer:
                 ranks=self._ranks,
                 permissions=Permissions.of(spec.setup),
             )
+            self._known_lengths = self._lengths.lengths()
         self._recorder.close()
         self._ranks.require_asked()
         self._batches.require_proof()
@@ -149,6 +159,7 @@ class ScriptTracer:
             host_waits=tuple(recorder.order.host_waits),
             work=recorder.work_of_last_step(),
             notes=self._notes(),
+            lengths=self._known_lengths,
             seen=self._seen(),
         )
 

@@ -1,0 +1,187 @@
+"""What a run takes whose batches differ in length: it is replayed in many orders that were drawn.
+
+What is reserved creeps up although no batch is longer than the longest: blocks that were cut for one length do not
+fit the next one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, count, cycle, islice
+from math import prod
+from typing import Self
+
+from autofit_workers.allocator import AllocatorSettings, Replay, replay
+from autofit_workers.predict.curve.peak_estimate import PeakEstimate
+from autofit_workers.predict.curve.varying_run import Numbers, VaryingRun
+from autofit_workers.trace import Category, Lengths, Trace
+
+NUM_ORDERS = 20
+_MOST_BATCHES = 400  # of an order
+_LEAST_BATCHES = 24
+_MOST_EVENTS = 3_000_000  # of all orders, a few seconds
+_NUM_EXPANDABLE = 3  # orders that are replayed with expandable segments, whose peaks differ little
+_BEYOND = 0.15  # of the range of the orders, by which other orders may lie outside of it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLengths:
+    """What a run takes whose batches differ in length. All sizes are in bytes.
+
+    Attributes:
+        shortest, median, longest: shapes of batches in which they differ.
+        num_known: batches whose length is known.
+        num_longest: of these, those that are as long as the longest.
+        is_read: whether a data loader gave them; else they are those of the steps that were seen.
+        num_orders, num_batches: orders of so many batches were replayed.
+        allocated_bytes: the allocated peak, which is that of the longest batch.
+        low_bytes, likely_bytes, high_bytes: the reserved peak over all orders.
+        expandable_bytes: the likely one with expandable segments; None where they are used.
+        num_alloc_retries: how often the allocator gives its cache back, on the card that is named, in the order
+            in which that is needed most.
+    """
+
+    shortest: tuple[int, ...]
+    median: tuple[int, ...]
+    longest: tuple[int, ...]
+    num_known: int
+    num_longest: int
+    is_read: bool
+    num_orders: int
+    num_batches: int
+    allocated_bytes: int
+    low_bytes: int
+    likely_bytes: int
+    high_bytes: int
+    expandable_bytes: int | None
+    num_alloc_retries: int
+
+    def raised(self, peak: PeakEstimate) -> PeakEstimate:
+        """The peaks of the steps that were seen, no lower than those of the run.
+
+        What the longest batch takes beside the batches that were seen are activations.
+        """
+        workspaces_bytes = peak.high_bytes - peak.reserved_bytes
+        more_bytes = max(0, self.allocated_bytes - peak.allocated_bytes)
+        activations = {Category.ACTIVATION: peak.breakdown.get(Category.ACTIVATION, 0) + more_bytes}
+        return dataclasses.replace(
+            peak,
+            allocated_bytes=peak.allocated_bytes + more_bytes,
+            allocated_low_bytes=peak.allocated_low_bytes + more_bytes,
+            allocated_high_bytes=peak.allocated_high_bytes + more_bytes,
+            breakdown={**peak.breakdown, **activations},
+            reserved_bytes=max(peak.reserved_bytes, self.likely_bytes),
+            low_bytes=max(peak.low_bytes, self.low_bytes),
+            high_bytes=max(peak.high_bytes, self.high_bytes + workspaces_bytes),
+        )
+
+
+class DrawnOrders:
+    """Orders of a run's batches, replayed when they are asked for.
+
+    Args:
+        lengths: what is known of its batches.
+        run: its steps at any lengths.
+        settings: the allocator's.
+        num_batches: of an order.
+    """
+
+    def __init__(
+        self, lengths: Lengths, run: VaryingRun, settings: AllocatorSettings, num_batches: int
+    ) -> None:
+        self._lengths = lengths
+        self._run = run
+        self._settings = settings
+        self._num_batches = num_batches
+        self._replays: dict[tuple[int, bool, int | None], Replay] = {}
+
+    @classmethod
+    def of(cls, trace: Trace, sizes: Sequence[int], settings: AllocatorSettings) -> Self | None:
+        """Those of a trace; None where its batches are alike, or cannot be told at other lengths."""
+        run = VaryingRun.of(trace, sizes)
+        if run is None or trace.lengths is None or trace.seen is None:
+            return None
+        affordable = max(round(_MOST_EVENTS / NUM_ORDERS / run.num_events_of_batch), _LEAST_BATCHES)
+        run_steps = trace.seen.num_run_steps or _MOST_BATCHES
+        of_run = max(round(run_steps * run.num_traced / max(1, len(trace.seen.step_ends))), 1)
+        return cls(trace.lengths, run, settings, min(affordable, _MOST_BATCHES, of_run))
+
+    @cached_property
+    def orders(self) -> list[list[Numbers]]:
+        """The numbers of batches in each order; the longest batch is in all of them."""
+        lengths = self._lengths
+        known = [*lengths.numbers, *lengths.numbers_coming]
+        if lengths.is_read and not lengths.is_shuffled:
+            repeated = islice(cycle(known), self._num_batches)
+            return [list(repeated)]
+        longest = known[max(range(len(known)), key=lambda number: prod(lengths.shapes[number]))]
+        return [list(self._drawn(random.Random(seed), known, longest)) for seed in range(NUM_ORDERS)]
+
+    def answer(self, limit_bytes: int | None) -> RunLengths:
+        """What the orders take.
+
+        Args:
+            limit_bytes: that a card has for the allocator; an order that it cannot run is answered without.
+        """
+        replays = [self._at_most(number, limit_bytes) for number in range(len(self.orders))]
+        peaks = sorted(each.peak_reserved_bytes for each in replays)
+        beyond = round(_BEYOND * (peaks[-1] - peaks[0]))
+        highest = peaks[-1] + beyond
+        if limit_bytes is not None and peaks[-1] <= limit_bytes:
+            highest = min(highest, limit_bytes)
+        shapes = sorted(self._lengths.shapes, key=prod)
+        return RunLengths(
+            shortest=shapes[0],
+            median=shapes[len(shapes) // 2],
+            longest=shapes[-1],
+            num_known=len(shapes),
+            num_longest=sum(prod(shape) == prod(shapes[-1]) for shape in shapes),
+            is_read=self._lengths.is_read,
+            num_orders=len(replays),
+            num_batches=self._num_batches,
+            allocated_bytes=max(each.peak_allocated_bytes for each in replays),
+            low_bytes=max(0, peaks[0] - beyond),
+            likely_bytes=round(statistics.median(peaks)),
+            high_bytes=highest,
+            expandable_bytes=self._expandable_bytes(),
+            num_alloc_retries=max(each.num_alloc_retries for each in replays),
+        )
+
+    def share_within(self, limit_bytes: int) -> float:
+        """The share of orders that a limit lets run, with all that the allocator can release."""
+        within = [self._replay(number, limit_bytes).completed for number in range(len(self.orders))]
+        return sum(within) / len(within)
+
+    def _drawn(self, rng: random.Random, known: Sequence[Numbers], longest: Numbers) -> Iterator[Numbers]:
+        """An order: epochs of what is known, each in another order; with the longest, wherever it comes."""
+        place = rng.randrange(self._num_batches)
+        epochs = (rng.sample(known, len(known)) for _ in count())
+        for number, each in enumerate(islice(chain.from_iterable(epochs), self._num_batches)):
+            yield longest if number == place else each
+
+    def _expandable_bytes(self) -> int | None:
+        if self._settings.expandable_segments:
+            return None
+        numbers = range(min(_NUM_EXPANDABLE, len(self.orders)))
+        peaks = [self._replay(number, None, is_expandable=True).peak_reserved_bytes for number in numbers]
+        return round(statistics.median(peaks))
+
+    def _at_most(self, number: int, limit_bytes: int | None) -> Replay:
+        """An order's replay within a limit, or without where it does not run within that."""
+        found = self._replay(number, limit_bytes)
+        return found if found.completed else self._replay(number, None)
+
+    def _replay(self, number: int, limit_bytes: int | None, *, is_expandable: bool = False) -> Replay:
+        key = number, is_expandable, limit_bytes
+        if key not in self._replays:
+            settings = self._settings
+            if is_expandable:
+                settings = dataclasses.replace(settings, expandable_segments=True)
+            events, sizes = self._run.drawn(self.orders[number])
+            self._replays[key] = replay(events, sizes, settings=settings, limit_bytes=limit_bytes)
+        return self._replays[key]
