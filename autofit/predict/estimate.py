@@ -291,7 +291,9 @@ class Estimate:
     def is_of_whole_run(self) -> bool:
         """Whether nothing of the run is known, or may be, that takes more than what was seen."""
         seen = self.seen
-        return seen is None or not (seen.unseen_phases or (self.growth and seen.steps != seen.run_steps))
+        if seen is None or seen.steps == seen.run_steps:
+            return seen is None or not seen.unseen_phases
+        return not (seen.unseen_phases or self.growth or (seen.lengths and self.lengths is None))
 
     @property
     def peak_phase(self) -> str:

@@ -1,7 +1,7 @@
 """What a run takes whose batches differ in length: it is replayed in many orders that were drawn.
 
-What is reserved creeps up although no batch is longer than the longest: blocks that were cut for one length do not
-fit the next one.
+What is reserved creeps up although no batch is longer than the longest: blocks that were cut for one length do
+not fit the next one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class RunLengths:
         allocated_bytes: the allocated peak, which is that of the longest batch.
         low_bytes, likely_bytes, high_bytes: the reserved peak over all orders.
         expandable_bytes: the likely one with expandable segments; None where they are used.
-        num_alloc_retries: how often the allocator gives its cache back, on the card that is named, in the order
-            in which that is needed most.
+        num_alloc_retries: how often the allocator gives its cache back on the card that is named, in the order
+            in which it has to do so most often.
     """
 
     shortest: tuple[int, ...]
@@ -62,7 +62,7 @@ class RunLengths:
     num_alloc_retries: int
 
     def raised(self, peak: PeakEstimate) -> PeakEstimate:
-        """The peaks of the steps that were seen, no lower than those of the run.
+        """The peaks of the steps that were seen, and of what comes after them, with those of the run.
 
         What the longest batch takes beside the batches that were seen are activations.
         """
@@ -75,8 +75,8 @@ class RunLengths:
             allocated_low_bytes=peak.allocated_low_bytes + more_bytes,
             allocated_high_bytes=peak.allocated_high_bytes + more_bytes,
             breakdown={**peak.breakdown, **activations},
-            reserved_bytes=max(peak.reserved_bytes, self.likely_bytes),
-            low_bytes=max(peak.low_bytes, self.low_bytes),
+            reserved_bytes=self.likely_bytes,
+            low_bytes=self.low_bytes,
             high_bytes=max(peak.high_bytes, self.high_bytes + workspaces_bytes),
         )
 
@@ -89,27 +89,50 @@ class DrawnOrders:
         run: its steps at any lengths.
         settings: the allocator's.
         num_batches: of an order.
+        later_bytes: that are reserved beside by what comes after the steps, as an evaluation.
     """
 
     def __init__(
-        self, lengths: Lengths, run: VaryingRun, settings: AllocatorSettings, num_batches: int
+        self,
+        lengths: Lengths,
+        run: VaryingRun,
+        settings: AllocatorSettings,
+        *,
+        num_batches: int,
+        later_bytes: int,
     ) -> None:
         self._lengths = lengths
         self._run = run
         self._settings = settings
         self._num_batches = num_batches
+        self._later_bytes = later_bytes
         self._replays: dict[tuple[int, bool, int | None], Replay] = {}
 
     @classmethod
     def of(cls, trace: Trace, sizes: Sequence[int], settings: AllocatorSettings) -> Self | None:
-        """Those of a trace; None where its batches are alike, or cannot be told at other lengths."""
+        """Those of a trace.
+
+        None where its batches are alike, or cannot be told at other lengths, or are all that the run has.
+        """
         run = VaryingRun.of(trace, sizes)
         if run is None or trace.lengths is None or trace.seen is None:
             return None
+        if len(trace.seen.step_ends) == trace.seen.num_run_steps:
+            return None
+        until_steps_end = trace.events[: trace.seen.step_ends[-1]]
+        whole, of_steps = (
+            replay(events, sizes, settings=settings) for events in (trace.events, until_steps_end)
+        )
         affordable = max(round(_MOST_EVENTS / NUM_ORDERS / run.num_events_of_batch), _LEAST_BATCHES)
         run_steps = trace.seen.num_run_steps or _MOST_BATCHES
         of_run = max(round(run_steps * run.num_traced / max(1, len(trace.seen.step_ends))), 1)
-        return cls(trace.lengths, run, settings, min(affordable, _MOST_BATCHES, of_run))
+        return cls(
+            trace.lengths,
+            run,
+            settings,
+            num_batches=min(affordable, _MOST_BATCHES, of_run),
+            later_bytes=whole.peak_reserved_bytes - of_steps.peak_reserved_bytes,
+        )
 
     @cached_property
     def orders(self) -> list[list[Numbers]]:
@@ -120,7 +143,10 @@ class DrawnOrders:
             repeated = islice(cycle(known), self._num_batches)
             return [list(repeated)]
         longest = known[max(range(len(known)), key=lambda number: prod(lengths.shapes[number]))]
-        return [list(self._drawn(random.Random(seed), known, longest)) for seed in range(NUM_ORDERS)]
+        return [
+            list(self._drawn(random.Random(seed), known, longest))  # noqa: S311 - no secret
+            for seed in range(NUM_ORDERS)
+        ]
 
     def answer(self, limit_bytes: int | None) -> RunLengths:
         """What the orders take.
@@ -129,7 +155,7 @@ class DrawnOrders:
             limit_bytes: that a card has for the allocator; an order that it cannot run is answered without.
         """
         replays = [self._at_most(number, limit_bytes) for number in range(len(self.orders))]
-        peaks = sorted(each.peak_reserved_bytes for each in replays)
+        peaks = sorted(each.peak_reserved_bytes + self._later_bytes for each in replays)
         beyond = round(_BEYOND * (peaks[-1] - peaks[0]))
         highest = peaks[-1] + beyond
         if limit_bytes is not None and peaks[-1] <= limit_bytes:

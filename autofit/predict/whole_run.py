@@ -20,7 +20,7 @@ class SeenPart:
     Attributes:
         steps: that were traced.
         run_steps: of the whole run; None where its loops do not say how many they make.
-        lengths: of each of these steps, where their batches differ: the dimension that does.
+        lengths: of the batches of these steps, where they differ: the dimension that does, or their elements.
         phases: that were seen: `training` or `inference`, `evaluation`, `generation`, `checkpoint`.
         unseen_phases: that the script has, or may have, and that were not seen.
     """
@@ -35,17 +35,23 @@ class SeenPart:
     def of(cls, trace: Trace) -> Self | None:
         """That of a trace; None of a generation, whose passes are no steps."""
         seen = trace.seen
-        if seen is None:
+        if seen is None or not seen.step_ends:
             return None
         marked = {mark.name.rpartition(" ")[2] for mark in trace.marks}
         main = "training" if trace.mode == "train" else "inference"
         return cls(
             steps=len(seen.step_ends),
             run_steps=seen.num_run_steps,
-            lengths=seen.lengths,
+            lengths=_lengths(trace),
             phases=(main, *(phase for phase in _PHASES if phase in marked)),
             unseen_phases=seen.unseen,
         )
+
+
+def _lengths(trace: Trace) -> tuple[int, ...]:
+    if trace.lengths is None:
+        return ()
+    return tuple(math.prod(numbers) for numbers in trace.lengths.numbers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

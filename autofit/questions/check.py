@@ -33,8 +33,8 @@ class Answer(StrEnum):
     """What a check answers.
 
     `FITS`: the high end of the prediction is within the budget, without a retry of the allocator.
-    `DOES_NOT_FIT`: even the low end runs out of memory, with all that the allocator can release; or what grows
-    with each step fills the budget before the run ends.
+    `DOES_NOT_FIT`: even the low end runs out of memory, with all that the allocator can release; or
+    what grows with each step fills the budget before the run ends.
     `UNSURE`: anything between, thrashing included.
     """
 

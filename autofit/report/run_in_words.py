@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart
 from autofit.units import format_bytes
+
+_NUM_LENGTHS = 3  # that are shown
+_WORTHWHILE = 0.95  # of what is reserved, below which a setting of the allocator is worth a word
 
 
 def short_source(source: str) -> str:
@@ -25,13 +29,33 @@ def seen_part(seen: SeenPart | None) -> tuple[str, ...]:
     if seen.steps == seen.run_steps:
         said = f"all {steps} of the run {were} seen"
     if seen.lengths:
-        said += f", of lengths {', '.join(map(str, seen.lengths))}"
+        more = ", …" if len(seen.lengths) > _NUM_LENGTHS else ""
+        said += f", with batches of lengths {', '.join(map(str, seen.lengths[:_NUM_LENGTHS]))}{more}"
     if len(seen.phases) > 1:
         said += f", with {_named(seen.phases[1:])}"
     if seen.unseen_phases:
         is_one = len(seen.unseen_phases) == 1
         said += f"; {_named(seen.unseen_phases)} {'was' if is_one else 'were'} not reached"
     return (said,)
+
+
+def lengths_in_words(lengths: RunLengths) -> str:
+    """What a run takes whose batches differ in length, and what to do, in a sentence."""
+    longest = " × ".join(map(str, lengths.longest))
+    where = "batches of the data" if lengths.is_read else "batches that were seen, and longer ones may come"
+    low, high = format_bytes(lengths.low_bytes), format_bytes(lengths.high_bytes)
+    orders = "an order" if lengths.num_orders == 1 else f"{lengths.num_orders} orders"
+    said = (
+        f"batches differ in length: the longest, {longest}, is {lengths.num_longest} of "
+        f"{lengths.num_known:,} {where}; in {orders} of {lengths.num_batches:,} batches "
+        f"{low if low == high else f'{low} to {high}'} are reserved, as blocks of one length do not fit the next"
+    )
+    if lengths.num_alloc_retries:
+        said += f", and the allocator gives its cache back up to {lengths.num_alloc_retries} times"
+    if lengths.expandable_bytes is not None and lengths.expandable_bytes < _WORTHWHILE * lengths.likely_bytes:
+        saved = format_bytes(lengths.expandable_bytes)
+        said += f"; with PYTORCH_ALLOC_CONF=expandable_segments:True they likely reserve {saved}"
+    return said
 
 
 def growth_in_words(growth: Sequence[LineGrowth], seen: SeenPart | None, where: str = "the card") -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from autofit.explain.timing import StepSeconds
 from autofit.hardware.gpus import oldest_first
 from autofit.predict.estimate import Estimate, RankEstimate
-from autofit.report.run_in_words import growth_in_words, seen_part
+from autofit.report.run_in_words import growth_in_words, lengths_in_words, seen_part
 from autofit.units import format_bytes
 from autofit_workers.knobs import Knobs
 from autofit_workers.protocol import Device, Evidence
@@ -94,6 +94,7 @@ def assumptions(estimate: Estimate) -> tuple[str, ...]:
         *widest(estimate),
         *assumed_sizes(estimate),
         *seen_part(estimate.seen),
+        *([lengths_in_words(estimate.lengths)] if estimate.lengths else ()),
         *([growth_in_words(estimate.growth, estimate.seen)] if estimate.growth else ()),
         *estimate.notes,
     )

@@ -10,7 +10,7 @@ from autofit.cli.text.output import bullets, exact, grid, heading, indented, pri
 from autofit.hardware.budget import assumed_context, shown_by
 from autofit.identity import told_version
 from autofit.predict.estimate import Estimate
-from autofit.report.run_in_words import growth_in_words, seen_part, short_source
+from autofit.report.run_in_words import growth_in_words, lengths_in_words, seen_part, short_source
 from autofit.report.words import (
     assumed_sizes,
     batch_of_script,
@@ -91,6 +91,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
         *widest(estimate),
         *assumed_sizes(estimate),
         *seen_part(estimate.seen),
+        *([lengths_in_words(estimate.lengths)] if estimate.lengths else ()),
         *((estimate.step_time_note,) if gpu is not None and estimate.step_time_note else ()),
         *estimate.notes,
     )

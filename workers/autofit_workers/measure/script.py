@@ -12,8 +12,9 @@ from autofit_workers.errors import InvalidTrialError
 from autofit_workers.measure import steps
 from autofit_workers.protocol import TrialSpec
 from autofit_workers.scripts.batches import Batches
+from autofit_workers.scripts.follower import StepKind
 from autofit_workers.scripts.running import run_script
-from autofit_workers.scripts.watching import StepKind, StepWatch
+from autofit_workers.scripts.watching import StepWatch
 
 
 class ScriptTrial:
@@ -118,7 +119,7 @@ class ScriptTrial:
     def counted(self, kind: StepKind) -> None:
         """Steps are counted as they end."""
 
-    def wants_more(self, num_steps: int) -> bool:  # noqa: ARG002 - the follower's signature
+    def wants_more(self, kind: StepKind) -> bool:  # noqa: ARG002 - the follower's signature
         return False
 
     def saving(self) -> None:

@@ -53,6 +53,7 @@ from autofit_workers.predict.recording.generation import TracedGeneration
 from autofit_workers.predict.recording.owners import gradients, owned, states
 from autofit_workers.predict.recording.recorder import Recorder
 from autofit_workers.predict.recording.sharding import followed as sharding_followed
+from autofit_workers.predict.recording.step_ends import StepEnds
 from autofit_workers.predict.recording.stream_watch import StreamWatch
 from autofit_workers.predict.recording.tensor_list import TensorList
 from autofit_workers.predict.unprotected import notes_of
@@ -61,7 +62,7 @@ from autofit_workers.process.garbage import importing, without_collections
 from autofit_workers.process.heart import LastWord, unsaid
 from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
 from autofit_workers.setup import GENERATE
-from autofit_workers.trace import AS_ASKED, BatchCount, BatchSource, Category, Trace
+from autofit_workers.trace import AS_ASKED, BatchCount, BatchSource, Category, Seen, Trace
 from autofit_workers.workload.in_backward import make_in_backward
 from autofit_workers.workload.optimizers import make_optimizers, require_library
 from autofit_workers.workload.sizes import sample_size
@@ -181,7 +182,7 @@ def _of_host(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
 
 
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
-    """Runs `NUM_TRACED_STEPS` real steps on a fake device and records their memory events."""
+    """Runs `NUM_TRACED_STEPS` real steps on a fake device, more where something grows, and records them."""
     _install(spec)
     with importing():
         setting.import_libraries(spec.knobs)
@@ -226,6 +227,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         optimizer = _optimizers(workload, model, spec.knobs, recorder) if training else None
         engine = _engine(spec, ranks, model, optimizer, mode=mode, recorder=recorder)
         generation: TracedGeneration | None = None
+        step_ends = StepEnds(recorder)
         step = _TracedStep(
             spec,
             mode=mode,
@@ -243,11 +245,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
                 with generation.followed(model):
                     step.run(1)
             else:
-                for number in range(1, NUM_TRACED_STEPS + 1):
-                    recorder.work.is_paused = number < NUM_TRACED_STEPS
-                    step.run(number)
-                    if number == 1 and parallel is not None:
-                        parallel.check_step()
+                _run_steps(step, step_ends, recorder, parallel)
         recorder.close()
         pinned_notes = pinned.notes()
     trace = Trace(
@@ -274,6 +272,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         sample=sample_size(workload, spec.knobs.seq_len),
         host_waits=tuple(recorder.order.host_waits),
         work=recorder.work_of_last_step(),
+        seen=Seen(step_ends=tuple(step_ends.positions)),
         notes=(
             *ranks.notes(model, spec.knobs.precision),
             *decisions.notes,
@@ -287,6 +286,17 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         ),
     )
     return trace if generation is None else generation.completed(trace)
+
+
+def _run_steps(step: _TracedStep, ends: StepEnds, recorder: Recorder, parallel: DataParallel | None) -> None:
+    number = 0
+    while number < NUM_TRACED_STEPS or ends.want_more():
+        number += 1
+        recorder.work.is_paused = number < NUM_TRACED_STEPS
+        step.run(number)
+        ends.add()
+        if number == 1 and parallel is not None:
+            parallel.check_step()
 
 
 def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, recorder: Recorder) -> Optimizers:

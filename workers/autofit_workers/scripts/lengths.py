@@ -16,7 +16,7 @@ from itertools import takewhile
 
 from autofit_workers.scripts.batches import Batches, Pass
 from autofit_workers.scripts.loaders import LoadedBatch
-from autofit_workers.trace.parts import Lengths
+from autofit_workers.trace import Lengths
 
 _Shapes = tuple[tuple[int, ...], ...]
 
@@ -24,8 +24,8 @@ _MOST_SECONDS = 4.0  # for which batches are read
 _GLANCE_SECONDS = 0.4  # the same where those that were trained on are alike
 _MOST_BATCHES = 2000
 _MOST_NUMBERS = 2  # in which batches differ, that few steps tell apart
-# Steps that show what one takes: with three coefficients of a number and of its square, or six of two numbers,
-# and some more to check them.
+# Steps that show what one takes: for three coefficients of a number and its square, or six of two numbers, and
+# some more to check them.
 _NUM_STEPS = {1: 6, 2: 10}
 _NUM_DRAWN = 48  # steps that are traced where no loader tells of batches to come
 
@@ -116,7 +116,7 @@ def _independent(columns: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def _largest_differing(batches: Sequence[_Shapes]) -> tuple[tuple[int, ...], ...]:
-    """Of each batch the shape that tells it from others: that of the tensor which differs, the largest of them."""
+    """Of each batch the shape of the tensor that differs, the largest if there are several."""
     if len({len(shapes) for shapes in batches}) > 1:
         return tuple((sum(map(math.prod, shapes)),) for shapes in batches)
     tensors = [tensor for tensor in zip(*batches, strict=True) if len(set(tensor)) > 1]

@@ -6,7 +6,6 @@ import ast
 import os
 import sys
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from autofit_workers.errors import InvalidTrialError, WorkerError, in_short, tex
 from autofit_workers.process.boundary.entering import Permissions, entered
 from autofit_workers.protocol import WorkloadRef
 from autofit_workers.scripts.batch_finders import leave_out_searches
+from autofit_workers.scripts.clock import Clock
 from autofit_workers.scripts.constants import with_constant
 from autofit_workers.scripts.files import KeptFiles
 from autofit_workers.scripts.guard.network import Network
@@ -29,9 +29,6 @@ from autofit_workers.scripts.terminal import terminal_as_input
 from autofit_workers.scripts.trackers import TrackerFinder, publishing_finder
 from autofit_workers.scripts.watching import ScriptEnd, StepWatch
 
-# So long a script may take to unwind once it was ended; one that goes on is left behind.
-_GRACE_SECONDS = 3.0
-_SECONDS_AFTER_LOOPS = 10.0  # that it goes on for once its loops were ended
 _ARGPARSE_CODE = 2  # `ArgumentParser.error` prints "PROG: error: MESSAGE" and exits with it
 _ARGUMENTS = ". Give the script its arguments with --script-arg, one each: --script-arg --NAME=VALUE"
 
@@ -77,7 +74,7 @@ def run_script(
     main = _main_module(ref, batch_size)
     printed = Printed()
     leave_out_searches(watch.notes.append)
-    clock = _Clock(watch, give_up)
+    clock = Clock(watch, give_up)
     loop_code = LoopCode(watch.loops, str(Path(ref.target).parent))
     code = loop_code.compiled(_parsed(ref, source, batch_size), ref.target)
     launchers = Launchers(
@@ -169,39 +166,6 @@ def _parsed(ref: WorkloadRef, source: bytes, batch_size: int) -> ast.Module:
     if name is None or ref.script.keeps_batch:
         return ast.parse(source, ref.target)
     return with_constant(source, ref.target, name, batch_size)
-
-
-class _Clock:
-    """Ends a script that takes long after its loops were ended, and leaves one behind that does not let it.
-
-    Args:
-        give_up: see `run_script`.
-    """
-
-    def __init__(self, watch: StepWatch, give_up: Callable[[], None]) -> None:
-        self._watch = watch
-        self._give_up = give_up
-        self._timers: list[threading.Timer] = []
-        watch.on_end = lambda: self._after(_GRACE_SECONDS, give_up)
-        watch.on_loops_ended = lambda: self._after(_SECONDS_AFTER_LOOPS, self._hurry)
-
-    def cancel(self) -> None:
-        for timer in self._timers:
-            timer.cancel()
-
-    def _hurry(self) -> None:
-        self._watch.is_late = True
-        self._after(_GRACE_SECONDS, self._leave)
-
-    def _leave(self) -> None:
-        self._watch.leave()
-        self._give_up()
-
-    def _after(self, seconds: float, call: Callable[[], None]) -> None:
-        timer = threading.Timer(seconds, call)
-        timer.daemon = True
-        self._timers.append(timer)
-        timer.start()
 
 
 @contextmanager

@@ -14,14 +14,14 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from enum import StrEnum
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim import optimizer as optimizers
 
 from autofit_workers.scripts.batches import Batches, Pass
+from autofit_workers.scripts.follower import Follower, StepKind
 from autofit_workers.scripts.loops import Loops
 
 _PATIENCE = 4  # an optimizer may make so many times the steps that are waited for
@@ -31,50 +31,6 @@ _MOST_BACKWARDS, _MOST_FORWARDS = 256, 256  # of a script that makes no step, or
 
 class ScriptEnd(BaseException):
     """Ends a script once enough is known; no `Exception`, so that few scripts catch it."""
-
-
-class StepKind(StrEnum):
-    """What a script's steps end with."""
-
-    OPTIMIZER = "optimizer step"
-    BACKWARD = "backward pass"
-    FORWARD = "forward pass"
-
-    def counted(self, num: int) -> str:
-        """`2 backward passes`."""
-        plural = "es" if self.endswith("s") else "s"
-        return f"{num} {self}{plural if num != 1 else ''}"
-
-
-class Follower(Protocol):
-    """Who is told what a script does."""
-
-    def forward(self, module: torch.nn.Module) -> None:
-        """A module is called that no other one calls."""
-
-    def backward(self) -> None:
-        """The engine begins."""
-
-    def after_backward(self) -> None:
-        """The engine is done."""
-
-    def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """A step begins; a closure may still run forward and backward in it."""
-
-    def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """A step has ended; None of a script that updates its parameters itself."""
-
-    def counted(self, kind: StepKind) -> None:
-        """One more of a kind of steps has ended, before any loop is."""
-
-    def wants_more(self, num_steps: int) -> bool:
-        """Whether more steps would tell more than so many, which are as many as were wanted."""
-
-    def saving(self) -> None:
-        """Something is saved that may be a checkpoint."""
-
-    def ended(self) -> None:
-        """Enough steps were made: what the script does from here on is no part of it."""
 
 
 class StepWatch:
@@ -308,7 +264,7 @@ class StepWatch:
     def _go_on(self, *, counts: bool, is_enough: bool) -> None:
         """After a step, to the next one, or to what comes after all of them; else it ends the script."""
         if not self._is_past_loops:
-            is_enough = is_enough and not self._follower.wants_more(self.num_steps)
+            is_enough = is_enough and not self._follower.wants_more(self.kind)
         loops = self.loops
         goes_on = not is_enough if loops is None else loops.stepped(counts=counts, is_enough=is_enough)
         if self.is_late or not goes_on:

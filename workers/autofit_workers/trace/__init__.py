@@ -1,6 +1,7 @@
 """The trace artifact: what a prediction hands to the peak curve and to the views.
 
 parts   what a trace is made of: allocations, marks, waits, and what was listed of tensors, layers, operators
+seen    which part of a run it is of
 rows    how those stand in its document: each string, stack and convolution once
 trace   the trace itself, and its document
 """
@@ -20,7 +21,6 @@ from autofit_workers.trace.parts import (
     Call,
     Category,
     HostWait,
-    Lengths,
     ListedLayer,
     ListedTensor,
     Mark,
@@ -28,12 +28,12 @@ from autofit_workers.trace.parts import (
     Role,
     SampleSize,
     Scratch,
-    Seen,
     TracedModel,
     last_step,
     parameters_in_words,
 )
 from autofit_workers.trace.rows import convolution_from_dict
+from autofit_workers.trace.seen import Lengths, Seen
 from autofit_workers.trace.trace import TRACE_SCHEMA, UNPROTECTED, Trace
 
 __all__ = [

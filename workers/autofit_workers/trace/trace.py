@@ -26,13 +26,11 @@ from autofit_workers.trace.parts import (
     BatchCount,
     Call,
     HostWait,
-    Lengths,
     ListedLayer,
     ListedTensor,
     Mark,
     Repetition,
     SampleSize,
-    Seen,
     TracedModel,
 )
 from autofit_workers.trace.rows import (
@@ -46,6 +44,7 @@ from autofit_workers.trace.rows import (
     read_calls,
     read_host_waits,
 )
+from autofit_workers.trace.seen import Lengths, Seen
 from autofit_workers.work import Convolution, WorkCall, from_document, to_document
 
 # Begins the note of a trace that was made outside the boundary.

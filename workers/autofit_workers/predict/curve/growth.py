@@ -12,6 +12,7 @@ appends to, the newest block has to rise by the same every time: batches whose l
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
@@ -186,5 +187,5 @@ def _rises_to_its_end(values: Sequence[int]) -> bool:
 
 def _rises_evenly(values: Sequence[int]) -> bool:
     """Whether each value is above the one before, by the same but for what blocks are rounded up by."""
-    rises = [after - before for before, after in zip(values, values[1:], strict=False)]
+    rises = [after - before for before, after in itertools.pairwise(values)]
     return bool(rises) and min(rises) >= LEAST_BYTES and max(rises) - min(rises) <= _BLOCK_BYTES

@@ -1,7 +1,7 @@
 """Polynomials of some numbers through values, by least squares. Standard library only.
 
-A polynomial has as many coefficients as the points tell: it is of the second degree, else of the first, else it
-is a constant, the largest value.
+A polynomial has as many coefficients as the points tell: it is of the second degree, else of the first, else
+it is a constant, the largest value.
 """
 
 from __future__ import annotations

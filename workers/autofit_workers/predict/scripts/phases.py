@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
-from autofit_workers.predict.curve.growth import LiveAfterSteps
 from autofit_workers.predict.recording.owners import gradients, owned, states
 from autofit_workers.predict.recording.recorder import Recorder
-from autofit_workers.scripts.watching import StepKind
+from autofit_workers.predict.recording.step_ends import StepEnds
+from autofit_workers.scripts.follower import StepKind
 from autofit_workers.trace import Category
 
 _BETWEEN_STEPS = ("input", "evaluation", "generation")
@@ -31,7 +31,7 @@ class PhaseMarks:
     Attributes:
         trains: whether the script has an optimizer: without one no pass is an evaluation.
         more_tells: whether more steps than so many would tell more of what is not memory.
-        step_ends: the number of events before the end of each step, by what the steps are.
+        step_ends: where steps end, by what the steps are.
     """
 
     def __init__(self, recorder: Recorder, *, names: bool) -> None:
@@ -39,8 +39,7 @@ class PhaseMarks:
         self._names = names
         self._number = 1
         self._phase = "model"
-        self.step_ends: dict[StepKind, list[int]] = {kind: [] for kind in StepKind}
-        self._steps_that_tell = 0  # whether something grows
+        self.step_ends = {kind: StepEnds(recorder) for kind in StepKind}
         self.trains: Callable[[], bool] = lambda: False
         self.more_tells: Callable[[int], bool] = lambda _num_steps: False
         self._state_taken: int | None = None  # where the state of a model was asked for last
@@ -124,16 +123,11 @@ class PhaseMarks:
             self._begin("input", Category.INPUT)
 
     def counted(self, kind: StepKind) -> None:
-        self.step_ends[kind].append(self._recorder.position)
+        self.step_ends[kind].add()
 
-    def wants_more(self, num_steps: int) -> bool:
-        if num_steps < self._steps_that_tell or self.more_tells(num_steps):
-            return True
-        recorder = self._recorder
-        ends = self.step_ends[StepKind.OPTIMIZER] or self.step_ends[StepKind.BACKWARD]
-        live = LiveAfterSteps(recorder.allocations, recorder.events(), ends)
-        self._steps_that_tell = live.num_steps_that_tell
-        return num_steps < self._steps_that_tell
+    def wants_more(self, kind: StepKind) -> bool:
+        ends = self.step_ends[kind]
+        return self.more_tells(len(ends.positions)) or ends.want_more()
 
     def ended(self) -> None:
         self._recorder.close()

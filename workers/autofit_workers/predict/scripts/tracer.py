@@ -31,11 +31,12 @@ from autofit_workers.predict.values.decisions import Decisions, begin
 from autofit_workers.process.boundary.entering import Permissions
 from autofit_workers.protocol import TrialSpec
 from autofit_workers.scripts.batches import Batches
+from autofit_workers.scripts.follower import StepKind
 from autofit_workers.scripts.lengths import LengthWatch
 from autofit_workers.scripts.loops import Loops
 from autofit_workers.scripts.ranks import Ranks
 from autofit_workers.scripts.running import run_script
-from autofit_workers.scripts.watching import StepKind, StepWatch
+from autofit_workers.scripts.watching import StepWatch
 from autofit_workers.setup import Parallel
 from autofit_workers.trace import Lengths, Seen, Trace
 from autofit_workers.workload.libraries.importing import without_missing_operators
@@ -165,18 +166,20 @@ class ScriptTracer:
 
     def _seen(self) -> Seen:
         reached = {mark.name.split(" ")[-1] for mark in self._recorder.marks}
-        unseen = set() if self._watch.kind is StepKind.FORWARD else self._loops.phases_not_reached
-        if not self._watch.is_to_end and self._watch.kind is not StepKind.FORWARD:
+        kind, unseen = self._watch.kind, self._loops.phases_not_reached
+        if not self._watch.is_to_end:
             unseen = {"evaluation", "checkpoint"}
+        if kind is StepKind.FORWARD:
+            unseen = set()
         return Seen(
-            step_ends=tuple(self._follower.step_ends[self._watch.kind]),
+            step_ends=tuple(self._follower.step_ends[kind].positions),
             num_run_steps=self._num_run_steps(),
             is_to_end=self._watch.is_to_end,
             unseen=tuple(sorted(unseen - reached, reverse=True)),
         )
 
     def _num_run_steps(self) -> int | None:
-        """How many steps the run makes: those that were seen where it ended by itself before its loops were."""
+        """How many steps the run makes; those that were seen where it ended before its loops were ended."""
         if self._loops.are_ended or not self._watch.is_to_end:
             return self._loops.num_run_steps
         return self._watch.num_seen

@@ -1,7 +1,7 @@
 """Trainers of libraries, which end their training their own way once the loops of a script are ended.
 
-They evaluate and save after so many steps or epochs, by counters of their own. transformers' Trainer does both
-at the last step, if it is to do so at all; Lightning's validates and saves where it is told to stop.
+They evaluate and save after so many steps or epochs, by counters of their own. transformers' Trainer does
+both at the last step, if it is to do so at all; Lightning's validates and saves where it is told to stop.
 """
 
 from __future__ import annotations

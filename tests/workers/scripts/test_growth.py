@@ -1,0 +1,48 @@
+"""Training loops that keep more memory with each step, and loops that look as if they did."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from autofit_workers.predict.curve.growth import LiveAfterSteps
+from autofit_workers.protocol import Probe, TrialSpec, Verdict
+from autofit_workers.run import run
+from autofit_workers.scripts.reference import Script
+from autofit_workers.trace import Trace
+from tests.workers.scripts.growing_loops import CLEAN, HEAD, LEAKS
+
+pytestmark = pytest.mark.process  # a process for each script
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """The trace of a script with its own batch."""
+
+    def trace(text: str) -> Trace:
+        path = tmp_path / "train.py"
+        path.write_text(text)
+        ref = Script(path=path).reference()
+        own = dataclasses.replace(ref, script=dataclasses.replace(ref.script, keeps_batch=True))
+        outcome = run(TrialSpec(workload=own, batch_size=1, probe=Probe.PREDICT, with_trace=True))
+        assert outcome.verdict is Verdict.FITS, outcome.error
+        return Trace.from_json(outcome.trace_json)
+
+    return trace
+
+
+@pytest.mark.parametrize("name", LEAKS)
+def test_what_each_step_keeps_is_found_by_its_line(traced, name):
+    loop, num_bytes = LEAKS[name]
+    (line,) = [number for number, text in enumerate((HEAD + loop).splitlines(), 1) if "# grows" in text]
+    (growth,) = LiveAfterSteps.of(traced(HEAD + loop)).growths
+    assert int(growth.source.split(":")[1]) == line
+    assert growth.bytes_per_step == pytest.approx(num_bytes, rel=0.05)
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_what_warms_up_fills_or_differs_is_no_growth(traced, name):
+    trace = traced(HEAD + CLEAN[name])
+    assert LiveAfterSteps.of(trace).growths == ()
+    assert trace.seen.is_to_end

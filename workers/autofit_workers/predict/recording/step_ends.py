@@ -1,0 +1,31 @@
+"""Where the steps of a run end, and whether more of them would tell what grows."""
+
+from __future__ import annotations
+
+from autofit_workers.predict.curve.growth import LiveAfterSteps
+from autofit_workers.predict.recording.recorder import Recorder
+
+
+class StepEnds:
+    """Notes how many events came before the end of each step.
+
+    Attributes:
+        positions: these numbers.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._num_that_tell = 0
+        self.positions: list[int] = []
+
+    def add(self) -> None:
+        """A step has ended."""
+        self.positions.append(self._recorder.position)
+
+    def want_more(self) -> bool:
+        """Whether what is alive after the steps so far may grow, of which more steps would tell."""
+        if len(self.positions) >= self._num_that_tell:
+            recorder = self._recorder
+            live = LiveAfterSteps(recorder.allocations, recorder.events(), self.positions)
+            self._num_that_tell = live.num_steps_that_tell
+        return len(self.positions) < self._num_that_tell
