@@ -198,8 +198,7 @@ class PeaksOnCard:
         if trace.lengths is None or trace.batch_size != batch_size:
             return None
         if batch_size not in self._drawn_orders:
-            sizes, settings = on_card.likely().sizes, self._conditions.settings
-            self._drawn_orders[batch_size] = DrawnOrders.of(trace, sizes, settings)
+            self._drawn_orders[batch_size] = DrawnOrders.of(on_card)
         return self._drawn_orders[batch_size]
 
     def _known_of_lower_risks(self, on_card: StepOnCard) -> int:

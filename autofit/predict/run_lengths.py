@@ -1,7 +1,7 @@
 """What a run takes whose batches differ in length: it is replayed in many orders that were drawn.
 
-What is reserved creeps up although no batch is longer than the longest: blocks that were cut for one length do
-not fit the next one.
+What is reserved creeps up although no batch is longer than the longest: blocks that were cut for one length
+do not fit the next one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from typing import Self
 
 from autofit_workers.allocator import AllocatorSettings, Replay, replay
 from autofit_workers.predict.curve.peak_estimate import PeakEstimate
+from autofit_workers.predict.curve.step_on_card import StepOnCard
 from autofit_workers.predict.curve.varying_run import Numbers, VaryingRun
-from autofit_workers.trace import Category, Lengths, Trace
+from autofit_workers.trace import Category, Lengths
 
-NUM_ORDERS = 20
+_NUM_ORDERS, _LEAST_ORDERS = 20, 8  # fewer where steps have many events
 _MOST_BATCHES = 400  # of an order
 _LEAST_BATCHES = 24
 _MOST_EVENTS = 3_000_000  # of all orders, a few seconds
 _NUM_EXPANDABLE = 3  # orders that are replayed with expandable segments, whose peaks differ little
-_BEYOND = 0.15  # of the range of the orders, by which other orders may lie outside of it
+# Of the range of the orders, by which another one may lie outside of it. Of 20 one in ten would without, of 8
+# two in nine.
+_BEYOND = {_NUM_ORDERS: 0.15, _LEAST_ORDERS: 0.4}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,8 +45,8 @@ class RunLengths:
         allocated_bytes: the allocated peak, which is that of the longest batch.
         low_bytes, likely_bytes, high_bytes: the reserved peak over all orders.
         expandable_bytes: the likely one with expandable segments; None where they are used.
-        num_alloc_retries: how often the allocator gives its cache back on the card that is named, in the order
-            in which it has to do so most often.
+        num_alloc_retries: how often the allocator gives its cache back on the card that is named, in the
+            order in which it has to do so most often.
     """
 
     shortest: tuple[int, ...]
@@ -88,6 +91,7 @@ class DrawnOrders:
         lengths: what is known of its batches.
         run: its steps at any lengths.
         settings: the allocator's.
+        num_orders: how many are drawn.
         num_batches: of an order.
         later_bytes: that are reserved beside by what comes after the steps, as an evaluation.
     """
@@ -98,23 +102,26 @@ class DrawnOrders:
         run: VaryingRun,
         settings: AllocatorSettings,
         *,
+        num_orders: int,
         num_batches: int,
         later_bytes: int,
     ) -> None:
         self._lengths = lengths
         self._run = run
         self._settings = settings
+        self._num_orders = num_orders
         self._num_batches = num_batches
         self._later_bytes = later_bytes
         self._replays: dict[tuple[int, bool, int | None], Replay] = {}
 
     @classmethod
-    def of(cls, trace: Trace, sizes: Sequence[int], settings: AllocatorSettings) -> Self | None:
-        """Those of a trace.
+    def of(cls, on_card: StepOnCard) -> Self | None:
+        """Those of a step.
 
         None where its batches are alike, or cannot be told at other lengths, or are all that the run has.
         """
-        run = VaryingRun.of(trace, sizes)
+        trace, sizes, settings = on_card.step.trace, on_card.likely().sizes, on_card.conditions.settings
+        run = VaryingRun.of(trace, sizes, on_card.likely_bytes)
         if run is None or trace.lengths is None or trace.seen is None:
             return None
         if len(trace.seen.step_ends) == trace.seen.num_run_steps:
@@ -123,14 +130,18 @@ class DrawnOrders:
         whole, of_steps = (
             replay(events, sizes, settings=settings) for events in (trace.events, until_steps_end)
         )
-        affordable = max(round(_MOST_EVENTS / NUM_ORDERS / run.num_events_of_batch), _LEAST_BATCHES)
+        affordable = round(_MOST_EVENTS / run.num_events_of_batch)
         run_steps = trace.seen.num_run_steps or _MOST_BATCHES
         of_run = max(round(run_steps * run.num_traced / max(1, len(trace.seen.step_ends))), 1)
+        num_batches = min(of_run, _MOST_BATCHES)
+        num_orders = _NUM_ORDERS if num_batches * _NUM_ORDERS <= affordable else _LEAST_ORDERS
+        num_batches = min(num_batches, max(affordable // num_orders, _LEAST_BATCHES))
         return cls(
             trace.lengths,
             run,
             settings,
-            num_batches=min(affordable, _MOST_BATCHES, of_run),
+            num_orders=num_orders,
+            num_batches=num_batches,
             later_bytes=whole.peak_reserved_bytes - of_steps.peak_reserved_bytes,
         )
 
@@ -145,7 +156,7 @@ class DrawnOrders:
         longest = known[max(range(len(known)), key=lambda number: prod(lengths.shapes[number]))]
         return [
             list(self._drawn(random.Random(seed), known, longest))  # noqa: S311 - no secret
-            for seed in range(NUM_ORDERS)
+            for seed in range(self._num_orders)
         ]
 
     def answer(self, limit_bytes: int | None) -> RunLengths:
@@ -156,7 +167,7 @@ class DrawnOrders:
         """
         replays = [self._at_most(number, limit_bytes) for number in range(len(self.orders))]
         peaks = sorted(each.peak_reserved_bytes + self._later_bytes for each in replays)
-        beyond = round(_BEYOND * (peaks[-1] - peaks[0]))
+        beyond = round(_BEYOND[self._num_orders] * (peaks[-1] - peaks[0]))
         highest = peaks[-1] + beyond
         if limit_bytes is not None and peaks[-1] <= limit_bytes:
             highest = min(highest, limit_bytes)

@@ -48,7 +48,7 @@ def lengths_in_words(lengths: RunLengths) -> str:
     said = (
         f"batches differ in length: the longest, {longest}, is {lengths.num_longest} of "
         f"{lengths.num_known:,} {where}; in {orders} of {lengths.num_batches:,} batches "
-        f"{low if low == high else f'{low} to {high}'} are reserved, as blocks of one length do not fit the next"
+        f"{low if low == high else f'{low} to {high}'} are reserved, as blocks of a length do not fit others"
     )
     if lengths.num_alloc_retries:
         said += f", and the allocator gives its cache back up to {lengths.num_alloc_retries} times"

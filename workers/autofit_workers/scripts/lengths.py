@@ -24,9 +24,9 @@ _MOST_SECONDS = 4.0  # for which batches are read
 _GLANCE_SECONDS = 0.4  # the same where those that were trained on are alike
 _MOST_BATCHES = 2000
 _MOST_NUMBERS = 2  # in which batches differ, that few steps tell apart
-# Steps that show what one takes: for three coefficients of a number and its square, or six of two numbers, and
+# Steps that show what one takes: for three coefficients of a number and its square or six of two numbers, and
 # some more to check them.
-_NUM_STEPS = {1: 6, 2: 10}
+_NUM_STEPS = {1: 8, 2: 12}
 _NUM_DRAWN = 48  # steps that are traced where no loader tells of batches to come
 
 

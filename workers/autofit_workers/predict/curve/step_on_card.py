@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from autofit_workers.allocator import EventClock, Replay
 from autofit_workers.predict.curve import mixed_convolutions, refusals
-from autofit_workers.predict.curve.conditions import Conditions, Level, demands
+from autofit_workers.predict.curve.conditions import Call, Conditions, Level, demands
 from autofit_workers.predict.curve.peak_estimate import PeakEstimate, by_category, live_after
 from autofit_workers.predict.curve.planned_step import PlannedStep
 from autofit_workers.predict.curve.refusals import Refusal
@@ -119,6 +119,11 @@ class StepOnCard:
             found_bytes=typical.found_bytes(Level.LIKELY),
             replay=typical.replay(),
         )
+
+    def likely_bytes(self, calls: Sequence[Call]) -> list[int]:
+        """What calls like those of the step likely take, of whatever shapes."""
+        found = demands(calls, self.conditions, self.conditions.sources[0], self.step.lines.torch_release)
+        return [each.likely_bytes for each in found]
 
     def estimate(self) -> PeakEstimate:
         """All that a report needs."""

@@ -8,43 +8,37 @@ No torch is needed here.
     drawn       model │ 311 │ 87 │ 640 │ 77 │ 902 │ …        with the bytes that they have at other lengths
 
 What an allocation takes is a polynomial of the second degree of the numbers in which batches differ: of those
-of its own batch, or of the next or the last one, which may have been fetched before.
+of its own batch, or of the next or the last one, which may have been fetched before. Of what is sized at a
+replay the dimensions are such polynomials.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 from typing import Self
 
+from autofit_workers.predict.curve.call_lines import CallLines, call_lines
+from autofit_workers.predict.curve.conditions import Call
 from autofit_workers.predict.curve.least_squares import Fitted, fitted
-from autofit_workers.trace import Lengths, Trace
+from autofit_workers.trace import Allocation, Lengths, Trace
 
 Numbers = tuple[int, ...]
+Demand = Callable[[Sequence[Call]], Sequence[int]]
 
 _SHIFTS = (0, 1, -1)  # an allocation's size is of its own batch, of the next one or of the last one
+_ERROR_DIGITS = 6  # beyond these, errors are those of arithmetic
 _MOST_PERIOD = 64  # batches that a step accumulates
 _MOST_WARM_UP = 0.5  # of what was traced
 
 
-@dataclass(frozen=True, slots=True)
-class _Free:
-    """A free in a batch's events: of the so many-th allocation of the batch that was so many before."""
-
-    ago: int
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class _FreeOfModel:
-    """A free of what was allocated before the first batch."""
-
-    allocation: int
-
-
-_Event = int | _Free | _FreeOfModel  # a number is an allocation, counted within its batch
+# An event of a batch is a base and a number to add to it. Bases are by batch: the first is that of its own
+# allocations, the second that of frees of what was allocated before all batches, and then come those of frees
+# of its own allocations, of those of the batch before it, and so on.
+_Event = tuple[int, int]
+_ALLOCATION, _FREE_OF_MODEL, _FREE = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +46,7 @@ class _Batch:
     """What one batch did.
 
     Attributes:
-        events: in terms of its own allocations.
+        events: as bases and numbers.
         first: its first allocation in the trace.
         num_allocations: of its own.
     """
@@ -69,22 +63,31 @@ class VaryingRun:
         trace: of some batches of different lengths.
         lengths: of the trace.
         sizes: bytes of each allocation of the trace.
+        demand: how many bytes calls take that a trace leaves to be sized.
         batches: what each of its batches did.
         period: so many batches come again and again.
     """
 
     def __init__(
-        self, trace: Trace, lengths: Lengths, sizes: Sequence[int], batches: Sequence[_Batch], period: int
+        self,
+        trace: Trace,
+        lengths: Lengths,
+        sizes: Sequence[int],
+        demand: Demand,
+        *,
+        batches: Sequence[_Batch],
+        period: int,
     ) -> None:
         self._trace = trace
         self._lengths = lengths
         self._sizes = sizes
+        self._demand = demand
         self._batches = batches
         self._period = period
         self._known: dict[tuple[int, tuple[Numbers, ...]], list[int]] = {}
 
     @classmethod
-    def of(cls, trace: Trace, sizes: Sequence[int]) -> Self | None:
+    def of(cls, trace: Trace, sizes: Sequence[int], demand: Demand) -> Self | None:
         """The run that a trace is a part of; None where its batches are alike, or their events differ."""
         lengths = trace.lengths
         uses_streams = any(each.stream or each.stream_uses for each in trace.allocations)
@@ -92,7 +95,9 @@ class VaryingRun:
             return None
         batches = _batches_of(trace, lengths)
         period = _period_of(batches)
-        return None if period is None else cls(trace, lengths, sizes, batches, period)
+        if period is None:
+            return None
+        return cls(trace, lengths, sizes, demand, batches=batches, period=period)
 
     @property
     def num_traced(self) -> int:
@@ -123,14 +128,14 @@ class VaryingRun:
             firsts.append(first)
             around = tuple(numbers[min(max(place + shift, 0), len(numbers) - 1)] for shift in _SHIFTS)
             sizes += self._sizes_at(template, around)
-            for event in batch.events:
-                if isinstance(event, int):
-                    events.append(first + event)
-                elif isinstance(event, _Free):
-                    events.append(~(firsts[place - event.ago] + event.number))
-                else:
-                    events.append(~event.allocation)
+            bases = [first, 0, *(~firsts[place - ago] for ago in range(min(place, self._most_ago) + 1))]
+            events += [bases[base] + number for base, number in batch.events]
         return events, sizes
+
+    @cached_property
+    def _most_ago(self) -> int:
+        """How many batches back a batch frees something."""
+        return max((base - _FREE for batch in self._batches for base, _ in batch.events), default=0)
 
     @cached_property
     def _num_steady(self) -> int:
@@ -149,40 +154,96 @@ class VaryingRun:
     def _sizes_at(self, template: int, around: tuple[Numbers, ...]) -> list[int]:
         key = template, around
         if key not in self._known:
-            functions = self._functions[template % self._period]
-            self._known[key] = [function.at(around[shift]) for shift, function in functions]
+            distinct, place_of = self._allocations[template % self._period]
+            found = [each.at(around) for each in distinct]
+            calls = list(dict.fromkeys(each for each in found if not isinstance(each, int)))
+            demanded = dict(zip(calls, self._demand(calls), strict=True))
+            values = [each if isinstance(each, int) else demanded[each] for each in found]
+            self._known[key] = [values[place] for place in place_of]
         return self._known[key]
 
     @cached_property
-    def _functions(self) -> dict[int, list[tuple[int, Fitted]]]:
-        """By place in the period, of each allocation which batch decides its bytes, and by what function."""
+    def _allocations(self) -> dict[int, tuple[list[_VaryingSize], list[int]]]:
+        """By place in the period, what decides the bytes of allocations, and which of these is each one's."""
         num_steady = self._num_steady
         first = len(self._batches) - num_steady
-        found: dict[int, list[tuple[int, Fitted]]] = {}
-        for place in range(self._period):
-            alike = [first + place + self._period * turn for turn in range(num_steady // self._period)]
-            found[(first + place) % self._period] = self._functions_through(alike)
-        return found
+        return {
+            (first + place) % self._period: self._through(
+                [first + place + self._period * turn for turn in range(num_steady // self._period)]
+            )
+            for place in range(self._period)
+        }
 
-    def _functions_through(self, alike: Sequence[int]) -> list[tuple[int, Fitted]]:
-        own = self._lengths.numbers
-        inputs = [[own[min(max(number + shift, 0), len(own) - 1)] for number in alike] for shift in _SHIFTS]
+    def _through(self, alike: Sequence[int]) -> tuple[list[_VaryingSize], list[int]]:
+        own, allocations = self._lengths.numbers, self._trace.allocations
+        fits = [
+            _Recording(fitted([own[min(max(number + shift, 0), len(own) - 1)] for number in alike]))
+            for shift in _SHIFTS
+        ]
         columns = zip(
             *(
-                self._sizes[self._batches[number].first :][: self._batches[number].num_allocations]
+                allocations[self._batches[number].first :][: self._batches[number].num_allocations]
                 for number in alike
             ),
             strict=True,
         )
-        fits = [fitted(each) for each in inputs]
-        return [
-            min(((place, fit(column)) for place, fit in enumerate(fits)), key=_by_error) for column in columns
+        numbers: dict[_VaryingSize, int] = {}
+        place_of = [
+            numbers.setdefault(
+                min((_size_through(column, place, fit) for place, fit in enumerate(fits)), key=_error),
+                len(numbers),
+            )
+            for column in columns
         ]
+        return list(numbers), place_of
 
 
-def _by_error(found: tuple[int, Fitted]) -> tuple[float, int]:
-    place, function = found
-    return function.error, place
+@dataclass(frozen=True, slots=True)
+class _VaryingSize:
+    """What decides the bytes of an allocation.
+
+    Attributes:
+        place: of the batch that does, in `_SHIFTS`.
+        of_numbers: bytes, or what they are worked out from, as functions of the numbers of that batch.
+        error: of these functions.
+    """
+
+    place: int
+    of_numbers: Fitted | CallLines[Fitted]
+    error: float
+
+    def at(self, around: Sequence[Numbers]) -> int | Call:
+        """Bytes, or what they are worked out from, given the numbers of the batches around."""
+        numbers = around[self.place]
+        if isinstance(self.of_numbers, Fitted):
+            return self.of_numbers.at(numbers)
+        return self.of_numbers.mapped(lambda function: (function.at(numbers), 0)).at(0)
+
+
+class _Recording:
+    """A fit that remembers the largest error of what it found since it was last asked for that."""
+
+    def __init__(self, fit: Callable[[Sequence[int]], Fitted]) -> None:
+        self._fit = fit
+        self._largest = 0.0
+
+    def __call__(self, values: Sequence[int]) -> Fitted:
+        found = self._fit(values)
+        self._largest = max(self._largest, found.error)
+        return found
+
+    def take_error(self) -> float:
+        largest, self._largest = self._largest, 0.0
+        return largest
+
+
+def _size_through(column: Sequence[Allocation], place: int, fit: _Recording) -> _VaryingSize:
+    found = call_lines(fit, column) or fit([each.num_bytes for each in column])
+    return _VaryingSize(place, found, fit.take_error())
+
+
+def _error(size: _VaryingSize) -> tuple[float, int]:
+    return round(size.error, _ERROR_DIGITS), size.place
 
 
 def _batches_of(trace: Trace, lengths: Lengths) -> list[_Batch]:
@@ -198,13 +259,12 @@ def _batches_of(trace: Trace, lengths: Lengths) -> list[_Batch]:
         for event in trace.events[start:end]:
             if event >= 0:
                 batch_of[event] = place
-                events.append(event - firsts[place])
+                events.append((_ALLOCATION, event - firsts[place]))
                 num_allocated += 1
-            elif ~event in batch_of:
-                other = batch_of[~event]
-                events.append(_Free(place - other, ~event - firsts[other]))
+            elif (other := batch_of.get(~event)) is None:
+                events.append((_FREE_OF_MODEL, event))
             else:
-                events.append(_FreeOfModel(~event))
+                events.append((_FREE + place - other, firsts[other] - ~event))
         batches.append(_Batch(tuple(events), firsts[place], num_allocated - firsts[place]))
     return batches
 
