@@ -87,7 +87,7 @@ def test_the_phases_of_three_steps_are_marked_and_what_they_hold_is_told(plain):
     names = [mark.name for mark in trace.marks]
     phases = [f"step {number} {phase}" for number in (1, 2, 3) for phase in ("input", "forward", "backward")]
     assert [name for name in names if name in phases] == phases
-    assert names[0] == "model" and names[-1] == "step 3 optimizer"
+    assert names[0] == "model" and "step 3 optimizer" in names
     sizes = dict.fromkeys(Category, 0)
     for allocation in trace.allocations[: trace.marks[1].position]:
         sizes[allocation.category] += allocation.num_bytes
@@ -212,9 +212,9 @@ def test_a_loader_may_make_several_rows_of_a_sample(tmp_path):
 
 def test_a_script_that_lets_nothing_end_it_is_left_behind(written):
     outcome = written(
-        "while True:", "    try:", "        loss_of_step()", "        optimizer.step()", "    except:",
-        "        pass",
-    )  # fmt: skip
+        "steps = 'while True:\\n try:\\n  loss_of_step()\\n  optimizer.step()\\n except:\\n  pass'",
+        "exec(steps)",  # whose loop nobody sees
+    )
     assert outcome.verdict is Verdict.FITS
     assert outcome.num_steps_done == 3
     assert [m.name for m in Trace.from_json(outcome.trace_json).marks][-1] == "step 3 optimizer"

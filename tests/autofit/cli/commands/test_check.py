@@ -197,6 +197,8 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "step_seconds",
         "step_time_note",
         "versions",
+        "seen",
+        "growth",
     }
     assert (document["schema"], document["verdict"]) == ("autofit.check/1", verdict.value)
     assert (document["would_thrash"], document["evidence"]) == (True, "predicted")
