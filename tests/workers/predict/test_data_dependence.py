@@ -25,6 +25,7 @@ def line_of(attribute: str) -> int:
         ("nonzero", "aten.nonzero", "elements that are not zero"),
         ("boolean_index", "aten.nonzero", "elements that are not zero"),
         ("different", "aten._unique2", "different values"),
+        ("different_alone", "aten._unique2", "different values"),
         ("different_rows", "aten.unique_dim", "different values"),
         ("different_neighbours", "aten.unique_consecutive", "different values"),
     ],
@@ -43,6 +44,14 @@ def test_different_values_of_what_is_known_are_known(outcome_of):
     trace = Trace.from_json(outcome_of("known_rows").trace_json)
     assert trace.assumptions == ()
     assert next(a.shape for a in trace.allocations if a.operator == "aten.unique_dim") == (3,)
+
+
+def test_masks_that_are_computed_from_known_values_are_known_whatever_their_size(outcome_of):
+    outcome = outcome_of("large_known_masks")
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.assumptions == ()
+    assert (2048, 30) in {a.shape for a in trace.allocations if a.operator == "aten.cat"}
 
 
 def test_the_assumed_share_can_be_told(outcome_of):

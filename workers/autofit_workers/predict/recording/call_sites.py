@@ -41,11 +41,15 @@ def _is_users(path: str) -> bool:
 
 def user_source(frame: FrameType | None) -> str:
     """The innermost line of the user's code as `file:line:function`; empty where there is none."""
-    while frame is not None:
-        if _is_users(frame.f_code.co_filename):
-            return _line(frame, frame.f_code.co_filename)
+    found = user_frame(frame)
+    return "" if found is None else _line(found, found.f_code.co_filename)
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's code; None where there is none."""
+    while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
-    return ""
+    return frame
 
 
 def callers(frame: FrameType | None) -> Iterator[FrameType]:

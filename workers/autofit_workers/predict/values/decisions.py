@@ -9,7 +9,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from autofit_workers.predict.recording.call_sites import user_source
+from autofit_workers.predict.recording.call_sites import user_frame, user_source
+from autofit_workers.predict.values.effort import Effort
 from autofit_workers.setup import LIKELY_SHARE
 from autofit_workers.trace import Assumption
 
@@ -28,13 +29,15 @@ class Decisions:
     Attributes:
         taken: by place, the last way that a branch took.
         assumptions: the sizes that were assumed, each place and operator once.
+        effort: what was computed so that values are known.
     """
 
     def __init__(self, turned: Iterable[str] = (), share: float = LIKELY_SHARE) -> None:
         self.share = share
+        self.effort = Effort()
         self.taken: dict[str, bool] = {}
         self._turned = frozenset(turned)
-        self._seen: dict[tuple[str, str], set[int]] = {}
+        self._seen: dict[tuple[str, int, str, int], set[int]] = {}
         self._assumed: dict[tuple[str, str], Assumption] = {}
 
     @property
@@ -78,7 +81,9 @@ class Decisions:
 
         Known values are those of the batches that were seen. Where these differ, others may give more.
         """
-        seen = self._seen.setdefault((here(), what), set())
+        frame = user_frame(sys._getframe(1))
+        place = -1 if frame is None else frame.f_lasti  # a line may ask several times
+        seen = self._seen.setdefault((here(), place, what, largest), set())
         seen.add(size)
         if len(seen) == 1:
             return size

@@ -2,8 +2,8 @@
 
 A fake tensor has no values. Where those are known beside it, they are a real tensor on the CPU: of
 labels, masks and lengths that were copied to the device, of constants, and of whatever is computed from
-known ones alone, as long as it is small. Random numbers of the device are not known. A kernel that writes
-something unknown into a tensor makes all unknown that lies in the same memory.
+known ones alone, as long as `effort` allows. Random numbers of the device are not known. A kernel that
+writes something unknown into a tensor makes all unknown that lies in the same memory.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from autofit_workers.predict.values.decisions import running
+from autofit_workers.predict.values.effort import is_small
 
 aten: Any = torch.ops.aten
 
 _ATTRIBUTE = "_autofit_known"
 _MADE_UP = "_autofit_made_up"  # of a real tensor that stands for values that are not known
-# Elements that are followed at most. Real numbers feed layers, of which nothing is known.
-_MOST_WHOLE, _MOST_REAL = 2**20, 2**14
 # A copy on the CPU up to this size is a real tensor of made-up values.
 _MOST_COPIED_BYTES = 4 * 2**20
 
@@ -68,6 +67,8 @@ class _Kind(Enum):
 
 _FILLING = frozenset({"fill_", "zero_", "copy_"})
 _EMPTY = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+# Of what is like another tensor, the values do not depend on that one's.
+_FILLED_LIKE = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
 _OF_A_SHAPE = frozenset({"empty", "zeros", "ones", "full", "empty_strided"})
 _MOST_ITEM_BYTES = 4
 _UNIFORM = {"any": None, "all": None, "max": None, "min": None, "amax": None, "amin": None, "mul": torch.mul,
@@ -101,6 +102,13 @@ def _kind(func: torch._ops.OpOverload) -> _Kind:
 
 
 @functools.cache
+def _written_places(func: torch._ops.OpOverload) -> tuple[int, ...]:
+    """Which of its arguments an operator writes to."""
+    infos = (argument.alias_info for argument in func._schema.arguments)
+    return tuple(place for place, info in enumerate(infos) if info is not None and info.is_write)
+
+
+@functools.cache
 def _name(func: torch._ops.OpOverload) -> str:
     return func._schema.name.rpartition("::")[2]
 
@@ -116,8 +124,14 @@ def known(tensor: object) -> Known | None:
 
 
 def learn(tensor: object, values: Tensor, *, is_made_up: bool = False, memory: _Memory | None = None) -> None:
-    """From here on the values of a fake tensor are known."""
-    if isinstance(tensor, FakeTensor) and tensor.shape == values.shape:
+    """From here on the values of a fake tensor are known, unless there is no room for them.
+
+    Args:
+        memory: of the values that these are a view of; None for those in a storage of their own.
+    """
+    if not isinstance(tensor, FakeTensor) or tensor.shape != values.shape:
+        return
+    if memory is not None or running().effort.hold(values):
         setattr(tensor, _ATTRIBUTE, Known(values, memory or _Memory(is_made_up=is_made_up)))
 
 
@@ -165,19 +179,12 @@ def _is_from_made_up(value: object) -> bool:
     return isinstance(value, Tensor) and is_made_up(value)
 
 
-def is_small(tensor: Tensor) -> bool:
-    """Whether values of a tensor of this size are followed."""
-    return tensor.numel() <= (
-        _MOST_REAL if tensor.is_floating_point() or tensor.is_complex() else _MOST_WHOLE
-    )
-
-
 def followed(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Works out what is known of an operator's results; called after it ran on fake tensors."""
     kind = _kind(func)
     if kind is _Kind.LIST:
-        if func._schema.name.endswith("_") and args and isinstance(args[0], list):
-            for tensor in args[0]:
+        for place in _written_places(func):
+            for tensor in args[place] if place < len(args) and isinstance(args[place], list) else ():
                 _forget(tensor)
         return
     if kind is _Kind.UNKNOWN:
@@ -185,8 +192,7 @@ def followed(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[st
     if kind in (_Kind.IN_PLACE, _Kind.OVERWRITES):
         _follow_write(func, args, kwargs, overwrites=kind is _Kind.OVERWRITES)
         return
-    if isinstance(result, Tensor) and not is_small(result):
-        _follow_uniform(func, args, result)
+    if isinstance(result, Tensor) and not is_small(result) and _follow_uniform(func, args, result):
         return
     _follow(func, args, kwargs, result, is_view=kind is _Kind.VIEW)
 
@@ -195,20 +201,28 @@ def _follow(
     func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, *, is_view: bool
 ) -> None:
     if is_view and _held(args[0]) is None:
-        return None
+        return
     guesses = isinstance(result, Tensor) and result.dtype == torch.bool and result.numel() == 1
+    if _name(func) in _FILLED_LIKE and _is_kept_where_filled(result):
+        args = (torch.empty(args[0].shape, dtype=args[0].dtype), *args[1:])
     given = _values_of(args, kwargs, guesses=guesses)
-    if given is None:
-        return _follow_uniform(func, args, result) if isinstance(result, Tensor) else None
-    values = _computed(func, *given[:2])
-    memory = known(args[0]).memory if is_view else None  # type: ignore[union-attr]
     results = [result] if isinstance(result, Tensor) else result
+    if given is None:
+        if isinstance(result, Tensor):
+            _follow_uniform(func, args, result)
+        return
+    if not isinstance(results, list | tuple):
+        return
+    written = () if is_view else [each for each in results if isinstance(each, Tensor)]
+    if not running().effort.allows(func, given.tensors, written):
+        return
+    values = _computed(func, given)
+    memory = known(args[0]).memory if is_view else None  # type: ignore[union-attr]
     computed = [values] if isinstance(values, Tensor) else values
-    if isinstance(results, list | tuple) and isinstance(computed, list | tuple):
+    if isinstance(computed, list | tuple):
         for fake, real in zip(results, computed, strict=False):
             if isinstance(real, Tensor):
-                learn(fake, real, is_made_up=given[2], memory=memory)
-    return None
+                learn(fake, real, is_made_up=given.is_made_up, memory=memory)
 
 
 def _follow_write(
@@ -219,18 +233,29 @@ def _follow_write(
         return
     held = known(target)
     if held is None:
-        if overwrites and is_small(target) and not target._is_view():
+        if overwrites and not target._is_view() and _is_kept_where_filled(target):
             blank = torch.empty(target.shape, dtype=target.dtype)
             given = _values_of((blank, *args[1:]), kwargs, guesses=False)
-            if given is not None and _computed(func, *given[:2]) is not None:
-                learn(target, blank, is_made_up=given[2])
+            if given is not None and _written(func, given, target):
+                learn(target, blank, is_made_up=given.is_made_up)
         return
     is_random = _RANDOM_TAG in func.tags
     given = None if is_random else _values_of(args, kwargs, guesses=False)
-    if given is None or _computed(func, *given[:2]) is None:
+    if given is None or not _written(func, given, target):
         _forget(target)
         return
-    held.memory.is_made_up = held.memory.is_made_up or given[2]
+    held.memory.is_made_up = held.memory.is_made_up or given.is_made_up
+
+
+def _is_kept_where_filled(tensor: Tensor) -> bool:
+    """Whether what one number fills is followed: of large real ones, gradients and states, there are many."""
+    return is_small(tensor) or not tensor.is_floating_point()
+
+
+def _written(func: torch._ops.OpOverload, given: _Given, target: Tensor) -> bool:
+    """Whether the operator could write the values of its target."""
+    is_allowed = running().effort.allows(func, given.tensors, [target])
+    return is_allowed and _computed(func, given) is not None
 
 
 def _forget(tensor: object) -> None:
@@ -244,15 +269,29 @@ def _held(value: object) -> Tensor | None:
     return None if found is None else found.values
 
 
-def _values_of(
-    args: tuple[Any, ...], kwargs: dict[str, Any], *, guesses: bool
-) -> tuple[tuple[Any, ...], dict[str, Any], bool] | None:
-    """The arguments with values in place of fake tensors, and whether any is made up; None if one is unknown.
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A call's arguments with values in place of fake tensors.
+
+    Attributes:
+        tensors: those among them.
+        is_made_up: whether any value is.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    tensors: list[Tensor]
+    is_made_up: bool
+
+
+def _values_of(args: tuple[Any, ...], kwargs: dict[str, Any], *, guesses: bool) -> _Given | None:
+    """A call's arguments with their values; None if one is unknown.
 
     Args:
         guesses: whether unknown single numbers are taken for 1.
     """
     is_one_made_up = False
+    tensors: list[Tensor] = []
 
     def valued(value: Any) -> Any:
         nonlocal is_one_made_up
@@ -261,9 +300,10 @@ def _values_of(
             if found is None and guesses and value.numel() == 1:
                 is_one_made_up = True
                 return torch.ones(value.shape, dtype=value.dtype)
-            if found is None or found.values.is_sparse or not is_small(found.values):
+            if found is None or found.values.layout is not torch.strided:
                 raise _UnknownError
             is_one_made_up = is_one_made_up or found.is_made_up
+            tensors.append(found.values)
             return found.values
         if isinstance(value, list | tuple):
             return type(value)([valued(each) for each in value])
@@ -274,38 +314,43 @@ def _values_of(
         named = {name: valued(value) for name, value in kwargs.items() if name != "pin_memory"}
     except _UnknownError:
         return None
-    return taken, named, is_one_made_up
+    return _Given(taken, named, tensors, is_one_made_up)
 
 
 class _UnknownError(Exception):
     """A value is not known."""
 
 
-def _computed(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _computed(func: torch._ops.OpOverload, given: _Given) -> Any:
     """What the operator gives for values; None where the CPU cannot tell."""
     try:
         with torch.no_grad():
-            return func(*args, **kwargs)
+            return func(*given.args, **given.kwargs)
     except (RuntimeError, NotImplementedError, ValueError, IndexError, TypeError):
         return None  # the device may have a kernel for it that the CPU lacks
 
 
-def _follow_uniform(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Tensor) -> None:
-    """What is the same for all finite values: that none is NaN or infinite; and what follows of that."""
+def _follow_uniform(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Tensor) -> bool:
+    """Learns what is the same for all finite values, as that none is NaN; returns whether anything is."""
     truth = _of_finite(func, args)
     if truth is not None:
         learn(result, torch.tensor(truth).expand(result.shape))
-        return
+        return True
     name = _name(func)
-    if _follow_absorbed(name, args, result) or name not in _UNIFORM:
-        return
+    if _follow_absorbed(name, args, result):
+        return True
     tensors = [known(each) for each in args[:2] if isinstance(each, Tensor)]
-    if not tensors or any(each is None or not _is_uniform(each.values) for each in tensors):
-        return
+    if (
+        name not in _UNIFORM
+        or not tensors
+        or any(each is None or not _is_uniform(each.values) for each in tensors)
+    ):
+        return False
     first, *others = (each.values.flatten()[0] for each in tensors if each is not None)
     join: Callable[..., Tensor] | None = _UNIFORM[name]
     value = first if join is None else join(first, *others)
     learn(result, value.to(result.dtype).expand(result.shape))
+    return True
 
 
 def _follow_absorbed(name: str, args: tuple[Any, ...], result: Tensor) -> bool:

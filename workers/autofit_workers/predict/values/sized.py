@@ -56,7 +56,12 @@ class Sizes:
             num = running().share_of(what, shape.numel())
         else:
             num = running().counted(what, int(found.expand(shape).sum()), shape.numel())
-        return self._fresh((num,), tensor.dtype, tensor)
+        result = self._fresh((num,), tensor.dtype, tensor)
+        values = known(tensor)
+        if found is not None and values is not None:
+            # Not learned where there are more than known values give.
+            learn(result, torch.masked_select(values.values, found), is_made_up=values.is_made_up)
+        return result
 
     def index(self, tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
         """ATen's `expandTensors`: a mask becomes the places where it is true."""
@@ -91,15 +96,19 @@ class Sizes:
         """A mask on the CPU is looked at there, and its places are copied."""
         return index if isinstance(index, FakeTensor) else self._placed(index, tensor)
 
-    def unique_values(
-        self, tensor: Tensor, sorted_: bool = True, inverse: bool = False, *rest: Any
+    def unique_values(self, tensor: Tensor, sorted_: bool = True, inverse: bool = False) -> Result:
+        """`_unique`, which does not count."""
+        return self.unique_counted(tensor, sorted_, inverse)[:2]
+
+    def unique_counted(
+        self, tensor: Tensor, sorted_: bool = True, inverse: bool = False, counted: bool = False
     ) -> Result:
-        """`_unique2(self, sorted, return_inverse, return_counts)` and `_unique`."""
+        """`_unique2`."""
         values, inverses, counts = self._different(
             tensor, None, lambda found: torch.unique(found, sorted_, return_inverse=True, return_counts=True)
         )
-        wanted = (inverses if inverse else self._none(tensor), counts if any(rest) else self._none(tensor))
-        return (values, *wanted) if rest else (values, wanted[0])
+        none = self._none(tensor)
+        return values, inverses if inverse else none, counts if counted else none
 
     def unique_consecutive(
         self, tensor: Tensor, inverse: bool = False, counts: bool = False, dim: int | None = None
@@ -206,7 +215,7 @@ def rule_of(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
 SIZED: dict[Any, Callable[..., Any]] = {
     aten.nonzero.default: Sizes.nonzero,
     aten.masked_select.default: Sizes.masked_select,
-    aten._unique2.default: Sizes.unique_values,
+    aten._unique2.default: Sizes.unique_counted,
     aten._unique.default: Sizes.unique_values,
     aten.unique_consecutive.default: Sizes.unique_consecutive,
     aten.unique_dim.default: Sizes.unique_dim,

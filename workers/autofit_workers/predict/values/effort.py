@@ -1,0 +1,117 @@
+"""How much is computed on the CPU so that values of tensors on a GPU that is not there are known.
+
+What is small is computed whatever it takes. Of what is large, only operators that take about as long as a
+copy, and products that are no longer: they follow masks, indices and lengths of any usual size, and neither
+the layers of a network nor the filters of its images. Two limits keep a prediction fast and within the
+memory of a small machine: the bytes that one program's operators write in all, and those that are held at
+once. What is beyond either is unknown, and said where a size depends on it.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+# Elements that are followed whatever it takes. Real numbers feed layers, of which nothing is known.
+_MOST_WHOLE, _MOST_REAL = 2**20, 2**14
+_MOST_HELD_BYTES = 2**30
+# At about 3 GB/s: a second for the real numbers of batches, so that these leave the masks their share.
+_MOST_WRITTEN_REAL_BYTES, _MOST_WRITTEN_BYTES = 2 * 2**30, 6 * 2**30
+
+# Operators beside views and those of single elements that read what they are given about once.
+_LIGHT = frozenset({
+    "_to_copy", "_unique2", "all", "amax", "amin", "any", "arange", "argmax", "argmin", "argsort",
+    "bincount", "bucketize", "cat", "clone", "constant_pad_nd", "contiguous", "copy", "copy_",
+    "count_nonzero", "cummax", "cummin", "cumprod", "cumsum", "diag_embed", "diff", "eye", "fill_", "flip",
+    "full", "full_like", "gather", "histc", "index", "index_add", "index_copy", "index_fill", "index_fill_",
+    "index_put", "index_put_", "index_select", "isin", "lift", "lift_fresh", "linspace", "logical_not",
+    "masked_fill", "masked_fill_", "masked_scatter", "masked_scatter_", "masked_select", "max", "mean",
+    "min", "new_full", "new_ones", "new_zeros", "nonzero", "one_hot", "ones", "ones_like", "repeat",
+    "repeat_interleave", "roll", "scalar_tensor", "scatter", "scatter_", "scatter_add", "scatter_add_",
+    "scatter_reduce", "searchsorted", "sort", "stack", "sum", "take", "topk", "tril", "tril_",
+    "tril_indices", "triu", "triu_", "triu_indices", "unique_consecutive", "unique_dim", "where", "zero_",
+    "zeros", "zeros_like",
+})  # fmt: skip
+
+
+_PRODUCTS = frozenset({"mm", "bmm", "mv", "addmm", "baddbmm", "_cdist_forward", "_euclidean_dist"})
+_MOST_MULTIPLIED = 2**30  # numbers, of one product: a tenth of a second
+
+
+class Effort:
+    """What one program's values have taken so far."""
+
+    def __init__(self) -> None:
+        self._held_bytes = 0
+        self._written_real_bytes = 0
+        self._written_bytes = 0
+
+    def allows(self, func: torch._ops.OpOverload, given: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
+        """Whether an operator is computed; what it writes is counted where it is large.
+
+        Args:
+            given: that it reads.
+            made: that it writes, of which shapes and types alone are looked at.
+        """
+        made, given = [each for each in made if not is_small(each)], list(given)
+        if not made and all(map(is_small, given)):
+            return True
+        if not (_is_light(func) or _is_short_product(func, given, made)):
+            return False
+        real_bytes = sum(_num_bytes(each) for each in made if _is_real(each))
+        all_bytes = sum(map(_num_bytes, made))
+        if (
+            self._held_bytes + all_bytes > _MOST_HELD_BYTES
+            or self._written_real_bytes + real_bytes > _MOST_WRITTEN_REAL_BYTES
+            or self._written_bytes + all_bytes > _MOST_WRITTEN_BYTES
+        ):
+            return False
+        self._written_real_bytes += real_bytes
+        self._written_bytes += all_bytes
+        return True
+
+    def hold(self, values: Tensor) -> bool:
+        """Counts values in a storage of their own until nobody has them; whether there is room for them."""
+        if is_small(values):
+            return True
+        num_bytes = values.untyped_storage().nbytes()
+        if self._held_bytes + num_bytes > _MOST_HELD_BYTES:
+            return False
+        self._held_bytes += num_bytes
+        weakref.finalize(values, self._release, num_bytes)
+        return True
+
+    def _release(self, num_bytes: int) -> None:
+        self._held_bytes -= num_bytes
+
+
+def is_small(tensor: Tensor) -> bool:
+    """Whether values of a tensor of this size are followed whatever it takes."""
+    return tensor.numel() <= (_MOST_REAL if _is_real(tensor) else _MOST_WHOLE)
+
+
+def _is_real(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _num_bytes(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+@functools.cache
+def _is_light(func: torch._ops.OpOverload) -> bool:
+    schema = func._schema
+    is_view = bool(schema.returns) and schema.returns[0].alias_info is not None
+    name = schema.name.rpartition("::")[2]
+    return name in _LIGHT or torch.Tag.pointwise in func.tags or (is_view and not name.endswith("_"))
+
+
+def _is_short_product(func: torch._ops.OpOverload, given: list[Tensor], made: list[Tensor]) -> bool:
+    if func._schema.name.rpartition("::")[2] not in _PRODUCTS:
+        return False
+    *_, matrix, _ = given
+    return matrix.shape[-1] * sum(each.numel() for each in made) <= _MOST_MULTIPLIED
