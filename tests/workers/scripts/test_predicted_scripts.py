@@ -62,6 +62,14 @@ def written(tmp_path):
     return predict
 
 
+def as_it_is(folder: Path, *lines: str) -> TrialOutcome:
+    """Predicts a script of these lines, at the batch that it makes."""
+    path = folder / "train.py"
+    path.write_text("\n".join(lines) + "\n")
+    ref = Script(path=path).reference()
+    return predicted(dataclasses.replace(ref, script=dataclasses.replace(ref.script, keeps_batch=True)))
+
+
 def as_workload(name: str) -> TrialOutcome:
     ref = WorkloadRef(kind="file", target=f"{EXAMPLES}/as_workloads.py:{name}", search_path=(str(EXAMPLES),))
     return predicted(ref)
@@ -389,6 +397,55 @@ def test_a_device_can_be_named_in_every_way(written):
         "assert torch.zeros(2).dtype == torch.float16",
     )
     assert outcome.verdict is Verdict.FITS, outcome.error
+
+
+def test_the_default_tensor_type_may_be_the_gpus(tmp_path):
+    """Factories, `torch.Tensor` and orders are the GPU's then; types that name the CPU are not."""
+    outcome = as_it_is(
+        tmp_path,
+        "import numpy as np, torch",
+        "from torch import nn",
+        "torch.set_default_tensor_type('torch.cuda.FloatTensor')",
+        "net = nn.Linear(16, 8)",
+        "optimizer = torch.optim.Adam(net.parameters())",
+        "made = [torch.Tensor([1e10]), torch.Tensor(2, 3), torch.Tensor(np.zeros((4, 2))), torch.Tensor(),",
+        "        torch.as_tensor(np.ones(3)), torch.cuda.LongTensor([1]), torch.Tensor(2, 3).new(4)]",
+        "assert all(each.is_cuda for each in made)",
+        "assert [tuple(each.shape) for each in made] == [(1,), (2, 3), (4, 2), (0,), (3,), (1,), (4,)]",
+        "on_cpu = [torch.FloatTensor([1.0]), torch.LongTensor(2), torch.from_numpy(np.ones(3))]",
+        "assert not any(each.is_cuda for each in on_cpu)",
+        "data = torch.utils.data.TensorDataset(torch.rand(96, 16))",
+        "own = torch.Generator(device='cuda')",
+        "for (rows,) in torch.utils.data.DataLoader(data, 32, shuffle=True, generator=own):",
+        "    out = net(rows) + torch.Tensor([1e10]).expand(32, 1)",
+        "    optimizer.zero_grad()",
+        "    out.mean().backward()",
+        "    optimizer.step()",
+        "torch.set_default_tensor_type(torch.FloatTensor)",
+        "assert not torch.Tensor([1.0]).is_cuda and not torch.rand(2).is_cuda",
+    )
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert Trace.from_json(outcome.trace_json).assumptions == ()
+
+
+@pytest.mark.parametrize(
+    ("default", "generator", "words"),
+    [
+        ("torch.set_default_tensor_type('torch.cuda.FloatTensor')", "None", "Expected a 'cuda' device type"),
+        ("torch.set_default_device('cuda')", "torch.Generator()", "Expected a 'cuda' device type"),
+        ("pass", "torch.Generator('cuda')", "Expected a 'cpu' device type"),
+    ],
+)
+def test_an_order_is_drawn_by_a_generator_of_its_own_device(tmp_path, default, generator, words):
+    outcome = as_it_is(
+        tmp_path,
+        "import torch",
+        default,
+        "data = torch.utils.data.TensorDataset(torch.rand(96, 16))",
+        f"next(iter(torch.utils.data.DataLoader(data, 32, shuffle=True, generator={generator})))",
+    )
+    assert outcome.verdict is Verdict.FAILED
+    assert f"{words} for generator" in outcome.error.message
 
 
 def test_what_is_only_logged_compared_or_scored_decides_nothing(written):

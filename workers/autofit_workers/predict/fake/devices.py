@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
 from autofit_workers.predict.fake import streams
+from autofit_workers.predict.fake.tensor_types import constructed
 from autofit_workers.predict.values.decisions import running
 from autofit_workers.predict.values.known import is_made_up
 from autofit_workers.predict.values.made_up import MadeUpInt
@@ -32,6 +33,7 @@ _NAMING = frozenset(
         torch.device,
         torch._C._nn._parse_to,
         torch.Tensor.type,
+        torch.Tensor.new,
         torch.Tensor.new_tensor,
         torch.Tensor.to,
         torch.Tensor.cuda,
@@ -65,8 +67,8 @@ class NamedDevices(TorchFunctionMode):
             kwargs = {**kwargs, "device": self._chosen(kwargs["device"])}
         if func is torch._C._nn._parse_to:
             return func(*map(self._chosen, args), **kwargs)
-        if func is torch.Tensor.type and args[1:]:
-            return _of_type(*args, **kwargs)
+        if func in _MADE_HERE:
+            return _MADE_HERE[func](*args, **kwargs)
         if func is torch.Tensor.new_tensor:
             kwargs = {"device": args[0].device, **kwargs}
         if func is torch.Tensor.to and len(args) > 1:
@@ -129,8 +131,10 @@ def _card(args: tuple[Any, ...]) -> tuple[Any, ...]:
     return ("cuda", args[0]) if len(args) == 1 and type(args[0]) is int else args
 
 
-def _of_type(tensor: torch.Tensor, kind: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+def _of_type(tensor: torch.Tensor, kind: Any = None, *args: Any, **kwargs: Any) -> Any:
     """`tensor.type("torch.cuda.FloatTensor")`, of which a build without CUDA knows nothing."""
+    if kind is None:
+        return tensor.type()
     if isinstance(kind, torch.dtype):
         return tensor.to(kind)
     name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
@@ -139,6 +143,20 @@ def _of_type(tensor: torch.Tensor, kind: Any, *args: Any, **kwargs: Any) -> torc
         return converted
     dtype: torch.dtype = getattr(torch, name.rpartition(".")[2]).dtype  # of the same type on the CPU
     return tensor.to(GPU, dtype)
+
+
+def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`tensor.new(2, 3)`, which C++ would make where no dispatch mode sees it."""
+    if isinstance(tensor, FakeTensor) and not kwargs:
+        return constructed(tensor.dtype, tensor.device, args)
+    made: torch.Tensor = tensor.new(*args, **kwargs)
+    return made
+
+
+_MADE_HERE: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.Tensor.type: _of_type,
+    torch.Tensor.new: _new,
+}
 
 
 def _is_there_already(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:

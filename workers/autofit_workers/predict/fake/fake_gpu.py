@@ -20,7 +20,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -31,9 +31,11 @@ from autofit_workers.predict.fake import (
     compiled_steps,
     composites,
     fake_device,
+    generators,
     managed_memory,
     pinned,
     streams,
+    tensor_types,
 )
 from autofit_workers.predict.fake.devices import GPU, NamedDevices
 from autofit_workers.predict.fake.fake_device import FakeDeviceMode, OperatorObserver, has_wrapper
@@ -93,7 +95,9 @@ class FakeGpuMode(FakeDeviceMode):
         on_gpu = device is not None and device.type in ("cuda", "xla")
         if on_gpu:
             kwargs = {**kwargs, "device": GPU}
-        elif not any(issubclass(t, FakeTensor) for t in types):
+        if kwargs.get("generator") is not None:
+            generators.require_same_device(kwargs["generator"], GPU if on_gpu or _is_on_gpu(args) else _CPU)
+        if not on_gpu and not any(issubclass(t, FakeTensor) for t in types):
             return self._on_host_alone(func, args, kwargs)
         if func is torch.ops.aten._to_copy.default and _is_phantom_copy(args[0], kwargs):
             func, kwargs = torch.ops.aten.alias.default, {}
@@ -124,6 +128,10 @@ class FakeGpuMode(FakeDeviceMode):
         if self.fake_mode.in_kernel_invocation:
             return _META
         return TOLD if tensor.fake_device.type == "cuda" else tensor.fake_device
+
+
+def _is_on_gpu(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(each, FakeTensor) and each.fake_device.type == "cuda" for each in args)
 
 
 def _copied_to_host(
@@ -167,7 +175,8 @@ def install() -> None:
     _use_the_meta_guard_for_cuda()
     _pretend_that_cuda_is_available()
     _let_optimizers_take_fake_tensors()
-    _let_generators_be_of_the_gpu()
+    generators.install(GPU)
+    tensor_types.install(GPU)
     streams.install()
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     torch._C._set_only_lift_cpu_tensors(True)
@@ -248,33 +257,6 @@ def _type_of(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
     """As `Tensor.type`, whose name for a tensor's type has the device in it: `torch.cuda.HalfTensor`."""
     found = torch.Tensor.type(tensor, *args, **kwargs)
     return found.replace(f"torch.{TOLD.type}.", "torch.cuda.") if isinstance(found, str) else found
-
-
-def _let_generators_be_of_the_gpu() -> None:
-    """`torch.Generator("cuda")` needs the GPU's library; here it is one of the CPU that says otherwise."""
-    plain: Any = torch.Generator
-
-    class OfAnyDevice(type(plain)):  # type: ignore[misc]
-        def __instancecheck__(cls, instance: object) -> bool:
-            return isinstance(instance, plain)
-
-    class Generator(plain, metaclass=OfAnyDevice):  # type: ignore[misc]
-        named: torch.device
-
-        def __new__(cls, device: Any = "cpu") -> Self:
-            made: Self = super().__new__(cls)
-            made.named = torch.device(device)
-            return made
-
-        def __init__(self, device: Any = "cpu") -> None:
-            pass
-
-        @property
-        def device(self) -> torch.device:
-            return GPU if self.named.type == "cuda" else self.named
-
-    module: Any = torch
-    module.Generator = Generator
 
 
 def _doing_nothing() -> Callable[..., None]:

@@ -95,7 +95,6 @@ def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Calla
                 setattr(other, each, _answering(lambda: None))
     _answer_as_accelerator(lambda: ranks.num_local, only_card)
     _run_eagerly(note)
-    _name_types()
     _load_without_gpu()
     _keep_scale()
     addresses.install()
@@ -156,48 +155,6 @@ def _run_eagerly(note: Callable[[str], None]) -> None:
     package.compile = compile_unless_users
     module: Any = torch.nn.Module
     module.compile = compile_in_place
-
-
-_TYPES = {
-    "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16, "LongTensor": torch.int64, "IntTensor": torch.int32,
-    "ShortTensor": torch.int16, "CharTensor": torch.int8, "ByteTensor": torch.uint8, "BoolTensor": torch.bool,
-}  # fmt: skip
-
-
-class _TensorType(type):
-    """`torch.cuda.FloatTensor` and its like: makes tensors, and is the type of some."""
-
-    dtype: torch.dtype
-
-    def __call__(cls, *args: Any) -> Any:
-        if all(isinstance(arg, int) for arg in args):
-            return torch.empty(args or (0,), dtype=cls.dtype, device=GPU)
-        if isinstance(args[0], torch.Size):
-            return torch.empty(args[0], dtype=cls.dtype, device=GPU)
-        return torch.as_tensor(args[0]).to(GPU, cls.dtype)
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
-
-
-def _name_types() -> None:
-    """The types by which tensors on a GPU were made before there were devices."""
-    cuda, package = torch.cuda, torch  # type: Any, Any
-    set_type: Any = torch.set_default_tensor_type
-    for name, dtype in _TYPES.items():
-        setattr(cuda, name, _TensorType(name, (), {"dtype": dtype, "__module__": "torch.cuda"}))
-
-    def set_default_tensor_type(kind: Any) -> None:
-        name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
-        if not name.startswith("torch.cuda."):
-            set_type(kind)
-            torch.set_default_device("cpu")
-            return
-        torch.set_default_dtype(_TYPES[name.rpartition(".")[2]])
-        torch.set_default_device(GPU)
-
-    package.set_default_tensor_type = set_default_tensor_type
 
 
 def _load_without_gpu() -> None:

@@ -30,11 +30,11 @@ _LIGHT = frozenset({
     "full", "full_like", "gather", "histc", "index", "index_add", "index_copy", "index_fill", "index_fill_",
     "index_put", "index_put_", "index_select", "isin", "lift", "lift_fresh", "linspace", "logical_not",
     "masked_fill", "masked_fill_", "masked_scatter", "masked_scatter_", "masked_select", "max", "mean",
-    "min", "new_full", "new_ones", "new_zeros", "nonzero", "one_hot", "ones", "ones_like", "repeat",
-    "repeat_interleave", "roll", "scalar_tensor", "scatter", "scatter_", "scatter_add", "scatter_add_",
-    "scatter_reduce", "searchsorted", "sort", "stack", "sum", "take", "topk", "tril", "tril_",
-    "tril_indices", "triu", "triu_", "triu_indices", "unique_consecutive", "unique_dim", "where", "zero_",
-    "zeros", "zeros_like",
+    "min", "new_full", "new_ones", "new_zeros", "nonzero", "one_hot", "ones", "ones_like", "randperm",
+    "repeat", "repeat_interleave", "roll", "scalar_tensor", "scatter", "scatter_", "scatter_add",
+    "scatter_add_", "scatter_reduce", "searchsorted", "sort", "stack", "sum", "take", "topk", "tril",
+    "tril_", "tril_indices", "triu", "triu_", "triu_indices", "unique_consecutive", "unique_dim", "where",
+    "zero_", "zeros", "zeros_like",
 })  # fmt: skip
 
 

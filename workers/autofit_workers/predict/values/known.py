@@ -2,8 +2,9 @@
 
 A fake tensor has no values. Where those are known beside it, they are a real tensor on the CPU: of
 labels, masks and lengths that were copied to the device, of constants, and of whatever is computed from
-known ones alone, as long as `effort` allows. Random numbers of the device are not known. A kernel that
-writes something unknown into a tensor makes all unknown that lies in the same memory.
+known ones alone, as long as `effort` allows. Random numbers of the device are not known, but for the
+orders that it draws. A kernel that writes something unknown into a tensor makes all unknown that lies in
+the same memory.
 """
 
 from __future__ import annotations
@@ -82,6 +83,8 @@ _ABSORBING = {"logical_or": True, "logical_and": False, "bitwise_or": True, "bit
 
 _SELECTING = frozenset({aten.index.Tensor, aten.masked_select.default, aten.nonzero.default})
 
+# Of these any draw is as good as the device's own: an order is one, as the CPU's sampler draws it.
+_DRAWN = frozenset({"randperm"})
 _RANDOM_TAG = torch.Tag.nondeterministic_seeded
 
 
@@ -95,7 +98,7 @@ def _kind(func: torch._ops.OpOverload) -> _Kind:
     first = func._schema.arguments[0].alias_info if func._schema.arguments else None
     if first is not None and first.is_write:
         return _Kind.OVERWRITES if name in _FILLING else _Kind.IN_PLACE
-    if _RANDOM_TAG in func.tags:
+    if _RANDOM_TAG in func.tags and _name(func) not in _DRAWN:
         return _Kind.UNKNOWN
     returned = func._schema.returns[0].alias_info if func._schema.returns else None
     return _Kind.OTHER if returned is None else _Kind.VIEW

@@ -1,0 +1,48 @@
+"""Random generators of a GPU that is not there: of the CPU, and say otherwise."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Self
+
+import torch
+
+# By the address of what C++ has of them: operators get that in another Python object.
+_OF_GPU: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+
+
+def install(gpu: torch.device) -> None:
+    """Lets `torch.Generator("cuda")`, which needs the GPU's library, make one; for good."""
+    plain: Any = torch.Generator
+
+    class OfAnyDevice(type(plain)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: object) -> bool:
+            return isinstance(instance, plain)
+
+    class Generator(plain, metaclass=OfAnyDevice):  # type: ignore[misc]
+        named: torch.device
+
+        def __new__(cls, device: Any = "cpu") -> Self:
+            made: Self = super().__new__(cls)
+            made.named = torch.device(device)
+            if made.device == gpu:
+                _OF_GPU[made._cdata] = made
+            return made
+
+        def __init__(self, device: Any = "cpu") -> None:
+            pass
+
+        @property
+        def device(self) -> torch.device:
+            return gpu if self.named.type == "cuda" else self.named
+
+    module: Any = torch
+    module.Generator = Generator
+
+
+def require_same_device(generator: torch.Generator, device: torch.device) -> None:
+    """Raises what PyTorch does where an operator gets another's (`check_generator` of ATen)."""
+    address: Any = generator
+    found = "cuda" if address._cdata in _OF_GPU else "cpu"
+    if found != device.type:
+        raise RuntimeError(f"Expected a '{device.type}' device type for generator but found '{found}'")
