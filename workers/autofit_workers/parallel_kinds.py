@@ -47,6 +47,7 @@ class Kind(NamedTuple):
         shares_batches: whether ranks that share the work so are given the same batches.
         runs_apart: whether its ranks run different parts of a model.
         casts: whether it casts parameters itself where the precision is mixed: no autocast.
+        leaves_inputs: whether it leaves the inputs of an adapter's layers as they are, which autocast casts.
         can_be_measured: whether the ranks can be run together, and not predicted alone.
     """
 
@@ -59,14 +60,17 @@ class Kind(NamedTuple):
     shares_batches: bool = False
     runs_apart: bool = False
     casts: bool = False
+    leaves_inputs: bool = False
     can_be_measured: bool = True
 
 
 _ALONE: frozenset[str] = frozenset()
 _USE_FSDP = "goes with no other kind; use fsdp, as in fsdp:4,tp:2"
 _FIRST_FSDP, _DEEPSPEED = (
-    partial(Kind, file=file, goes_with=_ALONE, why_not=f"{file} {_USE_FSDP}", casts=True)
-    for file in ("fsdp1", "zero")
+    partial(
+        Kind, file=file, goes_with=_ALONE, why_not=f"{file} {_USE_FSDP}", casts=True, leaves_inputs=leaves
+    )
+    for file, leaves in (("fsdp1", True), ("zero", False))
 )
 PARALLEL_KINDS = {
     DDP: Kind(

@@ -190,10 +190,16 @@ class Parallel:
         """Whether DistributedDataParallel exchanges gradients: of parameters that nothing shards."""
         return self.degree(DDP) > 1 or (self.degree(CP) > 1 and self.degree(FSDP) == 1)
 
-    @property
-    def casts(self) -> bool:
-        """Whether what shards casts parameters itself where the precision is mixed: no autocast."""
-        return any(kind.casts for kind in self._kinds)
+    def autocasts(self, *, adapted: bool) -> bool:
+        """Whether steps run in autocast where the precision is mixed: not where what shards casts itself.
+
+        With an adapter both are needed where inputs are left as they are: peft casts those of its layers to
+        the type of the weights it finds, which between two passes are shards in float32.
+
+        Args:
+            adapted: whether the model has an adapter.
+        """
+        return all(not kind.casts or (adapted and kind.leaves_inputs) for kind in self._kinds)
 
     @property
     def fsdp1(self) -> str | None:

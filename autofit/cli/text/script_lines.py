@@ -88,7 +88,9 @@ def script_lines(
         yield f"inputs = inputs.to({conversions})"
     if training:
         yield from _training_lines(knobs, device_kind, knobs.num_batches(batch_size), parallel)
-    elif (dtype := _AUTOCAST_TYPES.get(knobs.precision)) and not parallel.casts:
+    elif (dtype := _AUTOCAST_TYPES.get(knobs.precision)) and parallel.autocasts(
+        adapted=knobs.adapter is not None
+    ):
         yield _autocast(device_kind, dtype)
         yield "    output = ..."
 
@@ -283,7 +285,7 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: 
     is_told = not knobs.set_to_none or (_are_several(knobs) and not knobs.optimizer_in_backward)
     if is_told and not accumulates:
         yield zero
-    if dtype is not None and not parallel.casts:
+    if dtype is not None and parallel.autocasts(adapted=knobs.adapter is not None):
         yield _autocast(device_kind, dtype)
         share = f" / {num_batches}" if accumulates else ""
         yield (

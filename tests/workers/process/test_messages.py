@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+import torch
+from torch.utils.checkpoint import CheckpointError, checkpoint
+
 from autofit_workers.process.messages import told
 
 
@@ -21,3 +25,14 @@ def test_a_name_that_a_module_lacks_is_told_as_it_is():
     except ImportError as error:
         said = told(error)
     assert "install" not in said.message
+
+
+def test_a_block_that_runs_differently_again_is_told_with_what_to_do():
+    dtypes = iter((torch.float32, torch.float64))
+    given = torch.ones(2, requires_grad=True)
+    output = checkpoint(lambda tensor: tensor.to(next(dtypes)).exp().sum(), given, use_reentrant=False)
+    with pytest.raises(CheckpointError) as raised:
+        output.backward()
+    said = told(raised.value)
+    assert said.message.startswith("CheckpointError: ")
+    assert said.message.endswith("let both runs make the same tensors, or leave the checkpointing out")

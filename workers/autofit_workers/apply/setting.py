@@ -130,7 +130,8 @@ def autocast_factory(
     knobs: Knobs, device_kind: str, parallel: Parallel = ALONE.parallel
 ) -> Callable[[], AbstractContextManager[object]]:
     """What makes the autocast context of one step under this precision; nothing where what shards casts."""
-    dtype = None if parallel.casts else AUTOCAST_DTYPES.get(knobs.precision)
+    autocasts = parallel.autocasts(adapted=knobs.adapter is not None)
+    dtype = AUTOCAST_DTYPES.get(knobs.precision) if autocasts else None
     return nullcontext if dtype is None else partial(torch.autocast, device_kind, dtype=dtype)
 
 

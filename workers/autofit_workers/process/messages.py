@@ -26,6 +26,11 @@ _RESTRICTED = (
     ": this machine lets autofit have no namespaces, so code that it predicts may write to the temporary "
     "folder and the caches alone"
 )
+_OF_CHECKPOINTS = "CheckpointError"  # of torch.utils.checkpoint
+_CHECKPOINTS_DIFFER = (
+    " Activation checkpointing runs a block again in backward, and what differs from its first run stops "
+    "PyTorch on a GPU too: let both runs make the same tensors, or leave the checkpointing out"
+)
 
 
 def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
@@ -77,12 +82,19 @@ def user_error(error: BaseException) -> TrialError:
         frames = _user_traceback(error)
     except Exception as failure:  # noqa: BLE001 - what the user's exception holds may be anything
         frames = f"(the traceback cannot be made: {in_short(failure)})"
-    if isinstance(error, ModuleNotFoundError) and error.name:
-        package = text_of(error.name).partition(".")[0]
-        message += f": install {package} where trials run, or add its folder to PYTHONPATH"
+    message += _next_step(error)
     if entered().restrictions and (isinstance(error, PermissionError) or _DENIED in message):
         message += _RESTRICTED
     return TrialError(kind="user", message=_cut(message), traceback=_cut(frames))
+
+
+def _next_step(error: BaseException) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        package = text_of(error.name).partition(".")[0]
+        return f": install {package} where trials run, or add its folder to PYTHONPATH"
+    if type(error).__name__ == _OF_CHECKPOINTS:
+        return _CHECKPOINTS_DIFFER
+    return ""
 
 
 def _place(error: BaseException) -> str:

@@ -69,3 +69,19 @@ def test_a_grouped_product_is_of_its_factors_type(mode, dtype):
     ends = make.strided((4,), (1,), torch.int32)
     product = ShapeCache(mode, GPU).run(aten._grouped_mm.default, (rows, weights, ends), {})
     assert (product.shape, product.dtype, product.device) == ((96, 64), dtype, GPU)
+
+
+@pytest.mark.parametrize(
+    ("func", "shapes"),
+    [(aten.mm, [(2, 2)] * 2), (aten.mv, [(2, 2), (2,)]), (aten.addmm, [(2,), (2, 2), (2, 2)])],
+)
+def test_a_product_of_several_types_is_refused_as_on_a_gpu(mode, func, shapes):
+    cache, make = ShapeCache(mode, GPU), FakeTensors(mode, GPU)
+    for odd in range(len(shapes)):
+        types = [torch.bfloat16 if place == odd else torch.float32 for place in range(len(shapes))]
+        tensors = [
+            make.strided(shape, (2, 1)[-len(shape) :], dtype)
+            for shape, dtype in zip(shapes, types, strict=True)
+        ]
+        with pytest.raises(RuntimeError, match=r"one dtype, and was given .*float.* and .*float"):
+            cache.run(func.default, tuple(tensors), {})

@@ -320,6 +320,15 @@ def test_weights_of_four_bits_are_shared_out_and_their_scales_are_not():
     assert live_bytes(sharded, Category.PARAMETER) < live_bytes(alone, Category.PARAMETER)
 
 
+@pytest.mark.parametrize("base", [None, "nf4"])
+def test_an_adapter_under_the_first_fsdp_is_checkpointed_in_autocast(base):
+    """peft casts to the type of shards in forward, and of gathered weights in backward; autocast to one."""
+    pytest.importorskip("bitsandbytes")
+    knobs = {"base": base, "adapter": "lora:r=4,targets=all-linear", "precision": "amp-bf16"}
+    trace = trace_of("llama", "fsdp1:2", checkpointing="blocks", **knobs)
+    assert any("in autocast" in note for note in trace.notes)
+
+
 def still_alive(trace: Trace) -> list[Allocation]:
     freed = {~event for event in trace.events if event < 0}
     return [each for number, each in enumerate(trace.allocations) if number not in freed]

@@ -17,6 +17,7 @@ from torch import nn
 
 from autofit_workers.apply.checkpointing import repeated_blocks
 from autofit_workers.apply.parallel.strategy import Followed, Placement, Strategy
+from autofit_workers.apply.setting import AUTOCAST_DTYPES
 from autofit_workers.errors import InapplicableError, text_of
 from autofit_workers.knobs.base import is_of_bitsandbytes
 from autofit_workers.trace import Category
@@ -31,6 +32,13 @@ class FirstFsdpRanks(Strategy):
     def taken(self, model: nn.Module, placement: Placement) -> nn.Module:
         assert self.parallel.fsdp1 is not None
         return _wrapped(model, self.parallel.fsdp1, device_kind=placement.device_kind, dtype=placement.dtype)
+
+    def notes(self, model: nn.Module, precision: str) -> tuple[str, ...]:
+        if precision not in AUTOCAST_DTYPES:
+            return ()
+        adapted = getattr(model, "peft_config", None) is not None
+        how = "in autocast, as accelerate has them with an adapter" if adapted else "without autocast"
+        return (f"{precision} is the MixedPrecision of FullyShardedDataParallel, {how}",)
 
     @staticmethod
     def followed() -> Followed:

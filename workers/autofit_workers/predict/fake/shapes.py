@@ -23,6 +23,14 @@ from torch._subclasses.fake_tensor import (
 aten: Any = torch.ops.aten
 
 _META = torch.device("meta")
+# Products whose fake functions take tensors of any types, with which of their arguments have to be of one.
+_ALIKE = {
+    aten.mm.default: slice(0, 2),
+    aten.mm.dtype: slice(0, 2),
+    aten.mv.default: slice(0, 2),
+    aten.addmm.default: slice(0, 3),
+    aten.addmm.dtype: slice(1, 3),
+}
 _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
 
 
@@ -99,16 +107,31 @@ class ShapeCache:
 
 
 def _called(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call returns.
+    """What a call returns, if CUDA would take its arguments.
 
     The fake function of grouped products takes bfloat16 alone. Other types are multiplied group by group into
     the same output (`_grouped_mm_fallback`, aten/src/ATen/native/GroupedMMUtils.h).
     """
+    if func in _ALIKE:
+        _require_one_type(args[_ALIKE[func]])
     if func is not aten._grouped_mm.default or args[0].dtype is torch.bfloat16:
         return func(*args, **kwargs)
     first, second, *rest = args
     output = func(first.bfloat16(), second.bfloat16(), *rest, **{**kwargs, "out_dtype": None})
     return output.to(kwargs.get("out_dtype") or first.dtype)
+
+
+def _require_one_type(tensors: tuple[torch.Tensor, ...]) -> None:
+    """Refuses a product of several types, as CUDA does and the fake function does not.
+
+    Source: the checks of `addmm_impl_cuda_` and of `addmv`, aten/src/ATen/native.
+    """
+    types = list(dict.fromkeys(str(tensor.dtype) for tensor in tensors))
+    if len(types) > 1:
+        raise RuntimeError(
+            f"a matrix product takes tensors of one dtype, and was given {' and '.join(types)}: cast them, "
+            "or run the step in torch.autocast"
+        )
 
 
 class FakeTensors:
