@@ -179,6 +179,7 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
         ),
         ({"parallel": "zero3:4,tp:2"}, "zero3:4,tp:2: zero goes with no other kind; use fsdp"),
         ({"parallel": "zero3:1+offload"}, r"zero3:1\+offload: at least 2 ranks train together"),
+        ({"parallel": "fsdp1:1+offload"}, r"fsdp1:1\+offload: at least 2 ranks train together"),
         ({"parallel": "fsdp:1+offload"}, "fsdp:1: at least 2 ranks train together"),
         ({"parallel": "cp:2,tp:2"}, "cp:2,tp:2: cp goes with fsdp and no other kind, as in fsdp:4,cp:2"),
         ({"parallel": "ep:2,tp:2"}, "ep:2,tp:2: ep goes with fsdp and hsdp and no other kind, as in fsdp:4,"),
@@ -235,6 +236,8 @@ def test_the_python_call_refuses_alike() -> None:
         "hsdp:2x4,tp:2",
         "zero1:8",
         "zero3:2+offload",
+        "fsdp1:4+offload",
+        "fsdp1:2+grad-op+offload",
         "ddp:1",
     ],
 )

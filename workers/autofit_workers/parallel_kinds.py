@@ -14,8 +14,27 @@ from autofit_workers.pipeline import SCHEDULES
 DDP, REPLICATE, FSDP, CP, EP, TP, PP = "ddp", "replicate", "fsdp", "cp", "ep", "tp", "pp"
 FSDP_CP = "fsdp_cp"  # the dimension of a mesh that both are: parameters are sharded over contexts too
 SCRIPT = "script"  # ranks that share the work as their script has it
-# FullyShardedDataParallel, PyTorch's first FSDP, by how it shards: the name of its `ShardingStrategy`.
-FSDP1 = {"fsdp1": "FULL_SHARD", "fsdp1+grad-op": "SHARD_GRAD_OP", "fsdp1+no-shard": "NO_SHARD"}
+OFFLOAD = "+offload"
+
+
+class FirstFsdp(NamedTuple):
+    """How FullyShardedDataParallel, PyTorch's first FSDP, shards.
+
+    Attributes:
+        strategy: the name of its `ShardingStrategy`.
+        offloads: whether the host keeps what it can, by its `CPUOffload`: shards, gradients and states.
+    """
+
+    strategy: str
+    offloads: bool = False
+
+
+_STRATEGIES = {"fsdp1": "FULL_SHARD", "fsdp1+grad-op": "SHARD_GRAD_OP", "fsdp1+no-shard": "NO_SHARD"}
+FSDP1 = {
+    f"{kind}{suffix}": FirstFsdp(strategy, bool(suffix))
+    for kind, strategy in _STRATEGIES.items()
+    for suffix in ("", OFFLOAD)
+}
 
 
 class Zero(NamedTuple):
@@ -30,7 +49,6 @@ class Zero(NamedTuple):
     offloads: bool = False
 
 
-OFFLOAD = "+offload"
 ZERO = {f"zero{stage}{suffix}": Zero(stage, bool(suffix)) for stage in (1, 2, 3) for suffix in ("", OFFLOAD)}
 
 
@@ -142,6 +160,12 @@ PARALLEL_KINDS = {
         "FullyShardedDataParallel, NO_SHARD",
         forms={"fsdp1:N+no-shard": "that with parameters that always are"},
     ),
+    "fsdp1+offload": _FIRST_FSDP(
+        "FullyShardedDataParallel, FULL_SHARD, offloaded",
+        forms={"fsdp1:N+offload": "that, or any of those before, where the host keeps what it can"},
+    ),
+    "fsdp1+grad-op+offload": _FIRST_FSDP("FullyShardedDataParallel, SHARD_GRAD_OP, offloaded", forms={}),
+    "fsdp1+no-shard+offload": _FIRST_FSDP("FullyShardedDataParallel, NO_SHARD, offloaded", forms={}),
     "zero1": _DEEPSPEED("DeepSpeed's ZeRO 1", forms={"zero1:N": "DeepSpeed's ZeRO 1"}),
     "zero1+offload": _DEEPSPEED("DeepSpeed's ZeRO 1, offloaded", forms={}),
     "zero2": _DEEPSPEED("DeepSpeed's ZeRO 2", forms={"zero2:N": "ZeRO 2"}),

@@ -22,6 +22,7 @@ from autofit_workers.parallel_kinds import (
     REPLICATE,
     SCRIPT,
     ZERO,
+    FirstFsdp,
     Kind,
     Zero,
 )
@@ -202,8 +203,8 @@ class Parallel:
         return all(not kind.casts or (adapted and kind.leaves_inputs) for kind in self._kinds)
 
     @property
-    def fsdp1(self) -> str | None:
-        """The sharding strategy of `FullyShardedDataParallel`; None where another kind shards."""
+    def fsdp1(self) -> FirstFsdp | None:
+        """How `FullyShardedDataParallel` shards; None where another kind does."""
         return next((FSDP1[kind] for kind, _ in self.degrees if kind in FSDP1), None)
 
     @property
@@ -214,7 +215,8 @@ class Parallel:
     @property
     def offloads(self) -> bool:
         """Whether the host keeps what a card would."""
-        return self.offloads_shards or (self.zero is not None and self.zero.offloads)
+        wholes = (self.fsdp1, self.zero)
+        return self.offloads_shards or any(each is not None and each.offloads for each in wholes)
 
     @property
     def can_be_measured(self) -> bool:

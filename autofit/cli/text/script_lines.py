@@ -13,7 +13,7 @@ from autofit_workers.knobs import KNOBS, Knobs
 from autofit_workers.knobs.base import QUANTIZATIONS
 from autofit_workers.knobs.deepspeed_config import deepspeed_config
 from autofit_workers.knobs.optimizer import NAMED, NamedOptimizer
-from autofit_workers.parallel_kinds import CP, DDP, EP, FSDP, PP, REPLICATE, TP, Zero
+from autofit_workers.parallel_kinds import CP, DDP, EP, FSDP, PP, REPLICATE, TP, FirstFsdp, Zero
 from autofit_workers.pipeline import Pipeline
 from autofit_workers.protocol import ScriptCall
 from autofit_workers.scripts.launcher_commands import launcher_command
@@ -184,15 +184,20 @@ def _lines_of_zero(zero: Zero, knobs: Knobs, batch_size: int) -> Iterator[str]:
     yield "engine.step()  # clips, steps after as many batches as config says, and drops gradients"
 
 
-def _lines_of_fsdp1(strategy: str, knobs: Knobs, device_kind: str) -> Iterator[str]:
+def _lines_of_fsdp1(how: FirstFsdp, knobs: Knobs, device_kind: str) -> Iterator[str]:
     yield "policy = torch.distributed.fsdp.wrap.ModuleWrapPolicy({...})  # the classes of repeated blocks"
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
     casts = "" if dtype is None else ", mixed_precision=casts"
-    if dtype is not None:  # in place of autocast
+    if dtype is not None:
         types = f"param_dtype=torch.{dtype}, reduce_dtype=torch.float32"
-        yield f"casts = torch.distributed.fsdp.MixedPrecision({types})  # and no autocast"
+        beside = "and no autocast" if knobs.adapter is None else "in autocast"
+        yield f"casts = torch.distributed.fsdp.MixedPrecision({types})  # {beside}"
+    if how.offloads:
+        yield '# ranks meet by init_process_group("cpu:gloo,cuda:nccl"): the host steps'
     yield "model = torch.distributed.fsdp.FullyShardedDataParallel("
-    yield f"    model, sharding_strategy=torch.distributed.fsdp.ShardingStrategy.{strategy},"
+    yield f"    model, sharding_strategy=torch.distributed.fsdp.ShardingStrategy.{how.strategy},"
+    if how.offloads:
+        yield "    cpu_offload=torch.distributed.fsdp.CPUOffload(offload_params=True),"
     yield "    auto_wrap_policy=policy,"
     device = ", device_id=torch.cuda.current_device()" if device_kind == "cuda" else ""
     yield f"    use_orig_params=True{device}{casts},"

@@ -275,6 +275,14 @@ def test_the_first_fsdp_is_told_its_strategy_and_what_it_casts(precision: str) -
     assert "torch.autocast(" not in text
 
 
+def test_the_first_fsdp_offloads_and_adapts_in_autocast() -> None:
+    knobs = Knobs(precision="amp-bf16", adapter="lora:r=8")
+    text = "\n".join(lines(knobs, parallel="fsdp1:4+offload"))
+    ast.parse(text)
+    assert "cpu_offload=torch.distributed.fsdp.CPUOffload(offload_params=True)" in text
+    assert "torch.autocast(" in text
+
+
 def test_the_first_fsdp_scales_and_clips_with_all_ranks() -> None:
     text = lines(Knobs(precision="amp-fp16", clip_grad_norm=1.0), parallel="fsdp1:4")
     assert 'scaler = torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler("cuda")' in text

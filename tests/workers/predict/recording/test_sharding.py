@@ -160,9 +160,9 @@ def test_a_rank_keeps_its_share_of_parameters_and_optimizer_states():
         assert live_bytes(sharded, category) < live_bytes(alone, category) / 7
 
 
-@pytest.mark.parametrize("parallel", ["fsdp:4", "hsdp:2x2", "fsdp:2,tp:2"])
+@pytest.mark.parametrize("parallel", ["fsdp:4", "hsdp:2x2", "fsdp:2,tp:2", "fsdp1:4", "fsdp1:4+no-shard"])
 def test_what_is_offloaded_is_on_the_host(parallel):
-    """FSDP2's arithmetic: parameters and gradients are pinned there, of shards of P/N numbers 8 P/N bytes."""
+    """Parameters and gradients are pinned there: of a shard of P/N numbers in float32 8 P/N bytes."""
     knobs = {"optimizer": "adamw", "precision": "amp-bf16"}
     with_offload = parallel.replace(",", "+offload,") if "," in parallel else f"{parallel}+offload"
     there, offloaded = (trace_of("llama", each, **knobs) for each in (parallel, with_offload))
@@ -177,14 +177,15 @@ def test_what_is_offloaded_is_on_the_host(parallel):
 
 def test_clipped_and_accumulated_gradients_are_on_the_host():
     knobs = {"precision": "amp-fp16", "clip_grad_norm": 1.0, "grad_accumulation": 2}
-    trace = trace_of("gpt", "fsdp:4+offload", **knobs)
-    assert not live_bytes(trace, Category.GRADIENT)
+    for parallel in ("fsdp:4+offload", "fsdp1:4+offload"):
+        assert not live_bytes(trace_of("gpt", parallel, **knobs), Category.GRADIENT)
 
 
-def test_offloading_is_of_a_gpu_and_not_measured():
+@pytest.mark.parametrize("parallel", ["fsdp:2+offload", "fsdp1:2+grad-op+offload"])
+def test_offloading_is_of_a_gpu_and_not_measured(parallel):
     on_host, measured = (
-        predicted("gpt", "fsdp:2+offload", architecture=HOST_ARCHITECTURE),
-        predicted("gpt", "fsdp:2+offload", probe=Probe.CPU),
+        predicted("gpt", parallel, architecture=HOST_ARCHITECTURE),
+        predicted("gpt", parallel, probe=Probe.CPU),
     )
     assert on_host.error.kind == measured.error.kind == "inapplicable"
     assert "brings shards from a GPU to the host" in on_host.error.message

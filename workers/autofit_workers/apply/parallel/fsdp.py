@@ -6,9 +6,15 @@ from typing import Any
 
 import torch
 
-from autofit_workers.apply.parallel.strategy import Followed, Placement, Spread, Strategy
+from autofit_workers.apply.parallel.strategy import (
+    KEPT_BY_HOST,
+    Followed,
+    Placement,
+    Spread,
+    Strategy,
+    require_card,
+)
 from autofit_workers.apply.setting import AUTOCAST_DTYPES
-from autofit_workers.errors import InapplicableError
 from autofit_workers.parallel_kinds import CP, FSDP, FSDP_CP, REPLICATE
 from autofit_workers.protocol import TrialSpec
 from autofit_workers.trace import Category
@@ -20,11 +26,8 @@ class FullyShardRanks(Strategy):
     """Ranks have shards of all parameters, and gather those of a block when it runs."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
-        if self.parallel.offloads_shards and spec.is_for_host:
-            raise InapplicableError(
-                f"--parallel {self.parallel} brings shards from a GPU to the host, and trials on the CPU "
-                "have them there: leave out +offload"
-            )
+        if self.parallel.offloads_shards:
+            require_card(spec)
 
     def taken(self, model: torch.nn.Module, placement: Placement) -> torch.nn.Module:
         if isinstance(model, ScheduledModel):
@@ -67,11 +70,10 @@ class FullyShardRanks(Strategy):
         around = "model" if num_parts == 1 else "stages"
         how = f"fully_shard on each of {num_blocks} blocks, then on the {around}" if num_blocks else whole
         casts = f"{precision} is the MixedPrecisionPolicy of fully_shard, without autocast"
-        kept = "parameters, gradients and optimizer states are on the host, where the optimizer steps"
         return (
             how,
             *((casts,) if precision in AUTOCAST_DTYPES else ()),
-            *((kept,) if self.parallel.offloads_shards else ()),
+            *((KEPT_BY_HOST,) if self.parallel.offloads_shards else ()),
         )
 
     @staticmethod

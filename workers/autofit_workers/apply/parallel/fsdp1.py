@@ -16,29 +16,48 @@ import torch
 from torch import nn
 
 from autofit_workers.apply.checkpointing import repeated_blocks
-from autofit_workers.apply.parallel.strategy import Followed, Placement, Strategy
+from autofit_workers.apply.parallel.strategy import (
+    KEPT_BY_HOST,
+    Followed,
+    Placement,
+    Strategy,
+    require_card,
+)
 from autofit_workers.apply.setting import AUTOCAST_DTYPES
 from autofit_workers.errors import InapplicableError, text_of
 from autofit_workers.knobs.base import is_of_bitsandbytes
+from autofit_workers.parallel_kinds import FirstFsdp
+from autofit_workers.protocol import TrialSpec
 from autofit_workers.trace import Category
+from autofit_workers.workload.workload import Workload
 
 
 class FirstFsdpRanks(Strategy):
     """Ranks have shards of flat parameters, a unit's together."""
 
+    @property
+    def _how(self) -> FirstFsdp:
+        assert self.parallel.fsdp1 is not None
+        return self.parallel.fsdp1
+
+    def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
+        if self._how.offloads:
+            require_card(spec)
+
     def takes_base(self, base: str) -> bool:
         return is_of_bitsandbytes(base)
 
     def taken(self, model: nn.Module, placement: Placement) -> nn.Module:
-        assert self.parallel.fsdp1 is not None
-        return _wrapped(model, self.parallel.fsdp1, device_kind=placement.device_kind, dtype=placement.dtype)
+        return _wrapped(model, self._how, device_kind=placement.device_kind, dtype=placement.dtype)
 
     def notes(self, model: nn.Module, precision: str) -> tuple[str, ...]:
-        if precision not in AUTOCAST_DTYPES:
-            return ()
         adapted = getattr(model, "peft_config", None) is not None
-        how = "in autocast, as accelerate has them with an adapter" if adapted else "without autocast"
-        return (f"{precision} is the MixedPrecision of FullyShardedDataParallel, {how}",)
+        around = "in autocast, as accelerate has them with an adapter" if adapted else "without autocast"
+        casts = f"{precision} is the MixedPrecision of FullyShardedDataParallel, {around}"
+        return (
+            *((casts,) if precision in AUTOCAST_DTYPES else ()),
+            *((KEPT_BY_HOST,) if self._how.offloads else ()),
+        )
 
     @staticmethod
     def followed() -> Followed:
@@ -57,14 +76,13 @@ class FirstFsdpRanks(Strategy):
 STRATEGY = FirstFsdpRanks
 
 
-def _wrapped(model: nn.Module, strategy: str, *, device_kind: str, dtype: torch.dtype | None) -> nn.Module:
+def _wrapped(model: nn.Module, how: FirstFsdp, *, device_kind: str, dtype: torch.dtype | None) -> nn.Module:
     """This rank's part of a model; its units come to the device one after the other.
 
     Args:
-        strategy: the name of a `ShardingStrategy`.
         dtype: what parameters are cast to; sums of gradients stay exact. None for their own.
     """
-    from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecision, ShardingStrategy
+    from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 
     policy = None if dtype is None else MixedPrecision(param_dtype=dtype, reduce_dtype=torch.float32)
     options: dict[str, Any] = {
@@ -78,7 +96,11 @@ def _wrapped(model: nn.Module, strategy: str, *, device_kind: str, dtype: torch.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it is deprecated, and says so
             return FullyShardedDataParallel(
-                model, sharding_strategy=ShardingStrategy[strategy], device_id=device, **options
+                model,
+                sharding_strategy=ShardingStrategy[how.strategy],
+                cpu_offload=CPUOffload(offload_params=how.offloads),
+                device_id=device,
+                **options,
             )
     except (ValueError, TypeError) as error:
         raise InapplicableError(

@@ -22,6 +22,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from autofit_workers.errors import InapplicableError
 from autofit_workers.knobs import Knobs
 from autofit_workers.parallel_kinds import PARALLEL_KINDS
 from autofit_workers.protocol import TrialSpec
@@ -32,6 +33,7 @@ from autofit_workers.workload.workload import Optimizers, Workload
 
 Spread = Callable[[torch.nn.Module], object]
 Followed = Mapping[Any, Mapping[str, Category]]
+KEPT_BY_HOST = "parameters, gradients and optimizer states are on the host, where the optimizer steps"
 
 
 class Placement:
@@ -181,6 +183,19 @@ class Strategy:
     def followed() -> Followed:
         """Methods, by their class, with what the memory is for that they allocate."""
         return {}
+
+
+def require_card(spec: TrialSpec) -> None:
+    """Checks that what is offloaded comes from a card.
+
+    Raises:
+        InapplicableError: the trial is for the host.
+    """
+    if spec.is_for_host:
+        raise InapplicableError(
+            f"--parallel {spec.setup.parallel} brings shards from a GPU to the host, and trials on the CPU "
+            "have them there: leave out +offload"
+        )
 
 
 def strategies_of(parallel: Parallel) -> tuple[Strategy, ...]:
