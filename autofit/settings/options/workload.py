@@ -14,8 +14,8 @@ WORKLOAD = (
         name="model",
         field="model",
         read=values.text,
-        help="A built-in's name (see `autofit models`), torchvision:NAME, timm:NAME, hf:NAME-or-config, "
-        "package.module:attribute or path/file.py:attribute.",
+        help="A built-in's name (see `autofit models`), torchvision:NAME, timm:NAME[?KEY=VALUE&...], "
+        "hf:NAME-or-config, package.module:attribute or path/file.py:attribute.",
         metavar="MODEL",
         choice="workload",
         decides=False,  # what it refers to decides

@@ -27,6 +27,7 @@ from autofit_workers.former import present_module
 from autofit_workers.protocol import WorkloadRef
 from autofit_workers.shown import brief_error
 from autofit_workers.workload.libraries import LIBRARIES, Library, library_of
+from autofit_workers.workload.libraries.arguments import split_arguments
 from autofit_workers.workload.libraries.tasks import TASK_NAMES
 from autofit_workers.workload.models import BUILTINS
 
@@ -249,6 +250,7 @@ def _check_sample(
             raise WorkloadError(f"{' and '.join(misplaced)} cannot be used with {text}: leave them out")
         if input_shape is not None and len(input_shape) != 3:
             raise WorkloadError(f"--input of {text} must be the shape of an image, such as 3x224x224")
+        _check_arguments(text, library, said)
     elif text in BUILTINS and said:
         raise WorkloadError(f"{text} brings its own input: leave out --input and --classes")
     elif input_shape is None and num_classes is not None:
@@ -264,6 +266,20 @@ def _check_task(text: str, task: str, library: Library | None) -> None:
         raise WorkloadError(f"--task is for models of transformers, which {text} is not: leave it out")
     if task not in TASK_NAMES:
         raise WorkloadError(f"--task {task} is none of transformers: choose from {', '.join(TASK_NAMES)}")
+
+
+def _check_arguments(text: str, library: Library, said: Iterable[str]) -> None:
+    """Refuses arguments that cannot be read, or that say what an option says."""
+    if library.arguments is None:
+        return
+    try:
+        _, arguments = split_arguments(text)
+    except ValueError as error:
+        raise WorkloadError(f"{text[:_MOST_CHARACTERS]!r} cannot be read: {error}") from None
+    for option in said:
+        twice = [name for name in library.arguments.get(option, ()) if name in arguments]
+        if twice:
+            raise WorkloadError(f"{text} says {twice[0]}, and so does --{option}: leave one of them out")
 
 
 def _without_attribute(text: str) -> str:

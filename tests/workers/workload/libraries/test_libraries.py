@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from autofit_workers.apply.checkpointing import checkpoint_blocks
-from autofit_workers.errors import MissingLibraryError, UnknownNameError, UnsupportedError
+from autofit_workers.errors import InapplicableError, MissingLibraryError, UnknownNameError, UnsupportedError
 from autofit_workers.knobs import Knobs
 from autofit_workers.protocol import WorkloadRef
 from autofit_workers.workload.libraries import LIBRARIES, library_of
@@ -94,6 +94,58 @@ def test_an_unknown_name_is_refused_with_those_like_it(text, near):
 def test_nothing_is_downloaded_and_the_message_says_what_can_be_had():
     with pytest.raises(UnknownNameError, match="nothing is downloaded here"):
         loaded("hf:somebody/4711")
+
+
+@needs("timm")
+@pytest.mark.parametrize(
+    ("arguments", "shape", "num_classes"),
+    [
+        ("img_size=64&num_classes=7", (3, 64, 64), 7),
+        ("img_size=(64, 96),drop_path_rate=0.1", (3, 64, 96), 1000),
+        ("in_chans=1&class_token=false&global_pool=avg", (1, 160, 160), 1000),
+    ],
+)
+def test_a_model_of_timm_is_told_its_arguments(arguments, shape, num_classes):
+    workload = loaded(f"timm:test_vit?{arguments}")
+    images, labels = workload.make_batch(2, CPU)
+    model = workload.build_model()
+    assert images.shape[1:] == shape
+    assert model(images).shape == (2, num_classes)
+    assert labels.max() < num_classes
+    assert (model.cls_token is None) == ("class_token=false" in arguments)
+
+
+@needs("timm")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("timm:test_vit?imgsize=64", "takes no imgsize: did you mean img_size"),
+        ("timm:test_resnet?img_size=64", "its images may be of any size, which --input says"),
+        ("timm:test_resnet?nothing_like_it=1", "it takes .*drop_rate"),
+        ("timm:test_vit?embed_dim=7", "does not make test_vit with embed_dim=7: "),
+        ("timm:test_vit?img_size=big", "are whole numbers"),
+        ("timm:test_vit?pretrained=true", "nothing is downloaded"),
+        ("timm:test_vit?features_only=true", "trained on logits"),
+    ],
+)
+def test_arguments_that_timm_does_not_take_are_refused_in_a_sentence(text, said):
+    with pytest.raises((UnknownNameError, InapplicableError), match=said):
+        loaded(text).build_model()
+
+
+@pytest.mark.parametrize(
+    ("text", "sample", "said"),
+    [
+        ("timm:test_vit?", {}, "is no KEY=VALUE"),
+        ("timm:test_vit?img_size", {}, "'img_size' is no KEY=VALUE"),
+        ("timm:test_vit?img_size=1&img_size=2", {}, "says img_size twice"),
+        ("timm:test_vit?img_size=64", {"input_shape": (3, 64, 64)}, "says img_size, and so does --input"),
+        ("timm:test_vit?num_classes=3", {"num_classes": 4}, "says num_classes, and so does --classes"),
+    ],
+)
+def test_arguments_that_cannot_be_read_are_refused_with_the_reference(text, sample, said):
+    with pytest.raises(WorkloadError, match=said):
+        parse_reference(text, **sample)
 
 
 @needs("timm")

@@ -6,6 +6,7 @@ beside it loads the models of one library. Weights are random and nothing is dow
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -20,6 +21,8 @@ class Library:
         takes_files: whether a name may be a `config.json` or its folder.
         options: what may be said of a sample: of `input` and `classes` those that mean something.
         takes_task: whether what a model is trained for may be said.
+        arguments: of those that may follow a name (`?KEY=VALUE&…`), what one of `options` says too, by that;
+            None where none may follow.
     """
 
     prefix: str
@@ -28,6 +31,7 @@ class Library:
     options: tuple[str, ...]
     takes_files: bool = False
     takes_task: bool = False
+    arguments: Mapping[str, tuple[str, ...]] | None = None
 
 
 LIBRARIES = {
@@ -44,6 +48,7 @@ LIBRARIES = {
             module="autofit_workers.workload.libraries.of_timm",
             example="timm:convnext_tiny",
             options=("input", "classes"),
+            arguments={"input": ("img_size", "in_chans"), "classes": ("num_classes",)},
         ),
         Library(
             prefix="hf",

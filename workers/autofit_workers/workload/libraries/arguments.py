@@ -1,0 +1,43 @@
+"""What a reference tells a model of a library beside its name: `timm:NAME?img_size=384&drop_path_rate=0.1`.
+
+The standard library alone, as all that reads references.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+_WORDS = {"true": True, "false": False, "none": None, "null": None}
+# Between two of them; a comma may also be a tuple's.
+_BETWEEN = re.compile(r"[&,](?=\s*\w+\s*=)")
+_EXAMPLE = "timm:vit_base_patch16_224?img_size=384&drop_path_rate=0.1"
+
+
+def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
+    """A model's name, and the arguments that follow it.
+
+    Raises:
+        ValueError: one is not written `KEY=VALUE`, or is said twice.
+    """
+    name, mark, told = text.partition("?")
+    arguments: dict[str, Any] = {}
+    for piece in _BETWEEN.split(told) if mark else ():
+        key, equals, value = (part.strip() for part in piece.partition("="))
+        if not equals or not value or not key.isidentifier():
+            raise ValueError(f"{piece!r} is no KEY=VALUE, as in '{_EXAMPLE}'")
+        if key in arguments:
+            raise ValueError(f"it says {key} twice: leave one of them out")
+        arguments[key] = _value(value)
+    return name, arguments
+
+
+def _value(text: str) -> Any:
+    """A literal of Python's; what is none is a text."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
