@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from autofit_workers.predict.fake import streams
 from autofit_workers.run import run
 from autofit_workers.trace import Trace
 from tests.workers.predict.conftest import predict_spec
@@ -37,3 +38,56 @@ def test_a_step_on_one_stream_says_nothing_of_streams(trace_of):
     plain = trace_of("small:perceptron")
     assert not plain.host_waits
     assert {a.stream for a in plain.allocations} == {0}
+
+
+class Told:
+    """An observer that keeps what the host waited for."""
+
+    def __init__(self) -> None:
+        self.num_recorded = 0
+        self.waited_for: list[int] = []
+
+    def record(self, stream: int) -> int:
+        self.num_recorded += 1
+        return self.num_recorded
+
+    def host_wait(self, done: int) -> None:
+        self.waited_for.append(done)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> Told:
+    """Is told what a program with two streams does."""
+    observer = Told()
+    monkeypatch.setattr(streams, "_devices", [streams._Device(observer)])
+    streams.Stream()
+    return observer
+
+
+def test_an_event_is_not_over_before_the_host_waited_for_it(told):
+    event = streams.Event()
+    assert event.query()  # never recorded
+    event.record()
+    assert not event.query()
+    event.synchronize()
+    assert event.query()
+    assert told.waited_for == [1]
+
+
+def test_who_bounds_what_is_under_way_waits_for_the_oldest(told):
+    """As DeepSpeed does, which asks whether its first gather is over, and waits where three are not."""
+    under_way: list[streams.Event] = []
+    for _ in range(6):
+        while under_way and under_way[0].query():
+            under_way.pop(0)
+        if len(under_way) > 2:
+            under_way.pop(0).synchronize()
+        under_way.append(streams.Event().record())
+    assert told.waited_for == [1, 2, 3]
+
+
+def test_who_asks_until_an_event_is_over_waits_for_it(told):
+    event = streams.Event().record()
+    while not event.query():
+        pass
+    assert told.waited_for == [1]

@@ -17,6 +17,7 @@ from autofit_workers.allocator import (
     live_peak_bytes,
     replay,
 )
+from autofit_workers.architecture import Architecture
 from autofit_workers.predict.curve.conditions import Conditions, Level
 from autofit_workers.predict.curve.sized_step import SizedStep
 from autofit_workers.predict.curve.step_lines import Demanded
@@ -25,7 +26,7 @@ from autofit_workers.predict.plans.plan import PlanSource
 from autofit_workers.predict.spans import Workspace
 from autofit_workers.work import Convolution
 
-# What is reserved over what is alive, at first, where a generation is tried.
+# What is reserved over what is alive where as little as possible is tried.
 _LEAST_SHARES = (1.01, 1.02, 1.04, 1.08, 1.16, 1.32)
 
 
@@ -122,18 +123,31 @@ class PlannedStep:
             known.completed or (stop_above_bytes is not None and known.peak_reserved_bytes > stop_above_bytes)
         ):
             return known
-        unrolled, streams = self._step.unrolled(self._step.sizes_with(demanded)), self._step.lines.streams
+        unrolled = self._step.unrolled(self._step.sizes_with(demanded))
         if self._step.trace.repetition is not None:
-            return memory.keep(key, _within_least(unrolled, settings, streams, clock))
+            return memory.keep(key, _within_least(unrolled, settings, self._streams, clock))
         result = replay(
             *unrolled,
             settings=settings,
-            streams=streams,
+            streams=self._streams,
             clock=clock,
             stop_above_bytes=stop_above_bytes,
             choices=self._rooms(demanded) if self._timed else None,
         )
         return memory.keep(key, result)
+
+    def least(self) -> Replay:
+        """Replays the events at the likely level within about as little as they run in, retries allowed.
+
+        It is `replay` where little more is reserved than is alive.
+        """
+        demanded = self.demanded(Level.LIKELY)
+        unlimited = self.replay()
+        if unlimited.peak_reserved_bytes <= _LEAST_SHARES[-1] * self.live_bytes(demanded):
+            return unlimited
+        unrolled = self._step.unrolled(self._step.sizes_with(demanded))
+        settings, clock = self._conditions.settings, self.clock(Level.LIKELY)
+        return _within_least(unrolled, settings, self._streams, clock)
 
     def live_bytes(self, demanded: Demanded) -> int:
         """The most that is alive where calls take what they are given; a replay reserves no less."""
@@ -159,7 +173,7 @@ class PlannedStep:
             settings=settings,
             limit_bytes=limit_bytes,
             choices=self._step.lines.choices(tried, self._timed),
-            streams=self._step.lines.streams,
+            streams=self._streams,
             clock=clock,
         )
         return memory.keep(key, result)
@@ -168,6 +182,11 @@ class PlannedStep:
         """What `replay_within` replays at the likely level, for those who replay it among other events."""
         choices = self._step.lines.choices(self._tried(Level.LIKELY), self._timed)
         return Requests(self.sizes(Level.LIKELY), choices)
+
+    @property
+    def _streams(self) -> Streams:
+        """With what bounds how far the host is ahead of the card."""
+        return self._step.lines.streams_on(Architecture.of(self._conditions.architecture).vendor)
 
     @cached_property
     def _timed(self) -> frozenset[int]:
@@ -189,11 +208,11 @@ class PlannedStep:
 def _within_least(
     unrolled: Unrolled, settings: AllocatorSettings, streams: Streams, clock: EventClock
 ) -> Replay:
-    """Replays a generation within about as little as it runs in.
+    """Replays events within about as little as they run in.
 
-    Its cache moves into a larger block with every token and leaves the one that it had, which soon no other
-    fits into. So what is reserved grows until the card is full and the allocator gives its cache back: it
-    says how large the card is, not what the generation needs.
+    The cache of a generation moves into a larger block with every token and leaves the one that it had, which
+    soon no other fits into; so do outputs that are concatenated one by one. What is reserved grows until the
+    card is full and the allocator gives its cache back: it says how large the card is, not what is needed.
     """
     within = functools.partial(replay, *unrolled, settings=settings, streams=streams, clock=clock)
     most_alive = live_peak_bytes(*unrolled)

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Generic, Self, TypeVar
 
 from autofit_workers.allocator import Choice, Choices, Streams
+from autofit_workers.architecture import Vendor
 from autofit_workers.predict.curve import refusals
 from autofit_workers.predict.curve.call_lines import CallLines, call_lines
 from autofit_workers.predict.curve.conditions import Call
+from autofit_workers.predict.curve.launch_queue import with_queue
 from autofit_workers.predict.curve.polynomials import (
     F,
     Factors,
@@ -150,6 +152,16 @@ class StepLines:
     def streams(self) -> Streams:
         """Of the events that are replayed, which are the same at every batch size."""
         return unrolled_streams(self.trace)
+
+    def streams_on(self, vendor: Vendor) -> Streams:
+        """The same where the host also waits for room in a queue of a card's launches."""
+        if vendor is not Vendor.NVIDIA or not self.streams.uses:
+            return self.streams
+        return self._streams_with_queue
+
+    @functools.cached_property
+    def _streams_with_queue(self) -> Streams:
+        return with_queue(self.streams, self.trace)
 
     @classmethod
     def through(cls, traces: Sequence[Trace]) -> Self:
