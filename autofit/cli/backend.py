@@ -70,6 +70,7 @@ def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit
         batch_size,
         limit_bytes=None if settings.gpu is None else settings.budget_on(settings.gpu).usable_bytes,
         fixed=settings.fixed_knobs,
+        given=settings.given_knobs,
         emit=emit,
     )
 

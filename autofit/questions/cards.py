@@ -213,6 +213,7 @@ def which_cards(
             batch_size,
             risk=settings.risk,
             fixed=settings.fixed_knobs,
+            given=settings.given_knobs,
             with_traces=question.with_traces,
             emit=emit,
         )

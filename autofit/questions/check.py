@@ -224,7 +224,15 @@ def run_check(
     result = dataclasses.replace(result, epoch_samples=settings.epoch_samples)
     if result.verdict is Answer.FITS or settings.script is not None or fills(result.growth):
         return result
-    adviser = Adviser(predictor, knobs, batch_size, risk=Risk.SAFE, fixed=settings.fixed_knobs, emit=emit)
+    adviser = Adviser(
+        predictor,
+        knobs,
+        batch_size,
+        risk=Risk.SAFE,
+        fixed=settings.fixed_knobs,
+        given=settings.given_knobs,
+        emit=emit,
+    )
     return dataclasses.replace(result, advice=adviser.on(target.card, target.budget.usable_bytes))
 
 

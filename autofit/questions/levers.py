@@ -10,10 +10,12 @@ from typing import Any
 
 from autofit_workers import conv
 from autofit_workers.knobs import KNOBS, Knob, Knobs
+from autofit_workers.knobs.adapter import USUAL
 from autofit_workers.knobs.allocator import allocator_conf
-from autofit_workers.knobs.optimizer import SMALLER_STATES
-from autofit_workers.setup import GENERATE, INFER
-from autofit_workers.trace import Trace
+from autofit_workers.knobs.base import QUANTIZATIONS
+from autofit_workers.knobs.optimizer import NAMED
+from autofit_workers.setup import GENERATE, INFER, TRAIN
+from autofit_workers.trace import SampleSize, Trace
 
 _CAPABILITY = 80  # of a GPU: which one makes no difference to the costs that are compared here
 
@@ -24,18 +26,27 @@ class Effect(StrEnum):
     `NONE`: numbers and speed stay about as they are.
     `SLOWER`: the numbers stay, the step takes somewhat longer.
     `ROUNDS`: autocast computes parts of the step in half precision, or the optimizer's states have 8 bits.
-    `DRASTIC`: the weights are in half precision, or convolutions may take many times as long.
+    `OTHER_RULE`: another optimizer's rule updates the weights, by a learning rate that has to be found anew.
+    `DRASTIC`: weights are in half precision or fewer bits, or convolutions may take many times as long.
+    `LESS`: an adapter is trained beside frozen weights, or samples are shorter.
     """
 
     NONE = "none"
     SLOWER = "slower"
     ROUNDS = "rounds"
+    OTHER_RULE = "other-rule"
     DRASTIC = "drastic"
+    LESS = "less"
 
     @property
     def rank(self) -> int:
         """Its place in that order."""
         return list(Effect).index(self)
+
+    @property
+    def changes_training(self) -> bool:
+        """Whether what comes out of a training is another thing, and not just rounded otherwise."""
+        return self.rank > Effect.ROUNDS.rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +54,16 @@ class Lever:
     """One change of a configuration.
 
     Attributes:
-        name: what is changed, such as `precision`.
+        name: what is changed, a knob such as `precision`, or `batch_size`.
         value: to what.
         how: what to type or to set for it.
         knobs: the whole setting with that change.
         allocator: the value of `PYTORCH_ALLOC_CONF` that it needs; empty for none.
         effect: what it does beside saving memory.
         may_save: False where it takes at least as much memory as any other value of its knob.
+        batch_size: where it also takes batches of another size; None where they stay.
+        degree: how far it goes, 1 where it goes no less far: a quarter of a batch is 2, of a half is 1.
+        replaces_given: whether it is in place of what was asked for.
     """
 
     name: str
@@ -59,24 +73,45 @@ class Lever:
     allocator: str = ""
     effect: Effect = Effect.NONE
     may_save: bool = True
+    batch_size: int | None = None
+    degree: int = 1
+    replaces_given: bool = False
 
     @property
     def label(self) -> str:
-        return f"{self.name} {self.value}"
+        """What it is called in a table: of an adapter, the first of what it is told alone."""
+        return f"{self.name} {self.value.partition(',')[0]}"
 
     def why_pointless(self, trace: Trace) -> str:
         """Why it need not be tried on the step of a trace; empty where it has to be."""
-        if trace.mode in (INFER, GENERATE) and KNOBS[self.name].of_training:
+        knob = KNOBS.get(self.name)  # none for the size of a batch
+        if trace.mode in (INFER, GENERATE) and knob is not None and knob.of_training:
             return "inference has neither an optimizer nor gradients"
         if self.name == "conv_algo" and not trace.convolves:
             return "the step has no convolution"
         if self.name == "loss" and not _has_loss_of_tokens(trace):
             return "the step has no cross entropy of every token's logits"
-        if self.name == "optimizer" and trace.optimizer not in SMALLER_STATES[self.value]:
-            return (
-                f"the step is not by {' or '.join(SMALLER_STATES[self.value])}, whose states it makes smaller"
-            )
+        if self.name == "optimizer":
+            return _why_no_smaller_states(self.value, trace.optimizer)
         return ""
+
+    def changed(self, knobs: Knobs) -> dict[str, Any]:
+        """What of a setting it changes, by the fields of `Knobs`."""
+        return {
+            name: value
+            for name in KNOBS
+            if (value := getattr(self.knobs, name)) != getattr(knobs, name) or name == self.name
+        }
+
+
+def _why_no_smaller_states(name: str, used: str) -> str:
+    """Why an optimizer saves nothing in place of the one that is used; empty where it does."""
+    named = NAMED[name]
+    if named.same_rule_as and used not in named.same_rule_as:
+        return f"the step is not by {' or '.join(named.same_rule_as)}, whose states it makes smaller"
+    if used in NAMED and NAMED[used].states <= named.states:
+        return f"the states of {used} are no larger"
+    return ""
 
 
 def _has_loss_of_tokens(trace: Trace) -> bool:
@@ -87,52 +122,144 @@ def _has_loss_of_tokens(trace: Trace) -> bool:
     )
 
 
-def levers(knobs: Knobs) -> tuple[Lever, ...]:
-    """Every single change of a setting that has to do with memory, the gentlest first."""
-    found = []
-    for knob in KNOBS.values():
-        before = getattr(knobs, knob.name)
-        values: tuple[Any, ...] = conv.applicable("cuda") if knob.name == "conv_algo" else knob.levers
-        for value in values:
-            if value == before:
-                continue
-            written = str(value).lower() if isinstance(value, bool) else str(value)
-            changed = dataclasses.replace(knobs, **{knob.name: value})
-            found.append(
-                Lever(
-                    name=knob.name,
-                    value=written,
-                    how=_option(knob, value, written),
-                    knobs=changed,
-                    allocator=allocator_conf(changed.allocator),
-                    effect=_effect(knob, before, value),
-                    may_save=value not in knob.never_saving,
-                )
-            )
+def levers(knobs: Knobs, mode: str = TRAIN) -> tuple[Lever, ...]:
+    """Every single change of a setting that has to do with memory, the gentlest first.
+
+    Args:
+        mode: of the step.
+    """
+    found = (
+        _lever(knob, value, knobs, changes)
+        for knob in KNOBS.values()
+        for value in _values(knob)
+        if value != getattr(knobs, knob.name) and (changes := _changes(knob, value, knobs, mode)) is not None
+    )
     return tuple(sorted(found, key=lambda lever: lever.effect.rank))
 
 
-def _option(knob: Knob, value: Any, written: str) -> str:
+def _values(knob: Knob) -> tuple[Any, ...]:
+    return conv.applicable("cuda") if knob.name == "conv_algo" else knob.levers
+
+
+def _changes(knob: Knob, value: Any, knobs: Knobs, mode: str) -> dict[str, Any] | None:
+    """The fields that a value needs; None where it goes with no others: quantized weights are not trained."""
+    if knob.name == "adapter" and knobs.adapter is not None:
+        return None  # another adapter than the one that is asked for saves little
+    if knob.name == "base":
+        if knobs.base in QUANTIZATIONS:
+            return None
+        if mode == TRAIN and knobs.adapter is None:
+            return {"adapter": USUAL, "base": value}
+    return {knob.name: value}
+
+
+def _lever(knob: Knob, value: Any, knobs: Knobs, changes: dict[str, Any]) -> Lever:
+    changed = dataclasses.replace(knobs, **changes)
+    return Lever(
+        name=knob.name,
+        value=_written(value),
+        how=" ".join(_option(KNOBS[name], each) for name, each in changes.items()),
+        knobs=changed,
+        allocator=allocator_conf(changed.allocator),
+        effect=max(
+            (_effect(KNOBS[name], getattr(knobs, name), each) for name, each in changes.items()),
+            key=lambda effect: effect.rank,
+        ),
+        may_save=value not in knob.never_saving,
+        degree=1 + knob.degrees.get(value, 0),
+    )
+
+
+def smaller_batches(knobs: Knobs, batch_size: int, mode: str) -> tuple[Lever, ...]:
+    """The same samples in smaller batches, which a training accumulates; the largest first."""
+    found = []
+    for degree, parts in enumerate((2, 4, 8, batch_size), start=1):
+        if batch_size % parts or not 1 <= batch_size // parts < batch_size:
+            continue
+        smaller = batch_size // parts
+        how = f"--batch-size {smaller}"
+        changed = knobs
+        if mode == TRAIN and knobs.global_batch is None:
+            batches = parts * knobs.num_batches(batch_size)
+            changed = dataclasses.replace(knobs, grad_accumulation=batches)
+            how += f" --grad-accumulation {batches}"
+        found.append(
+            Lever(
+                name="batch_size",
+                value=str(smaller),
+                how=how,
+                knobs=changed,
+                effect=Effect.SLOWER,
+                batch_size=smaller,
+                degree=degree,
+            )
+        )
+    return tuple({lever.value: lever for lever in reversed(found)}.values())[::-1]
+
+
+def shorter_samples(knobs: Knobs, sample: SampleSize | None) -> tuple[Lever, ...]:
+    """Samples of three quarters, a half and a quarter of their size; none where they have but one."""
+    size = knobs.seq_len or (None if sample is None else sample.size)
+    if sample is None or size is None:
+        return ()
+    multiple = sample.multiple
+    sizes = [int(size * share) // multiple * multiple for share in (0.75, 0.5, 0.25)]
+    return tuple(
+        dataclasses.replace(_lever(KNOBS["seq_len"], each, knobs, {"seq_len": each}), degree=degree)
+        for degree, each in enumerate(sizes, start=1)
+        if 0 < each < size
+    )
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _option(knob: Knob, value: Any) -> str:
     if knob.is_switch:
         return f"--{knob.option}" if value else f"--no-{knob.option}"
-    return f"--{knob.option} {written}"
+    return f"--{knob.option} {_written(value)}"
+
+
+def in_order(*changes: Lever) -> tuple[Lever, ...]:
+    """The gentlest first; the same changes are always in the same order."""
+    return tuple(sorted(changes, key=lambda lever: (lever.effect.rank, lever.name)))
 
 
 def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:
-    """Orders changes made together: how many of them have each effect, the most drastic counting first."""
-    effects = [lever.effect for lever in changes]
-    return tuple(effects.count(effect) for effect in reversed(Effect))
+    """Orders changes made together: how many of them have each effect, the most drastic counting first.
+
+    One that goes further counts for several. To train what was asked for, by other values than were asked
+    for, is harsher than to round and gentler than to train something else.
+    """
+    changes = tuple(changes)
+    counts = {
+        effect: sum(lever.degree for lever in changes if lever.effect is effect)
+        for effect in reversed(Effect)
+    }
+    harsh = [count for effect, count in counts.items() if effect.changes_training]
+    soft = [count for effect, count in counts.items() if not effect.changes_training]
+    return *harsh, sum(lever.replaces_given for lever in changes), *soft
 
 
 def _effect(knob: Knob, before: Any, value: Any) -> Effect:
-    if knob.name == "precision":
-        return Effect.ROUNDS if value.startswith("amp-") else Effect.DRASTIC
-    if knob.name == "optimizer":
-        return Effect.ROUNDS
-    if knob.name == "conv_algo":  # cuDNN has several plans; what does without it is far from as fast
-        return Effect.SLOWER if value.startswith("cudnn") else Effect.DRASTIC
+    match knob.name:
+        case "precision":
+            return Effect.ROUNDS if value.startswith("amp-") else Effect.DRASTIC
+        case "optimizer":
+            return Effect.ROUNDS if NAMED[value].same_rule_as else Effect.OTHER_RULE
+        case "adapter" | "seq_len":
+            return Effect.LESS
+        case "base":
+            return Effect.DRASTIC
+        case "conv_algo":  # cuDNN has several plans; what does without it is far from as fast
+            return Effect.SLOWER if value.startswith("cudnn") else Effect.DRASTIC
+        case _:
+            return Effect.SLOWER if _is_costlier(knob, before, value) else Effect.NONE
+
+
+def _is_costlier(knob: Knob, before: Any, value: Any) -> bool:
     if knob.cost is None:
-        return Effect.NONE
+        return False
     then, now = knob.cost.of(before, _CAPABILITY), knob.cost.of(value, _CAPABILITY)
-    is_costlier = then is not None and now is not None and now > then
-    return Effect.SLOWER if is_costlier else Effect.NONE
+    return then is not None and now is not None and now > then

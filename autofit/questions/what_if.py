@@ -19,6 +19,7 @@ from autofit.settings.goals import Risk
 from autofit_workers.knobs import Knobs
 
 BYTES_OF_ESTIMATE = ("peak_allocated_bytes", "peak_reserved_bytes", "device_peak_bytes")
+_OF_LEVER = ("name", "value", "how", "knobs", "allocator", "effect", "may_save")  # in a document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ class LeverResult:
         estimate = self.estimate
         peaks = {} if estimate is None else {name: getattr(estimate, name) for name in BYTES_OF_ESTIMATE}
         return {
-            **dataclasses.asdict(self.lever),
+            **{name: value for name, value in dataclasses.asdict(self.lever).items() if name in _OF_LEVER},
             "saved_bytes": None if estimate is None else self.saved_bytes,
             "saved_allocated_bytes": None if estimate is None else self.saved_allocated_bytes,
             **peaks,
@@ -103,13 +104,14 @@ def what_if(
     *,
     limit_bytes: int | None = None,
     fixed: Container[str] = (),
+    given: Container[str] = (),
     emit: EventSink = ignore,
 ) -> WhatIf:
     """Predicts a configuration, and again with each lever; those that share a trace share it here.
 
     Args:
         limit_bytes: what has to hold the high end of the reserved peak; None where no card was named.
-        fixed: names of knobs that are to stay as they are where it does not fit.
+        fixed, given: names of knobs, see `Adviser`.
         emit: is told of each lever.
 
     Raises:
@@ -118,7 +120,8 @@ def what_if(
     curve = predictor.curve_at(knobs, card, batch_size)
     base = curve(predictor.trace(knobs, batch_size).batch_size)
     time = curve.step_time(base.batch_size)
-    tried, trace = levers(knobs), predictor.trace(knobs, base.batch_size)
+    trace = predictor.trace(knobs, base.batch_size)
+    tried = levers(knobs, trace.mode)
     results = []
     for number, lever in enumerate(tried):
         emit(Progress(stage="trying levers", done=number, total=len(tried)))
@@ -128,7 +131,9 @@ def what_if(
         )
     advice = None
     if limit_bytes is not None and base.interval.high_bytes > limit_bytes:
-        adviser = Adviser(predictor, knobs, base.batch_size, risk=Risk.SAFE, fixed=fixed, emit=emit)
+        adviser = Adviser(
+            predictor, knobs, base.batch_size, risk=Risk.SAFE, fixed=fixed, given=given, emit=emit
+        )
         advice = adviser.on(card, limit_bytes)
     return WhatIf(base=base, results=tuple(sorted(results, key=_rank)), advice=advice)
 

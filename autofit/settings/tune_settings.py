@@ -340,9 +340,9 @@ class TuneSettings:
 
     @property
     def fixed_knobs(self) -> frozenset[str]:
-        """The knobs, by their names in `Knobs`, that advice leaves as they are: given, or searched anyway."""
+        """The knobs, by their names in `Knobs`, that advice leaves alone: they are searched anyway."""
         of_convolutions = () if self.conv_algos is None else ("conv_algo",)
-        return frozenset((*self.given_knobs, *dict(self.searched), *of_convolutions))
+        return frozenset((*dict(self.searched), *of_convolutions))
 
     def one_conv_algo(self, what: str) -> str:
         """The convolution algorithm of what is about one configuration alone; PyTorch's default unless named.

@@ -131,6 +131,7 @@ def _advice(
             space.min_batch,
             risk=settings.risk,
             fixed=settings.fixed_knobs,
+            given=settings.given_knobs,
             emit=emit,
         ).on(target.card, target.budget.usable_bytes)
     except AutofitError:  # what cannot be predicted has no advice either; its trials say why

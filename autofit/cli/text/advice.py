@@ -23,6 +23,20 @@ from autofit_workers.setup import TRAIN
 
 _NUM_CARDS = 4
 _NUM_LEVERS = 6
+# What a change does beside saving memory.
+_BESIDE = {
+    Effect.NONE: "",
+    Effect.SLOWER: "in a slower step",
+    Effect.ROUNDS: "with autocast's rounding",
+    Effect.OTHER_RULE: "with another optimizer's rule, whose learning rate has to be found anew",
+    Effect.DRASTIC: "with weights rounded",
+    Effect.LESS: "with less that is trained: an adapter beside frozen weights, or shorter samples",
+}
+_OF_KNOBS = {
+    ("batch_size", Effect.SLOWER): "in more and smaller batches",
+    ("optimizer", Effect.ROUNDS): "with the optimizer's states in fewer bits",
+    ("conv_algo", Effect.DRASTIC): "with convolutions that may take many times as long",
+}
 
 
 def print_advice(advice: Advice, command: str, asked: Mapping[str, Any]) -> None:
@@ -44,8 +58,11 @@ def print_fitting(console: Console, advice: Advice, command: str, asked: Mapping
 
 
 def fitting_command(combination: Combination, command: str, asked: Mapping[str, Any]) -> str:
-    """A command as it was typed, and the options that make its configuration fit."""
-    return " ".join((as_typed(command, asked), *combination.options))
+    """A command as it was typed, with the options that make its configuration fit in place of its own."""
+    said = [word for option in combination.options for word in option.split() if word.startswith("--")]
+    replaced = {word.removeprefix("--").removeprefix("no-").replace("-", "_") for word in said}
+    kept = {name: value for name, value in asked.items() if name not in replaced}
+    return " ".join((as_typed(command, kept), *combination.options))
 
 
 def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]:
@@ -90,31 +107,39 @@ def _what_each_saves(advice: Advice) -> Iterator[str]:
             yield f"{lever.how} saves {format_bytes(lever.saved_bytes)}{_beside(lever)}{enough}"
 
 
+def _other_ways(advice: Advice) -> Iterator[str]:
+    """What fits as well, by changes of another kind."""
+    listed = {(lever.how,) for lever in advice.levers[:_NUM_LEVERS] if lever.fits}
+    for other in advice.others:
+        if other.options in listed:
+            continue
+        options, peak = " ".join(other.options), format_bytes(other.peak_reserved_bytes)
+        yield f"or {options}: batch {advice.batch_size} fits in {peak}{_trained(other.effect)}"
+
+
+def _trained(effect: Effect) -> str:
+    return f", {_BESIDE[effect]}" if effect.changes_training else ""
+
+
 def how_it_fits(advice: Advice) -> Iterator[str]:
     """Which changes are enough together, or the gentlest alone, where that is to be said."""
     at = f"batch {advice.batch_size}"
     if advice.combination is None:
         tried = "" if advice.is_complete else " in the time there was"
         yield f"no combination of such options that was tried{tried} makes {at} fit"
-    elif len(advice.combination.options) > 1:
-        options = " ".join(advice.combination.options)
-        yield f"{options} together: {at} fits in {format_bytes(advice.combination.peak_reserved_bytes)}"
+        return
+    combination = advice.combination
+    if len(combination.options) > 1:
+        options, peak = " ".join(combination.options), format_bytes(combination.peak_reserved_bytes)
+        yield f"{options} together: {at} fits in {peak}{_trained(combination.effect)}"
     elif sum(lever.fits for lever in advice.levers) > 1:
-        yield f"{advice.combination.options[0]} is the gentlest of those that are enough"
+        yield f"{combination.options[0]} is the gentlest of those that are enough"
+    yield from _other_ways(advice)
 
 
 def _beside(lever: TriedLever) -> str:
-    match lever.effect:
-        case Effect.NONE:
-            return ""
-        case Effect.SLOWER:
-            return " in a slower step"
-        case Effect.ROUNDS:
-            return " with autocast's rounding"
-        case Effect.DRASTIC if lever.name == "precision":
-            return " with all weights rounded"
-        case Effect.DRASTIC:
-            return " with convolutions that may take many times as long"
+    words = _OF_KNOBS.get((lever.name, lever.effect)) or _BESIDE[lever.effect]
+    return f" {words}" if words else ""
 
 
 def _settings_to_change(

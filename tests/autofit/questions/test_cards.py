@@ -124,11 +124,12 @@ def test_changes_that_cost_a_trace_are_counted_and_tried_only_when_asked(
 def test_a_card_for_which_no_change_is_enough_is_told_several(
     workload: Any, worker: Any, make_trace: Any, exact: Any
 ) -> None:
-    """Of 3,100 MiB the optimizer's implementation saves 600, checkpointing as much."""
+    """Of 3,100 MiB, however many samples, the optimizer's implementation saves 600, checkpointing as much."""
 
     def traced(spec: TrialSpec) -> TrialOutcome:
         saved = [spec.knobs.optimizer_impl == "fused", spec.knobs.checkpointing == "blocks"].count(True)
-        worker.trace_at = lambda batch_size: make_trace(batch_size, mib_per_sample=20 - 4 * saved)
+        mib = 3000 - 600 * saved
+        worker.trace_at = lambda batch_size: make_trace(batch_size, mib_per_sample=mib // batch_size)
         answered: TrialOutcome = worker(spec)
         return answered
 
@@ -143,12 +144,12 @@ def test_a_card_for_which_no_change_is_enough_is_told_several(
     assert card.advice.combination.options == ("--optimizer-impl fused", "--checkpointing blocks")
 
 
-def test_knobs_that_were_given_are_left_as_they_are(predictor: Predictor) -> None:
-    given = {"given_knobs": ("allocator", "precision", "checkpointing")}
-    (card,) = ask(predictor, "gtx-1650", batch_size=300, with_traces=True, **given).cards
+def test_knobs_that_were_given_are_left_as_they_are_where_anything_else_fits(predictor: Predictor) -> None:
+    (card,) = ask(predictor, "gtx-1650", batch_size=300, given_knobs=("allocator",), with_traces=True).cards
     assert card.advice is not None
-    tried = {lever.name for lever in card.advice.levers}
-    assert tried == {"optimizer_impl", "optimizer_in_backward", "set_to_none"}
+    assert "allocator" in {lever.name for lever in card.advice.levers}
+    assert card.advice.combination is not None
+    assert card.advice.combination.options == ("--batch-size 150 --grad-accumulation 2",)
 
 
 def test_a_change_that_the_step_fails_with_is_no_answer(predictor: Predictor, worker: Any) -> None:

@@ -12,7 +12,6 @@ from autofit.errors import WorkloadFailedError
 from autofit.events import Progress
 from autofit.hardware.card import card_named
 from autofit.predict.predictor import Predictor, local_predictor
-from autofit.questions.levers import levers
 from autofit.questions.what_if import what_if
 from autofit.settings.workloads import refer
 from autofit_workers.knobs import Knobs
@@ -70,13 +69,15 @@ def test_expandable_segments_change_what_is_reserved_and_nothing_else(asked):
 
 
 def test_levers_that_share_a_trace_share_it(asked):
-    _, _, events = asked
+    answer, _, events = asked
     stages = [event.stage for event in events if isinstance(event, Progress)]
     traced = stages.count(f"tracing batch {BATCH}")
     assert traced < stages.count("trying levers")
-    pointless = {"conv_algo", "loss", "optimizer"}  # they share its trace, or none is made
-    settings = {lever.knobs for lever in levers(Knobs()) if lever.name not in pointless}
-    assert traced == len({Knobs(), *settings})
+    settings = {result.lever.knobs for result in answer.results if result.lever.name != "conv_algo"}
+    without_trace = {
+        result.lever.knobs for result in answer.inapplicable if result.lever.name in ("loss", "optimizer")
+    }
+    assert traced == len({Knobs(), *settings} - without_trace)
 
 
 def test_inference_has_no_optimizer_to_change(tmp_path, monkeypatch):

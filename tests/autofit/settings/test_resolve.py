@@ -499,12 +499,13 @@ def test_what_is_searched_is_told_as_it_could_be_typed(toml: Any) -> None:
 # ── what is fixed ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_knobs_that_are_given_or_searched_are_fixed_wherever_and_whatever_they_are(toml: Any) -> None:
+def test_knobs_are_given_wherever_and_whatever_they_are_and_searched_ones_are_fixed(toml: Any) -> None:
     assert settings().fixed_knobs == frozenset()
     file = toml('[tune]\nallocator = "default"\n')
     given = {"precision": "fp32", "search": "memory-format=contiguous,channels_last"}
-    fixed = settings(given, {"AUTOFIT_CHECKPOINTING": "blocks"}, file).fixed_knobs
-    assert fixed == {"precision", "checkpointing", "allocator", "memory_format"}
+    resolved = settings(given, {"AUTOFIT_CHECKPOINTING": "blocks"}, file)
+    assert set(resolved.given_knobs) == {"precision", "checkpointing", "allocator"}
+    assert resolved.fixed_knobs == {"memory_format"}
     assert settings({"conv_algo": "cudnn"}).fixed_knobs == {"conv_algo"}
     assert settings({"conv_algo": "all"}).fixed_knobs == {"conv_algo"}
 

@@ -7,7 +7,7 @@ To add one, write its file and give it a line and a field in `setting.py`; the c
 searches, texts and trials read the rest from there.
 """
 
-from autofit_workers.knobs.knob import Knob
+from autofit_workers.knobs.knob import Knob, Part
 from autofit_workers.knobs.setting import KNOBS, Knobs
 
-__all__ = ["KNOBS", "Knob", "Knobs"]
+__all__ = ["KNOBS", "Knob", "Knobs", "Part"]

@@ -12,7 +12,7 @@ import re
 from typing import Any
 
 from autofit_workers.documents import DocumentError, parse_json, read_file
-from autofit_workers.knobs.knob import Knob, or_none
+from autofit_workers.knobs.knob import Knob, Part, or_none
 
 Option = bool | int | float | str | list[Any] | dict[str, Any]
 
@@ -134,6 +134,10 @@ def _written(option: Option) -> str:
     return ",".join(map(_written, option)) if isinstance(option, list) else str(option)
 
 
+# Low-rank weights beside every linear layer, by the rank that peft's own examples have.
+USUAL = "lora:r=16,targets=all-linear"
+_TRAINED = 0.02  # of the weights, with adapters of usual ranks
+
 KNOB = Knob(
     name="adapter",
     default=None,
@@ -144,6 +148,11 @@ KNOB = Knob(
     "and option is peft's, and so is a file adapter_config.json.",
     metavar="METHOD[:KEY=VALUE,…]",
     examples=("lora:r=16", "lora:r=16,targets=all-linear", "dora:r=16", "adalora", "ia3", "vera", "oft"),
+    of_training=True,
+    levers=(USUAL,),
+    leaves=lambda value: (
+        {} if value is None else dict.fromkeys((Part.GRADIENTS, Part.STATES, Part.TEMPORARIES), _TRAINED)
+    ),
     words={None: "no adapter"},
     phrase="adapter {}",
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autofit_workers.knobs.knob import Knob, one_of, or_none
+from autofit_workers.knobs.knob import Knob, Part, one_of, or_none
 
 FLOATS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # as PyTorch calls them
 
@@ -75,6 +75,14 @@ def is_of_bitsandbytes(base: str | None) -> bool:
     return isinstance(QUANTIZATIONS.get(base or ""), Bitsandbytes)
 
 
+_LEFT = {"fp32": 1.0, "fp16": 0.5, "bf16": 0.5, "nf4": 0.2, "nf4-dq": 0.2, "fp4": 0.2, "int8": 0.3}
+
+
+def _leaves(value: str | None) -> dict[Part, float]:
+    """Of weights in float32; embeddings and heads are not quantized."""
+    return {} if value is None else {Part.WEIGHTS: _LEFT.get(value.partition("-torchao")[0], 0.3)}
+
+
 KNOB = Knob(
     name="base",
     default=None,
@@ -85,6 +93,9 @@ KNOB = Knob(
     values=BASES,
     metavar="TYPE",
     is_searchable=True,
+    levers=("bf16", "int8", "nf4"),
+    degrees={"int8": 1, "nf4": 2},
+    leaves=_leaves,
     words={None: "the model's own weights"},
     phrase="{} weights",
 )

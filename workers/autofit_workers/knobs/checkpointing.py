@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from autofit_workers.knobs.knob import Cost, Knob, number_after, one_of
+from autofit_workers.knobs.knob import Cost, Knob, Part, number_after, one_of
 
 CHECKPOINTINGS = ("none", "blocks", "blocks-reentrant", "selective")
 CHECKPOINTINGS_WITH_NUMBER = {"every": "blocks", "selective": "percent"}
 CHECKPOINTING_NAMES = (*CHECKPOINTINGS, *(f"{kind}:N" for kind in CHECKPOINTINGS_WITH_NUMBER))
 _ALL_RECOMPUTED = 3
+_LEFT = {"none": 1.0, "selective": 0.5}  # of what is kept otherwise; the other kinds leave inputs of blocks
+_INPUTS_LEFT = 0.2
 
 
 def split_checkpointing(name: str) -> tuple[str, int | None]:
@@ -38,6 +40,10 @@ def _recomputed(value: str) -> float:
     return 1 + (100 - (number or 100)) / 100 if kind == "selective" else _ALL_RECOMPUTED
 
 
+def _leaves(value: str) -> dict[Part, float]:
+    return {Part.ACTIVATIONS: _LEFT.get(split_checkpointing(value)[0], _INPUTS_LEFT)}
+
+
 KNOB = Knob(
     name="checkpointing",
     default="none",
@@ -51,6 +57,7 @@ KNOB = Knob(
     is_searchable=True,
     of_training=True,
     levers=("none", "blocks", "every:2", "selective"),
+    leaves=_leaves,
     words={"none": "no checkpointing"},
     phrase="checkpointing {}",
     cost=Cost(rank=2, of=lambda value, _capability: _recomputed(value)),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 # A value that a user typed or a file holds → the value as `Knobs` has it; raises `ValueError`, saying what
@@ -15,6 +16,24 @@ Read = Callable[[Any], Any]
 # the order of costs; None where that is not known.
 CostOf = Callable[[Any, int | None], float | None]
 Applied = Callable[[Any, str], AbstractContextManager[object]]
+
+
+class Part(StrEnum):
+    """What a step's memory goes to, as far as knobs make parts of it smaller.
+
+    `TEMPORARIES` are those of the optimizer's step. Frozen weights have neither gradients nor states.
+    """
+
+    WEIGHTS = "weights"
+    GRADIENTS = "gradients"
+    STATES = "states"
+    ACTIVATIONS = "activations"
+    TEMPORARIES = "temporaries"
+
+
+# About what share of a part is left with a value, 1 where nothing is said. It decides what is tried first,
+# never what is answered.
+Leaves = Callable[[Any], Mapping[Part, float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +78,8 @@ class Knob:
         of_training: whether it means nothing without gradients.
         choice: knobs of one choice say the same in other ways, so that only one of them is given.
         levers: values that `--what-if` tries.
+        degrees: how much further than the others those of them go that do: 4 bits than 8.
+        leaves: about what is left of a step's parts, by value; None where only a trace tells.
         never_saving: those of them that take at least as much memory as any other value.
         words, phrase: what values are called in sentences: by value, else the phrase with the value in it.
         script_lines: Python lines for the head of a training script, by value; None where the lines are part
@@ -84,6 +105,8 @@ class Knob:
     choice: str | None = None
     levers: tuple[Any, ...] = ()
     never_saving: tuple[Any, ...] = ()
+    degrees: Mapping[Any, int] = field(default_factory=dict)
+    leaves: Leaves | None = None
     words: Mapping[Any, str] = field(default_factory=dict)
     phrase: str = "{}"
     script_lines: Callable[[Any], tuple[str, ...]] | None = None

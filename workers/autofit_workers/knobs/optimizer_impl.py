@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofit_workers.knobs.knob import Cost, Knob, one_of
+from autofit_workers.knobs.knob import Cost, Knob, Part, one_of
 
 OPTIMIZER_IMPLS = ("default", "foreach", "fused", "loop")
 _LAUNCHES = {"fused": 0, "default": 1, "foreach": 1, "loop": 2}  # more kernels per optimizer step, in order
@@ -18,6 +18,7 @@ KNOB = Knob(
     of_training=True,
     levers=("fused", "foreach", "loop"),
     never_saving=("foreach",),  # it has the results of all parameters at once
+    leaves=lambda value: {Part.TEMPORARIES: 0.0} if value in ("fused", "loop") else {},
     words={"default": "its usual implementation"},
     cost=Cost(rank=3, of=lambda value, capability: None if capability is None else _LAUNCHES[value]),
 )

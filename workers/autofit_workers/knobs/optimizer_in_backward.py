@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofit_workers.knobs.knob import Cost, Knob, switch
+from autofit_workers.knobs.knob import Cost, Knob, Part, switch
 
 KNOB = Knob(
     name="optimizer_in_backward",
@@ -15,6 +15,7 @@ KNOB = Knob(
     is_switch=True,
     of_training=True,
     levers=(True,),
+    leaves=lambda value: {Part.GRADIENTS: 0.0, Part.TEMPORARIES: 0.0} if value else {},
     words={True: "optimizer in backward", False: "optimizer after backward"},
     # Parameters are updated one after the other, as by `optimizer_impl` loop.
     cost=Cost(rank=3, of=lambda value, _capability: int(value)),

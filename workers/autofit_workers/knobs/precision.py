@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofit_workers.knobs.knob import Cost, Knob, one_of
+from autofit_workers.knobs.knob import Cost, Knob, Part, one_of
 
 PRECISIONS = ("fp32", "ieee-fp32", "tf32", "amp-fp16", "amp-bf16", "bf16")
 
@@ -21,6 +21,13 @@ _TF32_LINES = {
         'torch.set_float32_matmul_precision("high")',
     ),
 }
+_AUTOCAST_LEAVES = 0.6  # of activations: half of those of matrix products, all of those of norms
+
+
+def _leaves(value: str) -> dict[Part, float]:
+    if value == "bf16":
+        return dict.fromkeys(Part, 0.5)
+    return {Part.ACTIVATIONS: _AUTOCAST_LEAVES} if value.startswith("amp-") else {}
 
 
 def _cost(value: str, capability: int | None) -> float | None:
@@ -40,6 +47,7 @@ KNOB = Knob(
     values=PRECISIONS,
     is_searchable=True,
     levers=("amp-bf16", "amp-fp16", "bf16"),  # those that only turn TF32 on or off change no size
+    leaves=_leaves,
     script_lines=lambda value: _TF32_LINES.get(value, ()),
     cost=Cost(rank=4, of=_cost, names_fast_kernels=True),
 )

@@ -297,6 +297,7 @@ def test_the_document_has_the_advice_and_prints_nothing_beside_it(autofit, check
     assert document["advice"]["combination"] == {
         "options": ["--optimizer-impl fused"],
         "peak_reserved_bytes": 11 * GIB,
+        "effect": "none",
     }
     assert [lever["effect"] for lever in document["advice"]["levers"]] == ["slower", "none"]
     assert autofit(*CHECK, "--json", check=checked()).document["advice"] is None

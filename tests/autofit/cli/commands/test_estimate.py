@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -192,15 +194,14 @@ def test_where_it_does_not_fit_the_levers_end_with_the_command_that_does(autofit
     card = ("--gpu", "rtx-2060")
     document = autofit(*command, *card, "--json").document
     advice = document["advice"]
-    assert advice["combination"]["options"] == ["--precision amp-bf16"]
+    assert advice["combination"]["options"] == ["--batch-size 10 --grad-accumulation 2"]
     assert advice["peak_reserved_bytes"] == document["interval"]["high_bytes"]
     out = autofit(*command, *card).out
     assert "Batch 20 may not fit on rtx-2060" in out
     last = out.splitlines()[-1].strip()
-    assert last == f"autofit check --model {TINY} --gpu rtx-2060 --batch-size 20 --precision amp-bf16"
+    smaller = "--batch-size 10 --grad-accumulation 2"
+    assert last == f"autofit check --model {TINY} --gpu rtx-2060 {smaller}"
     assert autofit(*last.split()[1:], "--quiet").code == 0
-    text = " ".join(autofit(*command, *card, "--precision", "fp32").out.split())
-    assert text.endswith("no combination of such options that was tried makes batch 20 fit")
     assert autofit(*command, "--json").document["advice"] is None
 
 
@@ -272,3 +273,27 @@ def test_a_prediction_without_rows_behind_it_prints_no_seconds(autofit, workload
     assert "no step time is given, as there are no measured times of this card" in out
     assert "Time, predicted" not in out
     assert "samples a second" not in out
+
+
+@pytest.mark.skipif(
+    any(find_spec(library) is None for library in ("transformers", "bitsandbytes")),
+    reason="wants transformers and bitsandbytes",
+)
+def test_a_model_whose_states_are_too_much_is_told_an_optimizer_with_fewer(autofit, tmp_path):
+    config = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_embd": 512,
+        "n_layer": 6,
+        "n_head": 8,
+        "vocab_size": 60_000,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    model = ("--model", f"hf:{tmp_path}/config.json", "--optimizer", "adamw", "--batch-size", "1")
+    command = ("check", *model, "--seq-len", "256", "--gpu", "t4", "--reserve", "12.98G", "--quiet")
+    told = autofit(*command)
+    assert told.code == 3
+    last = told.out.splitlines()[-1].strip()
+    assert "8bit" in last
+    assert "--optimizer adamw " not in last
+    assert autofit(*last.split()[1:], "--quiet").code == 0

@@ -9,13 +9,14 @@ from decimal import Decimal
 
 import pytest
 
-from autofit.cli.text.advice import what_may_help
+from autofit.cli.text.advice import fitting_command, how_it_fits, what_may_help
 from autofit.cli.text.tune import print_result
 from autofit.explain.timing import StepSeconds
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.estimate import Interval, Unknown
 from autofit.questions.advice import Advice, Combination, TriedLever
+from autofit.questions.levers import Effect
 from autofit.report.answer import needed_at_least
 from autofit.search.choice import Knee, RecommendedBy
 from autofit.search.pruning import PrunedSetting
@@ -686,3 +687,42 @@ def test_without_stated_times_there_is_an_order_and_no_seconds(rendered, results
     assert "How long an epoch takes is not known, as no step time is given." in out
     for unsaid in ("samples a second", "step (95 %)", "Throughput knee"):
         assert unsaid not in out
+
+
+def test_a_command_that_fits_has_an_option_in_place_of_the_one_that_was_typed():
+    combination = Combination(
+        options=("--batch-size 2 --grad-accumulation 2", "--optimizer adamw8bit", "--no-set-to-none"),
+        peak_reserved_bytes=GIB,
+    )
+    asked = {"model": "gpt2", "batch_size": 4, "optimizer": "adamw", "set_to_none": True}
+    assert fitting_command(combination, "check", asked) == (
+        "autofit check --model gpt2 --batch-size 2 --grad-accumulation 2 --optimizer adamw8bit "
+        "--no-set-to-none"
+    )
+
+
+def test_what_trains_something_else_is_named_as_such_and_stands_among_other_ways():
+    advised = Advice(
+        batch_size=4,
+        peak_reserved_bytes=46 * GIB,
+        levers=(),
+        combination=Combination(
+            options=("--checkpointing blocks", "--optimizer adamw8bit"),
+            peak_reserved_bytes=17 * GIB,
+            effect=Effect.ROUNDS,
+        ),
+        is_complete=True,
+        others=(
+            Combination(
+                options=("--checkpointing blocks", "--optimizer adafactor"),
+                peak_reserved_bytes=15 * GIB,
+                effect=Effect.OTHER_RULE,
+            ),
+        ),
+    )
+    first, other = how_it_fits(advised)
+    assert first == "--checkpointing blocks --optimizer adamw8bit together: batch 4 fits in 17.00 GiB"
+    assert other == (
+        "or --checkpointing blocks --optimizer adafactor: batch 4 fits in 15.00 GiB, with another "
+        "optimizer's rule, whose learning rate has to be found anew"
+    )

@@ -1,0 +1,130 @@
+"""Changes put together step by step, each held against the others by its predicted peak."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from autofit.hardware.card import Card
+from autofit.questions.levers import Effect, Lever, gentleness, in_order
+from autofit.questions.tried_changes import Changes, TriedChanges
+
+# Knobs that change what the allocator and convolutions take around a step's tensors.
+_AROUND_TENSORS = frozenset({"allocator", "conv_algo", "memory_format"})
+
+
+class Combining:
+    """Finds changes that fit together among some, as far as the time goes in which they are tried.
+
+    Args:
+        levers: the gentlest first.
+    """
+
+    def __init__(self, tried: TriedChanges, levers: Sequence[Lever]) -> None:
+        self._tried = tried
+        self._levers = levers
+
+    def first_fitting(self, card: Card, limit_bytes: int) -> Changes:
+        """Changes of the gentlest effects with which it fits, none of them needless; empty where none do."""
+        alone = self._first_alone(card, limit_bytes)
+        taken: Changes = ()
+        for effect in Effect:
+            if alone and alone[0].effect is effect:
+                break
+            within = self._effective(effect, card)
+            for start, over_plains in ((taken, False), (taken, True), ((), False)):
+                found = self._lowest(start, within, card, limit_bytes, over_plains=over_plains)
+                if self.fits(found, card, limit_bytes):
+                    return self._without_needless(found, card, limit_bytes)
+            taken = self._lowest(taken, within, card, limit_bytes)
+        return alone
+
+    def _first_alone(self, card: Card, limit_bytes: int) -> Changes:
+        """A change of the gentlest effect with which it fits; no harsher ones are tried."""
+        is_above = self._tried.lower_bound_bytes(card) > limit_bytes
+        # What leaves the tensors as they are cannot suffice where these alone are too much.
+        tried = [lever for lever in self._levers if not (is_above and lever.name in _AROUND_TENSORS)]
+        for effect in Effect:
+            fitting = [
+                lever for lever in tried if lever.effect is effect and self.fits((lever,), card, limit_bytes)
+            ]
+            if fitting:
+                return (min(fitting, key=lambda lever: self._tried.predicted_bytes((lever,), card)),)
+        return ()
+
+    def _without_needless(self, changes: Changes, card: Card, limit_bytes: int) -> Changes:
+        """What of them is needed to fit, the harshest left out first."""
+        for lever in reversed(changes):
+            others = tuple(other for other in changes if other is not lever)
+            if self.fits(others, card, limit_bytes):
+                changes = others
+        return changes
+
+    def gentlest(self, found: Changes, card: Card, limit_bytes: int) -> Changes:
+        """Changes that fit, or single ones and pairs that are gentler, or as gentle and save more."""
+
+        def place(changes: Changes) -> tuple[tuple[int, ...], int]:
+            return gentleness(changes), self._tried.predicted_bytes(changes, card)
+
+        effective = self._effective(Effect.LESS, card)
+        single = [(lever,) for lever in effective]
+        for changes in sorted((*single, *_pairs(effective)), key=gentleness):
+            if found and gentleness(changes) > gentleness(found):
+                break
+            if self.fits(changes, card, limit_bytes):
+                found = min(found, changes, key=place) if found else changes
+        return found
+
+    def fits(self, changes: Changes, card: Card, limit_bytes: int) -> bool:
+        peak_bytes = self._tried.peak_bytes(changes, card)
+        return peak_bytes is not None and peak_bytes <= limit_bytes
+
+    def _effective(self, effect: Effect, card: Card) -> list[Lever]:
+        """The changes with no harsher an effect that do anything to the step; what saves most first."""
+        within = [
+            (peak_bytes, lever)
+            for lever in self._levers
+            if lever.effect.rank <= effect.rank
+            and (peak_bytes := self._tried.peak_bytes((lever,), card)) is not None
+            and self._tried.changes_the_step(lever)
+        ]
+        return [lever for _, lever in sorted(within, key=lambda tried: tried[0])]
+
+    def _lowest(
+        self,
+        taken: Changes,
+        within: Sequence[Lever],
+        card: Card,
+        limit_bytes: int,
+        *,
+        over_plains: bool = False,
+    ) -> Changes:
+        """Those taken and, as long as they do not fit, each time the one that saves most beside them.
+
+        Args:
+            over_plains: also one that saves nothing yet: two parts of a step may be as high as each other.
+        """
+        peak_bytes = self._tried.predicted_bytes(taken, card)
+        while peak_bytes > limit_bytes:
+            together = [
+                (peak, changes)
+                for changes in (_with(taken, lever) for lever in within if lever not in taken)
+                if (peak := self._tried.peak_bytes(changes, card)) is not None
+                and (peak < peak_bytes or (over_plains and peak == peak_bytes and len(changes) > len(taken)))
+            ]
+            if not together:
+                break
+            peak_bytes, taken = min(together, key=lambda one: one[0])
+        return taken
+
+
+def _with(taken: Changes, lever: Lever) -> Changes:
+    """Changes and one more, in place of another of its knob."""
+    return in_order(*(other for other in taken if other.name != lever.name), lever)
+
+
+def _pairs(single: Sequence[Lever]) -> Iterator[Changes]:
+    """All pairs of changes of different knobs."""
+    for first, second in itertools.combinations(single, 2):
+        if first.name != second.name:
+            yield in_order(first, second)

@@ -1,0 +1,186 @@
+"""What changes of a configuration promise, from one trace of it: what to try first.
+
+    passes      weights + states + activations (+ gradients, where batches are accumulated)
+    optimizer   weights + states + gradients + temporaries
+
+A change leaves about a known share of a part: checkpointing of activations, another optimizer of states. The
+peak with several changes is the higher of these two sums again. No answer rests on it: what is proposed has
+been predicted from a trace of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autofit.questions.levers import Lever, gentleness, in_order
+from autofit_workers.errors import InapplicableError
+from autofit_workers.knobs import KNOBS, Knobs, Part
+from autofit_workers.knobs.optimizer import NAMED
+from autofit_workers.setup import ALONE
+from autofit_workers.trace import Category, Trace
+from autofit_workers.trace.parts import last_step
+from autofit_workers.workload.loop_parts import require_loop
+
+_MOST_TOGETHER = 3  # changes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """The parts of a step, each in bytes where it is largest.
+
+    Attributes:
+        kept_gradients: what of the gradients is alive where activations are the most, as where batches are
+            accumulated.
+    """
+
+    weights: float
+    gradients: float
+    states: float
+    activations: float
+    temporaries: float
+    kept_gradients: float
+
+    @property
+    def peak_bytes(self) -> float:
+        """The higher of the passes' and the optimizer's peak."""
+        passes = self.activations + self.kept_gradients
+        return self.weights + self.states + max(passes, self.gradients + self.temporaries)
+
+
+def parts_of(trace: Trace) -> Parts:
+    """The parts of a trace's last step; what has no size before it is replayed counts nothing."""
+    alive: Counter[Category] = Counter()
+    start, end = last_step(trace.marks, len(trace.events))
+    positions = {mark.position: mark.name.rpartition(" ")[2] for mark in trace.marks}
+    lasting = Category.PARAMETER, Category.OPTIMIZER_STATE, Category.GRADIENT
+    largest: Counter[Category] = Counter()
+    activations = temporaries = kept = 0
+    phase = ""
+    for position, event in enumerate(trace.events[:end]):
+        phase = positions.get(position, phase)
+        allocation = trace.allocations[event if event >= 0 else ~event]
+        alive[allocation.category] += allocation.num_bytes if event >= 0 else -allocation.num_bytes
+        if position < start:
+            continue
+        for category in lasting:
+            largest[category] = max(largest[category], alive[category])
+        passing = sum(alive.values()) - sum(alive[category] for category in lasting)
+        if phase == "optimizer":
+            temporaries = max(temporaries, passing)
+        elif passing > activations:
+            activations, kept = passing, alive[Category.GRADIENT]
+    return Parts(
+        weights=largest[Category.PARAMETER],
+        gradients=largest[Category.GRADIENT],
+        states=largest[Category.OPTIMIZER_STATE],
+        activations=activations,
+        temporaries=temporaries,
+        kept_gradients=kept,
+    )
+
+
+class Promises:
+    """About what peaks changes of a configuration would have.
+
+    Args:
+        trace: of the configuration as it is.
+        batch_size: of the trace.
+    """
+
+    def __init__(self, trace: Trace, knobs: Knobs, batch_size: int) -> None:
+        self._knobs = knobs
+        self._batch_size = batch_size
+        self._mode = trace.mode
+        self._parts = parts_of(trace)
+        self._size = knobs.seq_len or (None if trace.sample is None else trace.sample.size)
+
+    def names(self, lever: Lever) -> frozenset[str]:
+        """What a change sets, so that others of it do not go with it."""
+        return frozenset({lever.name, *lever.changed(self._knobs)})
+
+    def go_together(self, changes: Sequence[Lever]) -> bool:
+        """Whether no two of them are of the same knob, and the loop of steps can be as all of them ask."""
+        names = [name for lever in changes for name in self.names(lever)]
+        if len(names) > len(set(names)):
+            return False
+        values = {name: value for lever in changes for name, value in lever.changed(self._knobs).items()}
+        try:
+            require_loop(dataclasses.replace(self._knobs, **values), ALONE, mode=self._mode, has_step=False)
+        except InapplicableError:
+            return False
+        return True
+
+    def share(self, changes: Iterable[Lever]) -> float:
+        """What changes leave of the peak as it is, made together."""
+        changes = tuple(changes)
+        values = {name: value for lever in changes for name, value in lever.changed(self._knobs).items()}
+        parts = self._parts
+        if (optimizer := values.get("optimizer")) is not None:
+            parts = dataclasses.replace(parts, states=parts.gradients * NAMED[optimizer].states)
+        for name, value in values.items():
+            parts = self._with(parts, name, value)
+        for lever in changes:
+            if lever.batch_size is not None:
+                parts = self._in_batches(parts, lever)
+        return parts.peak_bytes / self._parts.peak_bytes if self._parts.peak_bytes else 1.0
+
+    def _with(self, parts: Parts, name: str, value: Any) -> Parts:
+        """The parts that are left with a value of a knob."""
+        if name == "seq_len" and self._size:
+            return dataclasses.replace(parts, activations=parts.activations * value / self._size)
+        leaves = KNOBS[name].leaves
+        if leaves is None:
+            return parts
+        before, after = leaves(getattr(self._knobs, name)), leaves(value)
+        left = {part: after.get(part, 1.0) / (before.get(part, 1.0) or 1.0) for part in Part}
+        scaled = {part.value: getattr(parts, part) * left[part] for part in Part}
+        kept = parts.kept_gradients * left[Part.GRADIENTS]
+        return dataclasses.replace(parts, **scaled, kept_gradients=kept)
+
+    def _in_batches(self, parts: Parts, lever: Lever) -> Parts:
+        assert lever.batch_size is not None
+        return dataclasses.replace(
+            parts,
+            activations=parts.activations * lever.batch_size / self._batch_size,
+            kept_gradients=parts.gradients if lever.knobs.accumulates else parts.kept_gradients,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Changes that promise to save something together.
+
+    Attributes:
+        share: what they leave of the peak as it is.
+    """
+
+    changes: tuple[Lever, ...]
+    share: float
+
+
+def candidates(levers: Sequence[Lever], promises: Promises) -> list[Candidate]:
+    """Up to three changes that go together, the gentlest first."""
+    saving = [lever for lever in levers if promises.share([lever]) < 1]
+    found = [
+        Candidate(in_order(*changes), promises.share(changes))
+        for number in range(1, _MOST_TOGETHER + 1)
+        for changes in itertools.combinations(saving, number)
+        if promises.go_together(changes)
+    ]
+    return sorted(found, key=lambda candidate: gentleness(candidate.changes))
+
+
+def minimal(among: Iterable[Candidate], enough: float) -> list[Candidate]:
+    """Those that promise to leave no more than a share, where no part of their changes does so already."""
+    found: list[Candidate] = []
+    for candidate in among:
+        if candidate.share <= enough and not any(
+            set(other.changes) < set(candidate.changes) for other in found
+        ):
+            found.append(candidate)
+    return found

@@ -1,0 +1,123 @@
+"""The peaks of a configuration's changes, predicted one after the other until the time is over."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable
+
+from autofit.errors import AutofitError, UnpredictableCardError, WorkloadFailedError
+from autofit.events import EventSink, Progress, ignore
+from autofit.hardware.card import Card
+from autofit.predict.curve import PredictedCurve
+from autofit.predict.predictor import Predictor
+from autofit.questions.levers import Lever
+from autofit.settings.goals import Risk
+from autofit_workers.knobs import Knobs
+from autofit_workers.predict.curve.peak_curve import traced_knobs
+from autofit_workers.trace import Trace
+
+Changes = tuple[Lever, ...]
+
+
+class TriedChanges:
+    """Predicts changes of a configuration, made together; cards share the traces.
+
+    Args:
+        risk: the level of the peaks.
+        seconds: after which nothing further is tried, on any card.
+        clock: tells the time in seconds.
+        emit: is told of each change.
+
+    Attributes:
+        trace: of the configuration as it is.
+        is_cut_short: whether anything was not tried as the time was over.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        knobs: Knobs,
+        batch_size: int,
+        *,
+        risk: Risk,
+        seconds: float,
+        clock: Callable[[], float] = time.monotonic,
+        emit: EventSink = ignore,
+    ) -> None:
+        self._predictor = predictor
+        self._knobs = knobs
+        self._batch_size = batch_size
+        self._risk = risk
+        self._clock = clock
+        self._ends_at = clock() + seconds
+        self._emit = emit
+        self.trace: Trace = predictor.trace(knobs, batch_size)
+        self.is_cut_short = False
+        self._curves: dict[Changes, PredictedCurve] = {}
+        self._peaks: dict[tuple[Changes, str], int | None] = {}
+        self._traced = {self._traced_as(())}
+        self._longest_seconds = 0.0  # that a trace took
+
+    def peak_bytes(self, changes: Changes, card: Card) -> int | None:
+        """The peak at the risk; None where the changes do not apply, or no time is left to try them."""
+        key = changes, card.architecture
+        if key not in self._peaks:
+            traced, started = self._traced_as(changes), self._clock()
+            is_traced = traced in self._traced
+            if started + (0 if is_traced else self._longest_seconds) >= self._ends_at:
+                self.is_cut_short = True
+                return None
+            self._emit(Progress(stage="trying levers"))
+            try:
+                self.predicted_bytes(changes, card)
+            except AutofitError:
+                self._peaks[key] = None
+            if not is_traced:
+                self._traced.add(traced)
+                self._longest_seconds = max(self._longest_seconds, self._clock() - started)
+        return self._peaks[key]
+
+    def predicted_bytes(self, changes: Changes, card: Card) -> int:
+        """The same, whatever the time; raises `AutofitError` where they do not apply."""
+        key = changes, card.architecture
+        if (known := self._peaks.get(key)) is not None:
+            return known
+        batch_size = self._batch_of(changes)
+        if changes not in self._curves:
+            curve = self._predictor.curve_at(self._changed(changes), card, batch_size)
+            self._curves[changes] = curve.at_risk(self._risk)
+        if (why := self._curves[changes].why_unpredictable_on(card, batch_size)) is not None:
+            raise UnpredictableCardError(why)
+        on_card = self._curves[changes].on(card)
+        if (why := on_card.why_refused(batch_size)) is not None:
+            raise WorkloadFailedError(why)
+        self._peaks[key] = peak_bytes = on_card.peak_reserved_bytes(batch_size)
+        return peak_bytes
+
+    def lower_bound_bytes(self, card: Card) -> int:
+        """What the tensors of the configuration as it is take by themselves."""
+        return self._curves[()].on(card).lower_bound_bytes(self._batch_size)
+
+    def is_free(self, lever: Lever) -> bool:
+        """Whether the trace that is here does for a change."""
+        return self._traced_as((lever,)) == self._traced_as(())
+
+    def changes_the_step(self, lever: Lever) -> bool:
+        """Whether anything can come of a change; of one that was tried, so that its trace is here."""
+        if self.is_free(lever):
+            return True
+        trace = self._predictor.trace(self._changed((lever,)), self._batch_of((lever,)))
+        return (trace.events, trace.allocations) != (self.trace.events, self.trace.allocations)
+
+    def _changed(self, changes: Changes) -> Knobs:
+        values = {name: value for lever in changes for name, value in lever.changed(self._knobs).items()}
+        return dataclasses.replace(self._knobs, **values)
+
+    def _batch_of(self, changes: Changes) -> int:
+        smaller = (lever.batch_size for lever in changes if lever.batch_size is not None)
+        return next(smaller, self._batch_size)
+
+    def _traced_as(self, changes: Changes) -> tuple[Knobs, int]:
+        knobs, batch_size = self._changed(changes), self._batch_of(changes)
+        return traced_knobs(knobs, num_passes=knobs.num_passes(batch_size)), batch_size
