@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, count, cycle, islice
@@ -132,7 +132,8 @@ class DrawnOrders:
         )
         affordable = round(_MOST_EVENTS / run.num_events_of_batch)
         run_steps = trace.seen.num_run_steps or _MOST_BATCHES
-        of_run = max(round(run_steps * run.num_traced / max(1, len(trace.seen.step_ends))), 1)
+        of_step = len(trace.lengths.starts) / len(trace.seen.step_ends)
+        of_run = max(round(run_steps * of_step) - run.num_traced + run.num_steady, 1)
         num_batches = min(of_run, _MOST_BATCHES)
         num_orders = _NUM_ORDERS if num_batches * _NUM_ORDERS <= affordable else _LEAST_ORDERS
         num_batches = min(num_batches, max(affordable // num_orders, _LEAST_BATCHES))
@@ -155,7 +156,7 @@ class DrawnOrders:
             return [list(repeated)]
         longest = known[max(range(len(known)), key=lambda number: prod(lengths.shapes[number]))]
         return [
-            list(self._drawn(random.Random(seed), known, longest))  # noqa: S311 - no secret
+            self._drawn(random.Random(seed), known, longest)  # noqa: S311 - no secret
             for seed in range(self._num_orders)
         ]
 
@@ -194,12 +195,13 @@ class DrawnOrders:
         within = [self._replay(number, limit_bytes).completed for number in range(len(self.orders))]
         return sum(within) / len(within)
 
-    def _drawn(self, rng: random.Random, known: Sequence[Numbers], longest: Numbers) -> Iterator[Numbers]:
+    def _drawn(self, rng: random.Random, known: Sequence[Numbers], longest: Numbers) -> list[Numbers]:
         """An order: epochs of what is known, each in another order; with the longest, wherever it comes."""
-        place = rng.randrange(self._num_batches)
         epochs = (rng.sample(known, len(known)) for _ in count())
-        for number, each in enumerate(islice(chain.from_iterable(epochs), self._num_batches)):
-            yield longest if number == place else each
+        drawn = list(islice(chain.from_iterable(epochs), self._num_batches))
+        if longest not in drawn:
+            drawn[rng.randrange(len(drawn))] = longest
+        return drawn
 
     def _expandable_bytes(self) -> int | None:
         if self._settings.expandable_segments:

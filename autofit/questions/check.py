@@ -18,6 +18,7 @@ from autofit.predict.confidence import Calibration
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval, RankEstimate, WorkspaceSpan
 from autofit.predict.predictor import Predictor
+from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart, fills
 from autofit.questions.advice import Advice, Adviser
 from autofit.settings.goals import Risk
@@ -93,6 +94,7 @@ class CheckResult:
         versions: the versions of autofit and PyTorch.
         seen: see `Estimate`.
         growth: see `Estimate`; `full_step` is where the budget is full.
+        lengths: see `Estimate`.
     """
 
     workload: str
@@ -126,6 +128,7 @@ class CheckResult:
     versions: dict[str, str] = field(default_factory=dict)
     seen: SeenPart | None = None
     growth: tuple[LineGrowth, ...] = ()
+    lengths: RunLengths | None = None
 
     @property
     def would_thrash(self) -> bool:
@@ -201,6 +204,7 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         versions=estimate.versions,
         seen=estimate.seen,
         growth=growth,
+        lengths=estimate.lengths,
     )
 
 

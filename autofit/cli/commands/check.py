@@ -29,7 +29,7 @@ from autofit.hardware.gpus import oldest_first
 from autofit.predict.whole_run import fills
 from autofit.questions.cards import CardsQuestion
 from autofit.questions.check import Answer, CheckResult
-from autofit.report.run_in_words import growth_in_words, seen_part
+from autofit.report.run_in_words import growth_in_words, lengths_in_words, seen_part
 from autofit.report.words import rate, span_of_epoch, span_of_seconds
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.words import with_setting
@@ -115,9 +115,10 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
 
 
 def _growth(result: CheckResult) -> str:
-    """What grows with each step, and what of the run was not seen."""
+    """What grows with each step, what of the run was not seen, and what its lengths do."""
     seen = result.seen
     said = "" if seen is None or not seen.unseen_phases else f"{seen_part(seen)[0]}; "
+    said += "" if result.lengths is None else f"{lengths_in_words(result.lengths)}; "
     return f"{growth_in_words(result.growth, seen)}; {said}" if result.growth else said
 
 

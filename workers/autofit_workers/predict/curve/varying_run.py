@@ -32,6 +32,7 @@ _SHIFTS = (0, 1, -1)  # an allocation's size is of its own batch, of the next on
 _ERROR_DIGITS = 6  # beyond these, errors are those of arithmetic
 _MOST_PERIOD = 64  # batches that a step accumulates
 _MOST_WARM_UP = 0.5  # of what was traced
+_LEAST_ALIKE = 2  # batches that have the events of one before them
 
 
 # An event of a batch is a base and a number to add to it. Bases are by batch: the first is that of its own
@@ -115,7 +116,7 @@ class VaryingRun:
         The model and the first batches, up to those that come again and again, are as they were traced.
         """
         batches = self._batches
-        num_warm = len(batches) - self._num_steady
+        num_warm = len(batches) - self.num_steady
         start = batches[num_warm].first if num_warm < len(batches) else len(self._sizes)
         events = self._events_before(num_warm)
         sizes = list(self._sizes[:start])
@@ -138,7 +139,7 @@ class VaryingRun:
         return max((base - _FREE for batch in self._batches for base, _ in batch.events), default=0)
 
     @cached_property
-    def _num_steady(self) -> int:
+    def num_steady(self) -> int:
         """Batches from which on the same events come again, as many whole periods as there are."""
         events = [batch.events for batch in self._batches]
         steady = self._period
@@ -165,7 +166,7 @@ class VaryingRun:
     @cached_property
     def _allocations(self) -> dict[int, tuple[list[_VaryingSize], list[int]]]:
         """By place in the period, what decides the bytes of allocations, and which of these is each one's."""
-        num_steady = self._num_steady
+        num_steady = self.num_steady
         first = len(self._batches) - num_steady
         return {
             (first + place) % self._period: self._through(
@@ -276,6 +277,6 @@ def _period_of(batches: Sequence[_Batch]) -> int | None:
         num_alike = 0
         while num_alike < len(events) - period and events[-1 - num_alike] == events[-1 - num_alike - period]:
             num_alike += 1
-        if num_alike >= max(2 * period, round((1 - _MOST_WARM_UP) * len(events)) - period):
+        if num_alike >= max(period, _LEAST_ALIKE, round((1 - _MOST_WARM_UP) * len(events)) - period):
             return period
     return None
