@@ -589,7 +589,29 @@ def _large_known_masks(_: nn.Module, x: Tensor) -> Tensor:
 large_known_masks = _applying(_large_known_masks)
 different_alone = _applying(lambda _, x: (x.detach() > 0).unique() * x.mean())
 item = _applying(lambda _, x: x * x.sum().item())
+several_items = _applying(lambda _, x: x * torch.tensor([x.sum(), x.mean()], device=x.device).mean())
 to_numpy = _applying(lambda _, x: x * float(x.detach().cpu().numpy().sum()))
+
+
+def _asserting(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    torch._check_tensor_all(x.sum() == 0)
+    return x
+
+
+asserted = _applying(_asserting)
+
+
+def _spelling(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """Four samples of 16 steps and 8 letters; the longest target has 3."""
+    lengths, targets = torch.tensor([3, 2, 1, 2]), torch.ones(8, dtype=torch.int64)
+    steps = x.reshape(-1, 4, 1).expand(-1, -1, 8).log_softmax(-1)
+    all_steps = torch.full((4,), len(steps))
+    placed = (each.to(x.device) for each in (targets, all_steps, lengths))
+    with torch.backends.cudnn.flags(enabled=False):
+        return x * functional.ctc_loss(steps, *placed)
+
+
+spelled = _applying(_spelling)
 
 
 class _Kept:

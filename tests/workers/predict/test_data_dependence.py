@@ -60,7 +60,16 @@ def test_the_assumed_share_can_be_told(outcome_of):
     assert assumed.size == assumed.largest
 
 
-@pytest.mark.parametrize("attribute", ["item", "to_numpy"])
+def test_a_ctc_loss_keeps_alpha_of_the_longest_target_and_beta_beside_it(outcome_of):
+    outcome = outcome_of("spelled")
+    trace = Trace.from_json(outcome.trace_json)
+    assert trace.assumptions == ()
+    (alpha, *rest) = [a.shape for a in trace.allocations if a.shape[-1:] == (2 * 3 + 1,)]
+    assert alpha[0] == 4
+    assert alpha in rest, "beta"
+
+
+@pytest.mark.parametrize("attribute", ["item", "to_numpy", "several_items", "asserted"])
 def test_numbers_that_are_read_and_only_computed_with_assume_nothing(attribute, outcome_of):
     outcome = outcome_of(attribute)
     assert outcome.verdict is Verdict.FITS, outcome.error

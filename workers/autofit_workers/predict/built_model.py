@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -37,5 +37,17 @@ class BuiltModel:
             model_class=self._class,
             num_parameters=self._num_parameters,
             named=self._named if is_ours and self._named != self._class else "",
-            inputs={name: tuple(tensor.shape[1:]) for name, tensor in batch.items()},
+            inputs={name: shape for key, value in batch.items() for name, shape in _shapes(key, value)},
         )
+
+
+def _shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Of one sample: a tensor's without its first dimension, a list's of its one element."""
+    match value:
+        case torch.Tensor():
+            is_of_samples = value.shape[:1] == (1,)
+            yield name, tuple(value.shape[1:] if is_of_samples else value.shape)
+        case [first]:
+            parts = first.items() if isinstance(first, dict) else [("", first)]
+            for part, tensor in parts:
+                yield f"{name}.{part}".rstrip("."), tuple(tensor.shape)

@@ -17,7 +17,7 @@ from torch.overrides import TorchFunctionMode
 from autofit_workers.predict.fake import streams
 from autofit_workers.predict.fake.tensor_types import constructed
 from autofit_workers.predict.values.decisions import running
-from autofit_workers.predict.values.known import is_made_up
+from autofit_workers.predict.values.known import is_made_up, known
 from autofit_workers.predict.values.made_up import MadeUpInt
 from autofit_workers.predict.values.reads import ANSWERS, OF_MADE_UP
 
@@ -27,6 +27,10 @@ _OF_NUMBERS = frozenset(
     getattr(torch.Tensor, f"__{name}__") for name in ("getitem", "setitem", "int", "index", "float", "bool")
 ) | {torch.Tensor.item, torch.Tensor.add, torch.Tensor.sub, torch.Tensor.mul}
 
+# What makes a tensor of numbers, also of those that lie in others, which it reads one after another.
+_OF_LISTS = frozenset({torch.tensor, torch.as_tensor, torch.Tensor.new_tensor})
+# What `torch._check_tensor_all` asks of a condition, and nothing else does.
+_ALL = torch.Tensor._is_all_true
 # What is more than passed on, beside calls that name a device.
 _NAMING = frozenset(
     {
@@ -37,6 +41,8 @@ _NAMING = frozenset(
         torch.Tensor.new_tensor,
         torch.Tensor.to,
         torch.Tensor.cuda,
+        _ALL,
+        *_OF_LISTS,
         *ANSWERS,
     }
 )
@@ -78,11 +84,20 @@ class NamedDevices(TorchFunctionMode):
             func, args, kwargs = torch.Tensor.to, (args[0], GPU), {}
         if func is torch.Tensor.to and _is_there_already(args[0], args[1:], kwargs):
             return args[0]
+        return self._reading(func, args, kwargs)
+
+    def _reading(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that may read values of the GPU's tensors, which are not there."""
         if func in ANSWERS and (
             isinstance(args[0], FakeTensor) or (func in OF_MADE_UP and is_made_up(args[0]))
         ):
             streams.host_reads()
             return ANSWERS[func](*args, **kwargs)
+        if func is _ALL and isinstance(args[0], FakeTensor) and _is_unknown(args[0]):
+            streams.host_reads()
+            return torch.tensor(True)  # what a program checks holds
+        if func in _OF_LISTS:
+            args = tuple(_read(each) if isinstance(each, list | tuple) else each for each in args)
         if any(map(_has_made_up, args)):
             args = tuple(map(_plain, args))
         return func(*args, **kwargs)
@@ -94,6 +109,21 @@ class NamedDevices(TorchFunctionMode):
     def numbered(self, device: Any) -> Any:
         """A device's full name, whether there is such a one or not; what is none as it is."""
         return _named(device)
+
+
+def _is_unknown(tensor: FakeTensor) -> bool:
+    values = known(tensor)
+    return values is None or values.is_made_up
+
+
+def _read(value: Any) -> Any:
+    """The same with numbers in place of tensors of a GPU, each of which the host waits for."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_read, value))
+    if isinstance(value, FakeTensor) and value.numel() == 1:
+        streams.host_reads()
+        return ANSWERS[torch.Tensor.item](value)
+    return value
 
 
 def _is_plain(value: Any) -> bool:

@@ -185,6 +185,32 @@ class Sizes:
         made: Tensor = self._again(aten.zeros.default, (shape,), {"dtype": grad.dtype, "device": grad.device})
         return self._again(aten.transpose.int, (made, 0, 1), {}) if batch_first else made
 
+    def ctc_loss(
+        self, log_probs: Tensor, targets: Tensor, _inputs: Any, lengths: Tensor | list[int], *_rest: Any
+    ) -> Result:
+        """`ctc_loss_gpu_template` of LossCTC.cu: losses, and alpha for each step and place in a target."""
+        num_steps, batch_size = log_probs.shape[:2]
+        shape = (batch_size, num_steps, 2 * self._longest_target(targets, lengths) + 1)
+        losses = self._fresh((batch_size,), log_probs.dtype, log_probs)
+        return losses, self._fresh(shape, log_probs.dtype, log_probs)
+
+    def ctc_loss_backward(self, _grad: Tensor, log_probs: Tensor, *rest: Any) -> Tensor:
+        """`ctc_loss_backward_gpu_template` of LossCTC.cu: beta, as large as alpha, is kept until the end."""
+        *_others, alpha = (each for each in rest if isinstance(each, Tensor))
+        beta = self._again(aten.empty_like.default, (alpha,), {})
+        gradient: Tensor = self._again(aten.empty_like.default, (log_probs,), {})
+        del beta
+        return gradient
+
+    def _longest_target(self, targets: Tensor, lengths: Tensor | list[int]) -> int:
+        found = torch.tensor(lengths) if isinstance(lengths, list) else _given(lengths)
+        if found is not None:
+            return int(found.max())
+        if targets.dim() > 1:
+            return targets.shape[1]
+        average = -(-targets.numel() // max(1, lengths.numel()))  # type: ignore[union-attr]
+        return running().assume("places of the longest target", average, targets.numel())
+
 
 def _given(tensor: Tensor) -> Tensor | None:
     """The values of a tensor, where they are known and none is made up."""
@@ -224,6 +250,10 @@ SIZED: dict[Any, Callable[..., Any]] = {
     aten.repeat_interleave.Tensor: Sizes.repeat_interleave,
     aten._pack_padded_sequence.default: Sizes.packed,
     aten._pack_padded_sequence_backward.default: Sizes.packed_backward,
+    aten._ctc_loss.default: Sizes.ctc_loss,
+    aten._ctc_loss.Tensor: Sizes.ctc_loss,
+    aten._ctc_loss_backward.default: Sizes.ctc_loss_backward,
+    aten._ctc_loss_backward.Tensor: Sizes.ctc_loss_backward,
 }
 # Operators that are there once their library was imported.
 _OF_LIBRARIES: dict[str, Callable[..., Any]] = {"torchvision::nms": Sizes.boxes_kept}

@@ -54,7 +54,7 @@ LIBRARIES = {
             prefix="hf",
             module="autofit_workers.workload.libraries.of_transformers",
             example="hf:gpt2",
-            options=(),
+            options=("input",),
             takes_files=True,
             takes_task=True,
         ),

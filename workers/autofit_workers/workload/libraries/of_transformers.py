@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import functools
+import traceback
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 
 from autofit_workers.errors import UnsupportedError
 from autofit_workers.protocol import WorkloadRef
 from autofit_workers.shown import brief_error
-from autofit_workers.workload.libraries.heads import head_of
+from autofit_workers.workload.libraries.heads.building import build
+from autofit_workers.workload.libraries.heads.head import batches_of, head_of, with_images_of
+from autofit_workers.workload.libraries.heads.task import Batch, Head
 from autofit_workers.workload.libraries.importing import imported, unknown
-from autofit_workers.workload.libraries.token_batches import LENGTHS, Batch
+from autofit_workers.workload.libraries.token_batches import LENGTHS
 from autofit_workers.workload.workload import Workload
 
 
@@ -31,18 +35,31 @@ def load(ref: WorkloadRef) -> Workload:
     transformers: Any = imported("transformers", ref.target)
     config = configuration_of(ref)
     head = head_of(transformers, config, ref.target, ref.task)
-    size = head.task.size(config)
+    if ref.input_shape is not None:
+        head = with_images_of(head, ref.target, ref.input_shape)
+    batches = batches_of(head, ref.target)
+    build_model = functools.partial(build if batches.is_of_images else _build_of_any_text, head)
+    of_size: dict[str, Any] = (
+        {}
+        if batches.size is None
+        else {
+            "make_batch": functools.partial(batches.make, size=batches.size.size),
+            "size_multiple": batches.size.multiple,
+            "max_size": batches.size.longest,
+        }
+    )
     return Workload(
-        build_model=functools.partial(
-            _build_for_images if head.task.is_of_images else _build, head.model_class, config
-        ),
-        make_batch=functools.partial(head.task.make_batch, config=config, size=size.size),
+        **{"make_batch": batches.make, **of_size},
+        build_model=build_model,
         loss=functools.partial(_own_loss, options={"return_loss": True} if head.task.asks_for_loss else {}),
         optimizer="adamw",
         name=ref.name,
-        size_multiple=size.multiple,
-        max_size=size.longest,
     )
+
+
+def _build_of_any_text(head: Head) -> nn.Module:
+    """The model, whatever the size of a sample, which is that of a text or a sound."""
+    return build(head)
 
 
 def configuration_of(ref: WorkloadRef) -> Any:
@@ -98,7 +115,9 @@ def _refuse_what_is_not_followed(name: str, stated: dict[str, Any], types: Any) 
             "such as --base nf4, if that is meant"
         )
     for key, value in stated.items():
-        if isinstance(value, int) and value < 0 and (key.startswith("num_") or key.endswith("_size")):
+        is_size = isinstance(value, int) and (key.startswith("num_") or key.endswith("_size"))
+        # Some classes have a number below 0 that means something, such as all of them.
+        if is_size and value < 0 and value != getattr(types.get(kind), key, None):
             raise UnsupportedError(f"{name} says {key}: {value}, which cannot be less than 0")
 
 
@@ -116,29 +135,41 @@ def _refuse_kernels_of_hubs(name: str, stated: Any) -> None:
         _refuse_kernels_of_hubs(name, value)
 
 
-def _build(model_class: Any, config: Any) -> nn.Module:
-    config = copy.deepcopy(config)  # the model writes into it what it was made with
-    if config.is_encoder_decoder:  # what the labels are shifted by, which a model type alone leaves open
-        for name in ("pad_token_id", "decoder_start_token_id"):
-            if getattr(config, name, None) is None:
-                setattr(config, name, 0)
-    model: nn.Module = model_class._from_config(config)  # noqa: SLF001 - as `AutoModel.from_config` does
-    for part in model.modules():  # of a training: a cache for generation would grow when blocks run again
-        own: Any = getattr(part, "config", None)
-        if getattr(own, "use_cache", False):
-            own.use_cache = False
-    return model
-
-
-def _build_for_images(model_class: Any, config: Any, *, size: int | None = None) -> nn.Module:
-    """The model, which may have a position for every patch of an image."""
-    config = copy.deepcopy(config)
-    if size is not None and hasattr(config, "image_size"):
-        config.image_size = size
-    return _build(model_class, config)
-
-
 def _own_loss(model: nn.Module, batch: Batch, *, options: dict[str, Any]) -> Tensor:
-    taken = {name: tensor for name, tensor in batch.items() if name != LENGTHS}
-    loss: Tensor = model(**taken, **options).loss
+    """Raises `UnsupportedError` where the class says that it has no training, or does not take the batch."""
+    taken = {each: tensor for each, tensor in batch.items() if each != LENGTHS}
+    name = type(model).__name__
+    try:
+        loss: Tensor | None = model(**taken, **options).loss
+    except NotImplementedError as error:
+        if not _is_of_transformers(error):  # PyTorch's, of an operator
+            raise
+        raise _no_loss(name, brief_error(error)) from error
+    except (ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
+        # What no kernel is known for has a class of its own; and a real device may have run out of memory.
+        if isinstance(error, RuntimeError) and (type(error) is not RuntimeError or not _is_predicted(model)):
+            raise
+        raise UnsupportedError(
+            f"{name} does not take the batch that is made for it here ({brief_error(error)}): "
+            "see whether its configuration is whole, or write a Workload with its own batches, and give "
+            "path/file.py:name"
+        ) from error
+    if loss is None:
+        raise _no_loss(name, "it returns none for this batch")
     return loss
+
+
+def _is_predicted(model: nn.Module) -> bool:
+    return isinstance(next(model.parameters(), None), FakeTensor)
+
+
+def _is_of_transformers(error: Exception) -> bool:
+    """Whether the class itself raised it, rather than what it called."""
+    return "transformers" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
+
+
+def _no_loss(name: str, why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{name} computes no loss ({why}): write a Workload with its own batches and its own "
+        "loss, and give path/file.py:name"
+    )

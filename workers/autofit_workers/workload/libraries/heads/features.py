@@ -1,0 +1,125 @@
+"""What a class makes of images and sounds: how many tokens or frames, told by the class itself.
+
+The model is built and run on the meta device, where tensors have shapes and no values. Small tensors of whole
+numbers, such as the sizes of images, stay on the CPU, since the classes read their values.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from autofit_workers.errors import UnsupportedError
+from autofit_workers.shown import brief_error
+from autofit_workers.workload.libraries.heads.building import build
+from autofit_workers.workload.libraries.heads.task import Batch, Head
+
+aten: Any = torch.ops.aten
+
+_META, _CPU = torch.device("meta"), torch.device("cpu")
+# What comparisons of real numbers give, no two of which are the same.
+_COMPARED = {aten.eq: False, aten.ne: True}
+
+
+def rows_of(head: Head, method: str, inputs: Batch) -> int:
+    """How many features a method of the class makes of inputs of one sample, such as `get_image_features`.
+
+    Raises:
+        UnsupportedError: the class has no such method, or does not take them.
+    """
+    model = _built(head)
+    for part in (getattr(model, "model", None), model):
+        if (make := getattr(part, method, None)) is not None:
+            return _num_rows(_of(_asked(head, make, inputs)))
+    raise UnsupportedError(
+        f"{head.wanted} does not tell how many tokens stand for an image or a sound ({method}): write a "
+        "Workload with its own batches, and give path/file.py:name"
+    )
+
+
+def frames_of(head: Head, inputs: Batch) -> int:
+    """How many frames the class makes of inputs of one sample."""
+    model = _built(head)
+    logits: torch.Tensor = _asked(head, model, inputs).logits
+    return logits.shape[1]
+
+
+def _built(head: Head) -> Any:
+    """Without what training does at random, such as hiding frames."""
+    with torch.device(_META):
+        return build(head).eval()
+
+
+def _asked(head: Head, make: Callable[..., Any], inputs: Batch) -> Any:
+    function = make.forward if isinstance(make, nn.Module) else make
+    named = inspect.signature(function).parameters
+    taken = {name: value for name, value in inputs.items() if name in named}
+    missing = [
+        each.name
+        for each in named.values()
+        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD and each.name not in taken
+    ]
+    if missing:
+        raise UnsupportedError(
+            f"{head.wanted} needs {' and '.join(missing)}, and nothing here says what that is: write a "
+            "Workload with its own batches, and give path/file.py:name"
+        )
+    try:
+        with _SizesOnCpu(), torch.no_grad():  # type: ignore[no-untyped-call]
+            return make(**taken)
+    except Exception as error:
+        raise UnsupportedError(
+            f"{head.wanted} does not take the images or sounds that are made for it here "
+            f"({brief_error(error)}): write a Workload with its own batches, and give path/file.py:name"
+        ) from error
+
+
+class _SizesOnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Keeps whole numbers and masks on the CPU, beside tensors on the meta device.
+
+    Of real numbers, which have no values, no two are the same: classes leave out images of zeros and frames
+    that are masked, and there are none among what is made here.
+    """
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        is_of_meta = any(tensor.is_meta for tensor in tensors)
+        if kwargs.get("device") is not None:
+            kwargs["device"] = _META if is_of_meta or not _is_whole(kwargs.get("dtype")) else _CPU
+        if not is_of_meta:
+            return func(*args, **kwargs)
+        if func.overloadpacket in _COMPARED:
+            shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))  # type: ignore[no-untyped-call]
+            return torch.full(shape, _COMPARED[func.overloadpacket])
+        if func is aten.index.Tensor:  # places may lie on the CPU
+            return func(*args)
+        args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to(_META), (args, kwargs))
+        return func(*args, **kwargs)
+
+
+def _is_whole(dtype: torch.dtype | None) -> bool:
+    return dtype is not None and not dtype.is_floating_point and not dtype.is_complex
+
+
+def _of(made: Any) -> Any:
+    """The features among what the method returned."""
+    for name in ("pooler_output", "last_hidden_state"):
+        if (features := getattr(made, name, None)) is not None:
+            return features
+    return made
+
+
+def _num_rows(features: Any) -> int:
+    """Of one tensor for all images, of one for each, or of lists of these."""
+    if isinstance(features, torch.Tensor):
+        return features.shape[:-1].numel()
+    return sum(map(_num_rows, features))

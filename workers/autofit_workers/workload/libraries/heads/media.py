@@ -1,0 +1,311 @@
+"""Batches of texts with images or sounds in them, for models of transformers.
+
+    input_ids        i i i i t t t t      a placeholder for each feature that the class makes of the image,
+    pixel_values     one image a sample   then text
+    labels           - - - - t t t t      of the text alone
+
+How an image lies in memory follows from what the class takes beside it:
+
+    image_grid_thw             all patches of all images in one list, and rows and columns of each image
+    image_sizes, pinpoints     tiles of an image, and its size
+    spatial_shapes             patches of each image, and their rows and columns
+    aspect_ratio_ids           tiles of an image, and their arrangement
+    pixel_attention_mask       some images a sample
+    else                       an image a sample
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from autofit_workers.errors import InapplicableError, UnsupportedError
+from autofit_workers.trace import SampleSize
+from autofit_workers.workload.libraries.heads import sizes
+from autofit_workers.workload.libraries.heads.features import rows_of
+from autofit_workers.workload.libraries.heads.images import num_channels, pixels
+from autofit_workers.workload.libraries.heads.sounds import encoder_of, heard
+from autofit_workers.workload.libraries.heads.task import Batch, Batches, Head, takes
+from autofit_workers.workload.libraries.importing import imported
+
+_META = torch.device("meta")
+_IGNORED = -100
+_LEAST_TEXT = 256  # tokens of text beside an image that takes most of a sample
+_USUAL_GRID_SIDE = 448  # of images that a class reads in any size, about
+_OF_IMAGES, _OF_SOUNDS = ("image_token_id", "image_token_index"), ("audio_token_id", "audio_token_index")
+
+
+def has_placeholder(config: Any) -> bool:
+    """Whether a configuration has a word for the token that stands for a part of an image."""
+    return any(hasattr(config, name) for name in _OF_IMAGES)
+
+
+def with_images() -> Callable[[Head], Batches]:
+    """Texts with an image in each."""
+    return functools.partial(_batches, (_images,), "get_image_features", _OF_IMAGES)
+
+
+def with_sounds() -> Callable[[Head], Batches]:
+    """Texts with a sound in each."""
+    return functools.partial(_batches, (_sounds, _sounds_by_time), "get_audio_features", _OF_SOUNDS)
+
+
+def described() -> Callable[[Head], Batches]:
+    """Images and a text about each, which is no part of what is read; the size is that of the text."""
+    return lambda head: Batches(functools.partial(_described, head=head), sizes.of_targets(head.config))
+
+
+def asked() -> Callable[[Head], Batches]:
+    """Images with a question and its answer each; the size is that of the question."""
+    return lambda head: Batches(functools.partial(_asked, head=head), sizes.of_texts(head.config))
+
+
+def compared() -> Callable[[Head], Batches]:
+    """As many texts as images; each is compared with each. The size is that of the text."""
+
+    def batches(head: Head) -> Batches:
+        return Batches(functools.partial(_compared, head=head), sizes.of_texts(head.config))
+
+    return batches
+
+
+def _batches(
+    every_way: tuple[Callable[..., Batch], ...], method: str, names: tuple[str, ...], head: Head
+) -> Batches:
+    """Asks the class once how many tokens an image or a sound takes, in the first way that it takes it."""
+    token = _placeholder(head, names)
+    media, num_tokens = (every_way[0], 0) if token is None else _taken(every_way, method, head)
+    text = sizes.of_texts(head.config)
+    own = sizes.MOST_TOKENS if text.size is None else text.size
+    size = SampleSize(
+        size=max(own, -(-(num_tokens + _LEAST_TEXT) // text.multiple) * text.multiple),
+        multiple=text.multiple,
+        longest=text.longest,
+    )
+    make = functools.partial(_texts, head=head, media=media, token=token, num_tokens=num_tokens)
+    return Batches(make, size)
+
+
+def _taken(
+    every_way: tuple[Callable[..., Batch], ...], method: str, head: Head
+) -> tuple[Callable[..., Batch], int]:
+    """The first way in which the class takes images or sounds, and how many tokens one takes."""
+    refused = []
+    for media in every_way:
+        try:
+            return media, rows_of(head, method, media(head, 1, _META))
+        except UnsupportedError as error:
+            refused.append(error)
+    raise refused[0]
+
+
+def _placeholder(head: Head, names: tuple[str, ...]) -> int | None:
+    """The token that stands for a part of an image; None where the text attends to images beside it."""
+    if head.takes("cross_attention_mask"):
+        return None
+    said = [getattr(head.config, name) for name in names if hasattr(head.config, name)]
+    token = next((each for each in said if each is not None), None)
+    if said and token is None:
+        raise UnsupportedError(
+            f"a {head.wanted} needs a token that stands for what is not text, and its configuration says "
+            f"none: add {names[0]} to it"
+        )
+    return token
+
+
+def _texts(
+    batch_size: int,
+    device: torch.device,
+    *,
+    head: Head,
+    media: Callable[..., Batch],
+    token: int | None,
+    num_tokens: int,
+    size: int,
+) -> Batch:
+    if size <= num_tokens:
+        raise InapplicableError(
+            f"an image or a sound takes {num_tokens} tokens of {head.wanted}, and a sample has {size}: give "
+            "a longer --seq-len, or a smaller image with --input"
+        )
+    shape, vocabulary = (batch_size, size), head.config.get_text_config().vocab_size
+    # Made on the host, as a collator does: the class counts the placeholders.
+    ids = torch.randint(vocabulary, shape)
+    is_placeholder = torch.zeros(shape, dtype=torch.bool)
+    if token is not None:
+        ids[ids == token] = 0 if token else 1
+        is_placeholder[:, :num_tokens] = True
+        ids[is_placeholder] = token
+    batch = {
+        "input_ids": ids.to(device),
+        "attention_mask": torch.ones(shape, dtype=torch.int64, device=device),
+        "labels": ids.masked_fill(is_placeholder, _IGNORED).to(device),
+    }
+    for name in ("token_type_ids", "mm_token_type_ids"):
+        if head.takes(name):
+            batch[name] = is_placeholder.long().to(device)
+    if head.takes("cross_attention_mask"):
+        tiles = head.config.vision_config.max_num_tiles
+        batch["cross_attention_mask"] = torch.ones(*shape, 1, tiles, dtype=torch.int64, device=device)
+    return {**batch, **media(head, batch_size, device)}
+
+
+# ── images ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _images(head: Head, batch_size: int, device: torch.device) -> Batch:
+    """One for each sample."""
+    config = head.config
+    if head.takes("image_grid_thw"):
+        return _patches_in_one_list(head, batch_size, device)
+    if head.takes("spatial_shapes"):
+        return _patches(head, batch_size, device)
+    if head.takes("aspect_ratio_ids"):
+        return _arranged_tiles(head, batch_size, device)
+    if getattr(config, "image_grid_pinpoints", None) and head.takes("image_sizes"):
+        return _tiles(head, batch_size, device)
+    images = pixels(head, batch_size, device)
+    if head.takes("pixel_attention_mask"):
+        return {"pixel_values": images.unsqueeze(1)}
+    batch: Batch = {"pixel_values": images}
+    if head.takes("image_sizes") and _reads_any_size(sizes.vision_of(config)):
+        batch["image_sizes"] = _of_each(batch_size, tuple(images.shape[-2:]), device)
+    return batch
+
+
+def _reads_any_size(vision: Any) -> bool:
+    """Whether the class that reads images is told the size of each."""
+    transformers: Any = imported("transformers", vision.model_type)
+    model_class = transformers.MODEL_MAPPING.get(type(vision), None)
+    return model_class is not None and takes(model_class, "image_sizes")
+
+
+def _of_each(batch_size: int, row: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """The same row for each image."""
+    return _sizes(torch.tensor([row] * batch_size), device)
+
+
+def _sizes(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Whole numbers that the class reads: made on the host, where they stay without a device."""
+    return values if device == _META else values.to(device)
+
+
+def _grid(head: Head, patch: int, merged: int) -> tuple[int, int]:
+    """Rows and columns of the patches of an image, which are merged to whole squares."""
+    vision, square = sizes.vision_of(head.config), patch * merged
+    own = head.image_sides or getattr(vision, "image_size", None) or _USUAL_GRID_SIDE
+    height, width = (own, own) if isinstance(own, int) else own
+    return tuple(max(1, round(side / square)) * merged for side in (height, width))  # type: ignore[return-value]
+
+
+def _patches_in_one_list(head: Head, batch_size: int, device: torch.device) -> Batch:
+    vision = sizes.vision_of(head.config)
+    patch, merged = vision.patch_size, getattr(vision, "spatial_merge_size", 1)
+    if not isinstance(patch, int) or not isinstance(merged, int):
+        raise UnsupportedError(
+            f"{head.wanted} reads patches that are no squares: write a Workload with its own batches, and "
+            "give path/file.py:name"
+        )
+    rows, columns = _grid(head, patch, merged)
+    elements = num_channels(vision) * getattr(vision, "temporal_patch_size", 1) * patch**2
+    return {
+        "pixel_values": torch.randn(batch_size * rows * columns, elements, device=device),
+        "image_grid_thw": _of_each(batch_size, (1, rows, columns), device),
+    }
+
+
+def _patches(head: Head, batch_size: int, device: torch.device) -> Batch:
+    vision = sizes.vision_of(head.config)
+    patch = vision.patch_size
+    side = round(vision.num_patches**0.5)
+    elements = num_channels(vision) * patch**2
+    return {
+        "pixel_values": torch.randn(batch_size, side**2, elements, device=device),
+        "pixel_attention_mask": _sizes(torch.ones(batch_size, side**2, dtype=torch.int64), device),
+        "spatial_shapes": _of_each(batch_size, (side, side), device),
+    }
+
+
+def _arranged_tiles(head: Head, batch_size: int, device: torch.device) -> Batch:
+    """As many tiles as there may be, in the last of the arrangements that the configuration has."""
+    vision = sizes.vision_of(head.config)
+    tiles, side = vision.max_num_tiles, vision.image_size
+    arrangement = len(vision.supported_aspect_ratios)
+    shape = (batch_size, 1, tiles, num_channels(vision), side, side)
+    return {
+        "pixel_values": torch.randn(shape, device=device),
+        "aspect_ratio_ids": _sizes(torch.full((batch_size, 1), arrangement), device),
+        "aspect_ratio_mask": _sizes(torch.ones(batch_size, 1, tiles, dtype=torch.int64), device),
+    }
+
+
+def _tiles(head: Head, batch_size: int, device: torch.device) -> Batch:
+    """The whole image in one tile, and its parts: of an image of two tiles by two, unless one is given."""
+    side = sizes.sides(head)[0] if head.image_sides is None else sizes.vision_of(head.config).image_size
+    height, width = head.image_sides or (2 * side, 2 * side)
+    rows, columns = -(-height // side), -(-width // side)
+    shape = (batch_size, rows * columns + 1, num_channels(head.config), side, side)
+    return {
+        "pixel_values": torch.randn(shape, device=device),
+        "image_sizes": _of_each(batch_size, (height, width), device),
+    }
+
+
+# ── sounds ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _sounds(head: Head, batch_size: int, device: torch.device) -> Batch:
+    """One for each sample, all of which counts; the last dimension is that of time, but for frames alone."""
+    (name, sound), *_ = heard(head, batch_size, device).items()
+    has_positions = getattr(encoder_of(head.config), "max_source_positions", None) is not None
+    return _counted(head, name, sound, num_frames=sound.shape[-1 if has_positions or sound.dim() == 2 else 1])
+
+
+def _sounds_by_time(head: Head, batch_size: int, device: torch.device) -> Batch:
+    """The same, with frequencies and time in the other order."""
+    (name, sound), *_ = heard(head, batch_size, device).items()
+    turned = sound.transpose(1, -1).contiguous()
+    return _counted(head, name, turned, num_frames=max(turned.shape[1:]))
+
+
+def _counted(head: Head, name: str, sound: torch.Tensor, *, num_frames: int) -> Batch:
+    mask = torch.ones(sound.shape[0], num_frames, dtype=torch.int64)
+    names = ("feature_attention_mask", "input_features_mask", "padding_mask")
+    return {name: sound, **{each: _sizes(mask, sound.device) for each in names if head.takes(each)}}
+
+
+# ── images beside texts ─────────────────────────────────────────────────────────────────────────
+
+
+def _described(batch_size: int, device: torch.device, *, head: Head, size: int) -> Batch:
+    vocabulary = sizes.decoder_of(head.config).vocab_size
+    batch: Batch = {
+        "pixel_values": pixels(head, batch_size, device),
+        "labels": torch.randint(vocabulary, (batch_size, size), device=device),
+    }
+    if head.takes("input_ids"):
+        batch["input_ids"] = torch.randint(vocabulary, (batch_size, size), device=device)
+    return batch
+
+
+def _asked(batch_size: int, device: torch.device, *, head: Head, size: int) -> Batch:
+    """A class that writes has the tokens of the answer for its labels, others how right each answer is."""
+    batch = _compared(batch_size, device, head=head, size=size)
+    if head.takes("decoder_input_ids"):
+        return {**batch, "labels": batch["input_ids"].clone()}
+    return {**batch, "labels": torch.rand(batch_size, head.config.num_labels, device=device)}
+
+
+def _compared(batch_size: int, device: torch.device, *, head: Head, size: int) -> Batch:
+    texts = (batch_size, size)
+    vocabulary = head.config.get_text_config().vocab_size
+    batch = {
+        "input_ids": torch.randint(vocabulary, texts, device=device),
+        "attention_mask": torch.ones(texts, dtype=torch.int64, device=device),
+    }
+    if head.takes("spatial_shapes"):
+        return {**batch, **_patches(head, batch_size, device)}
+    return {**batch, "pixel_values": pixels(head, batch_size, device)}

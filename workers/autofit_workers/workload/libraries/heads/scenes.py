@@ -1,0 +1,112 @@
+"""Batches of images with objects on them for models of transformers.
+
+labels                      for each image its class_labels (n), boxes (n × 4), and masks (n × H × W)
+mask_labels, class_labels   for each image the masks (n × H × W) of what is on it, and their classes
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from autofit_workers.workload.libraries.heads import sizes
+from autofit_workers.workload.libraries.heads.images import pixels
+from autofit_workers.workload.libraries.heads.task import Batch, Batches, Head
+from autofit_workers.workload.libraries.importing import imported
+
+# Of an image: COCO has 7.3 objects an image (Lin et al. 2014, section 5).
+NUM_OBJECTS = 8
+_USUAL_SIDE = 640
+_WIDER = 4 / 3  # of most photographs, the longer side over the shorter one
+
+
+def detected() -> Callable[[Head], Batches]:
+    """Images with objects in boxes."""
+    return functools.partial(_batches, functools.partial(_detected, with_masks=False))
+
+
+def cut_out() -> Callable[[Head], Batches]:
+    """Images with objects in boxes, and the mask of each."""
+    return functools.partial(_batches, functools.partial(_detected, with_masks=True))
+
+
+def outlined() -> Callable[[Head], Batches]:
+    """Images with the masks of what is on them."""
+    return functools.partial(_batches, _outlined)
+
+
+def _batches(make: Callable[..., Batch], head: Head) -> Batches:
+    """Of the sides that the user or the configuration says, else to which the library brings images."""
+    if head.image_sides is None and getattr(head.config, "image_size", None) is None:
+        sides, whole = _prepared_sides(head.config.model_type), _window(sizes.vision_of(head.config))
+        height, width = (round(side / whole) * whole for side in sides)
+        head = dataclasses.replace(head, image_sides=(height, width))
+    return Batches(functools.partial(make, head=head), sizes.of_images(head), is_of_images=True)
+
+
+def _window(backbone: Any) -> int:
+    """Sides are whole numbers of these, where attention is among the patches of one window."""
+    patch, windows = getattr(backbone, "patch_size", 1), getattr(backbone, "num_windows", None)
+    if windows is None or not isinstance(patch, int):
+        return 1
+    return patch * int(getattr(backbone, "num_windows_side", windows))
+
+
+def _prepared_sides(model_type: str) -> tuple[int, int]:
+    """Those that the image processor of a model type has of itself."""
+    names = imported(
+        "transformers.models.auto.image_processing_auto", model_type
+    ).IMAGE_PROCESSOR_MAPPING_NAMES
+    named: Any = names.get(model_type, ())
+    candidates = named.values() if isinstance(named, dict) else (named,) if isinstance(named, str) else named
+    transformers: Any = imported("transformers", model_type)
+    for name in filter(None, candidates):
+        size = getattr(getattr(transformers, name), "size", None) or {}
+        if "height" in size:
+            return size["height"], size["width"]
+        if shortest := size.get("shortest_edge"):
+            return shortest, min(round(shortest * _WIDER), size.get("longest_edge") or shortest)
+    return _USUAL_SIDE, _USUAL_SIDE
+
+
+def _detected(
+    batch_size: int, device: torch.device, *, head: Head, size: int | None, with_masks: bool
+) -> Batch:
+    images = pixels(head, batch_size, device, size)
+
+    def objects() -> dict[str, torch.Tensor]:
+        found = {
+            "class_labels": torch.randint(head.config.num_labels, (NUM_OBJECTS,), device=device),
+            # Centres and sides as shares of the image's.
+            "boxes": torch.rand(NUM_OBJECTS, 4, device=device) / 2 + 0.25,
+        }
+        if with_masks:
+            found["masks"] = torch.ones(NUM_OBJECTS, *images.shape[-2:], device=device)
+        return found
+
+    return {"pixel_values": images, "labels": [objects() for _ in range(batch_size)]}
+
+
+def _outlined(batch_size: int, device: torch.device, *, head: Head, size: int | None) -> Batch:
+    config, images = head.config, pixels(head, batch_size, device, size)
+    batch: Batch = {
+        "pixel_values": images,
+        "mask_labels": [
+            torch.ones(NUM_OBJECTS, *images.shape[-2:], device=device) for _ in range(batch_size)
+        ],
+        "class_labels": [
+            torch.randint(config.num_labels, (NUM_OBJECTS,), device=device) for _ in range(batch_size)
+        ],
+    }
+    if head.takes("task_inputs"):  # what is to be done, in words, and what is on the image
+        words = (batch_size, config.task_seq_len)
+        num_texts = config.num_queries - config.text_encoder_n_ctx
+        texts = (batch_size, num_texts, config.text_encoder_context_length)
+        vocabulary = config.text_encoder_vocab_size
+        batch["task_inputs"] = torch.randint(vocabulary, words, device=device)
+        batch["text_inputs"] = torch.randint(vocabulary, texts, device=device)
+    return batch

@@ -1,0 +1,91 @@
+"""How long the texts and sounds of a model are, and how large its images, by its configuration."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from autofit_workers.trace import SampleSize
+from autofit_workers.workload.libraries.heads.task import Head
+
+MOST_TOKENS = 1024  # of a sample, unless --seq-len says another number
+TILE = 64  # to which kernels of attention, and nothing else of a step, round lengths
+HERTZ, SECONDS = 16_000, 10  # of a sound that a model takes as it is
+FIRST_STAGE = 320  # samples that the usual first layers make one frame of
+_USUAL_SIDE, _STRIDES = 224, 32
+_LENGTHS = ("max_position_embeddings", "n_positions", "max_source_positions", "max_text_positions")
+_TARGET_LENGTHS = ("max_target_positions", "max_position_embeddings", "n_positions")
+_VISION = ("vision_config", "image_config", "vit_config", "encoder", "backbone_config")
+# Their first position is the one after that of padding.
+_COUNT_FROM_PADDING = (
+    "camembert",
+    "data2vec-text",
+    "ibert",
+    "layoutlmv3",
+    "longformer",
+    "luke",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+)
+
+
+def of_texts(config: Any) -> SampleSize:
+    """Tokens of a text that is read."""
+    return _lengths(config.get_text_config(), _LENGTHS)
+
+
+def of_targets(config: Any) -> SampleSize:
+    """Tokens of the text that is written, where a sound or an image is read."""
+    return _lengths(decoder_of(config), _TARGET_LENGTHS)
+
+
+def of_sounds() -> SampleSize:
+    """Samples of a sound."""
+    return SampleSize(size=HERTZ * SECONDS, multiple=FIRST_STAGE)
+
+
+def of_images(head: Head) -> SampleSize:
+    """The side of an image: sides halve as often as networks' stages, or are cut into patches."""
+    height, width = sides(head)
+    patch = getattr(head.config, "patch_size", 1)
+    multiple = math.lcm(_STRIDES, patch) if isinstance(patch, int) else _STRIDES
+    return SampleSize(size=height if height == width else None, multiple=multiple)
+
+
+def decoder_of(config: Any) -> Any:
+    """The configuration of the part that writes."""
+    return getattr(config, "decoder", None) or config.get_text_config(decoder=True)
+
+
+def vision_of(config: Any) -> Any:
+    """The configuration of the part that reads images; the whole one where it has no such part."""
+    parts = (getattr(config, name, None) for name in _VISION)
+    return next((part for part in parts if part is not None and not isinstance(part, str)), config)
+
+
+def sides(head: Head, *, usual: int = _USUAL_SIDE) -> tuple[int, int]:
+    """Height and width of images: as the user says, else as the configuration.
+
+    Args:
+        usual: where neither says it.
+    """
+    if head.image_sides is not None:
+        return head.image_sides
+    own = (getattr(part, "image_size", None) for part in (head.config, vision_of(head.config)))
+    side: Any = next((each for each in own if each), usual)
+    if isinstance(side, dict):
+        return side["height"], side["width"]
+    return (side, side) if isinstance(side, int) else (side[0], side[-1])
+
+
+def _lengths(config: Any, names: tuple[str, ...]) -> SampleSize:
+    lengths: list[Any] = [getattr(config, name, None) for name in names]
+    longest = min((length for length in lengths if isinstance(length, int) and length > 0), default=None)
+    if longest is not None and config.model_type in _COUNT_FROM_PADDING:
+        longest -= (getattr(config, "pad_token_id", None) or 0) + 1
+    own = MOST_TOKENS if longest is None else min(MOST_TOKENS, longest)
+    return SampleSize(size=own, multiple=TILE, longest=longest)
