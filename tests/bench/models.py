@@ -86,10 +86,10 @@ def tried(model: Listed, folder: Path) -> Row:
     """Reads a model's configuration by autofit and by transformers alone."""
     transformers: Any = imported("transformers", model.name)
     (folder / "config.json").write_text(json.dumps(model.document()))
+    workload = of_transformers.load(WorkloadRef(kind="library", target=f"hf:{folder / 'config.json'}"))
     with torch.device(_META):
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
         own = getattr(transformers, model.architecture)(config)
-        workload = of_transformers.load(WorkloadRef(kind="library", target=f"hf:{folder / 'config.json'}"))
         built = workload.build_model()
     count = _count(built)
     return Row(

@@ -37,10 +37,20 @@ def rows_of(head: Head, method: str, inputs: Batch) -> int:
     for part in (getattr(model, "model", None), model):
         if (make := getattr(part, method, None)) is not None:
             return _num_rows(_of(_asked(head, make, inputs)))
+    masks = [value for name, value in inputs.items() if name.endswith("_mask")]
+    if masks and (lengths_of := _lengths_of_frames(model)) is not None:
+        lengths: Any = lengths_of(masks[0].sum(-1))
+        return int((lengths[-1] if isinstance(lengths, tuple) else lengths).sum())
     raise UnsupportedError(
         f"{head.wanted} does not tell how many tokens stand for an image or a sound ({method}): write a "
         "Workload with its own batches, and give path/file.py:name"
     )
+
+
+def _lengths_of_frames(model: nn.Module) -> Callable[..., Any] | None:
+    """By which a part of the class that hears tells what its layers make of so many frames."""
+    told = (getattr(part, "_get_feat_extract_output_lengths", None) for part in model.modules())
+    return next(filter(None, told), None)
 
 
 def frames_of(head: Head, inputs: Batch) -> int:
@@ -93,8 +103,10 @@ class _SizesOnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = dict(kwargs or {})
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         is_of_meta = any(tensor.is_meta for tensor in tensors)
-        if kwargs.get("device") is not None:
-            kwargs["device"] = _META if is_of_meta or not _is_whole(kwargs.get("dtype")) else _CPU
+        if is_of_meta and "device" in kwargs:
+            kwargs["device"] = _META
+        elif kwargs.get("device") == _META and _is_whole(func, args, kwargs):
+            kwargs["device"] = _CPU
         if not is_of_meta:
             return func(*args, **kwargs)
         if func.overloadpacket in _COMPARED:
@@ -106,8 +118,12 @@ class _SizesOnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-def _is_whole(dtype: torch.dtype | None) -> bool:
-    return dtype is not None and not dtype.is_floating_point and not dtype.is_complex
+def _is_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether what an operator makes without tensors are whole numbers or masks."""
+    dtype = kwargs.get("dtype")
+    if dtype is None:
+        return func.overloadpacket is aten.arange and all(isinstance(each, int) for each in args)
+    return not dtype.is_floating_point and not dtype.is_complex
 
 
 def _of(made: Any) -> Any:

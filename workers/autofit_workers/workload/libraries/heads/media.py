@@ -185,12 +185,7 @@ def _reads_any_size(vision: Any) -> bool:
 
 def _of_each(batch_size: int, row: tuple[int, ...], device: torch.device) -> torch.Tensor:
     """The same row for each image."""
-    return _sizes(torch.tensor([row] * batch_size), device)
-
-
-def _sizes(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Whole numbers that the class reads: made on the host, where they stay without a device."""
-    return values if device == _META else values.to(device)
+    return sizes.read_by_class(torch.tensor([row] * batch_size), device)
 
 
 def _grid(head: Head, patch: int, merged: int) -> tuple[int, int]:
@@ -224,7 +219,9 @@ def _patches(head: Head, batch_size: int, device: torch.device) -> Batch:
     elements = num_channels(vision) * patch**2
     return {
         "pixel_values": torch.randn(batch_size, side**2, elements, device=device),
-        "pixel_attention_mask": _sizes(torch.ones(batch_size, side**2, dtype=torch.int64), device),
+        "pixel_attention_mask": sizes.read_by_class(
+            torch.ones(batch_size, side**2, dtype=torch.int64), device
+        ),
         "spatial_shapes": _of_each(batch_size, (side, side), device),
     }
 
@@ -237,8 +234,8 @@ def _arranged_tiles(head: Head, batch_size: int, device: torch.device) -> Batch:
     shape = (batch_size, 1, tiles, num_channels(vision), side, side)
     return {
         "pixel_values": torch.randn(shape, device=device),
-        "aspect_ratio_ids": _sizes(torch.full((batch_size, 1), arrangement), device),
-        "aspect_ratio_mask": _sizes(torch.ones(batch_size, 1, tiles, dtype=torch.int64), device),
+        "aspect_ratio_ids": sizes.read_by_class(torch.full((batch_size, 1), arrangement), device),
+        "aspect_ratio_mask": sizes.read_by_class(torch.ones(batch_size, 1, tiles, dtype=torch.int64), device),
     }
 
 
@@ -274,7 +271,10 @@ def _sounds_by_time(head: Head, batch_size: int, device: torch.device) -> Batch:
 def _counted(head: Head, name: str, sound: torch.Tensor, *, num_frames: int) -> Batch:
     mask = torch.ones(sound.shape[0], num_frames, dtype=torch.int64)
     names = ("feature_attention_mask", "input_features_mask", "padding_mask")
-    return {name: sound, **{each: _sizes(mask, sound.device) for each in names if head.takes(each)}}
+    return {
+        name: sound,
+        **{each: sizes.read_by_class(mask, sound.device) for each in names if head.takes(each)},
+    }
 
 
 # ── images beside texts ─────────────────────────────────────────────────────────────────────────

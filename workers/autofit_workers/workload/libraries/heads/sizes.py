@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import torch
+
 from autofit_workers.trace import SampleSize
 from autofit_workers.workload.libraries.heads.task import Head
 
@@ -80,6 +82,11 @@ def sides(head: Head, *, usual: int = _USUAL_SIDE) -> tuple[int, int]:
     if isinstance(side, dict):
         return side["height"], side["width"]
     return (side, side) if isinstance(side, int) else (side[0], side[-1])
+
+
+def read_by_class(values: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Whole numbers whose values a class reads: made on the host, where they stay without a device."""
+    return values if device.type == "meta" else values.to(device)
 
 
 def _lengths(config: Any, names: tuple[str, ...]) -> SampleSize:

@@ -87,7 +87,10 @@ def heard(head: Head, batch_size: int, device: torch.device, size: int | None = 
         frames = spectrogram(encoder, batch_size, device, num_frames)
         if not head.takes("attention_mask") or head.takes("input_ids") or _positions(encoder) is not None:
             return {name: frames}
-        return {name: frames, "attention_mask": torch.ones(frames.shape[:2], dtype=torch.int64).to(device)}
+        return {
+            name: frames,
+            "attention_mask": sizes.read_by_class(torch.ones(frames.shape[:2], dtype=torch.int64), device),
+        }
     if _is_read_as_image(encoder):
         return {name: torch.randn(batch_size, encoder.max_length, encoder.num_mel_bins, device=device)}
     return {name: torch.randn(batch_size, size or sizes.HERTZ * sizes.SECONDS, device=device)}
