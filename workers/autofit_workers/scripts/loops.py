@@ -51,6 +51,11 @@ class _Loop:
     last_stepped: int = 0
     is_ended: bool = False
 
+    @property
+    def has_run_out(self) -> bool:
+        """Whether it began all of its rounds."""
+        return not self.is_ended and self.length is not None and self.num_rounds >= self.length
+
     def stepped(self, *, counts: bool) -> None:
         self.num_steps += counts
         self.num_stepped += self.last_stepped != self.num_rounds
@@ -65,22 +70,18 @@ class _Running(threading.local):
 
 
 class Loops:
-    """Follows the loops of a script, and ends those that make its steps.
-
-    Attributes:
-        num_run_steps: how many steps the whole run makes, as its loops said when they were ended; None where
-            they did not.
-    """
+    """Follows the loops of a script, and ends those that make its steps."""
 
     def __init__(self) -> None:
-        self.num_run_steps: int | None = None
         self._running = _Running()
         self._loaders: weakref.WeakKeyDictionary[Any, _Loop] = weakref.WeakKeyDictionary()  # by iterator
         self._given: list[_Loop] = []  # those of loaders that gave a batch since the last step
         self._ended: dict[Hashable, _Loop] = {}  # by site
         self._shown_last: set[Hashable] = set()
         self._num_more_steps = 0
-        self._is_told = False
+        self._nest: list[_Loop] = []
+        self._steps_per_round = 1.0
+        self._told: int | None = None
         self._unreached: dict[Hashable, str] = {}
 
     @property
@@ -88,10 +89,20 @@ class Loops:
         """Whether enough was seen of the steps."""
         return bool(self._ended)
 
+    @property
+    def num_run_steps(self) -> int | None:
+        """How many steps the whole run makes; None where its loops do not say."""
+        if self._told is not None or not self._nest:
+            return self._told
+        *outer, last = self._nest
+        lengths = [last.length, *(loop.num_stepped if loop.has_run_out else loop.length for loop in outer)]
+        if None in lengths:
+            return None
+        return max(round(prod(filter(None, lengths)) * self._steps_per_round), last.num_steps)
+
     def take_num_run_steps(self, number: int | None) -> None:
         """A library's loop says how many steps it would make; the first time counts."""
-        if not self._is_told:
-            self._is_told, self.num_run_steps = True, number
+        self._told = self._told or number
 
     @property
     def phases_not_reached(self) -> set[str]:
@@ -185,7 +196,9 @@ class Loops:
 
     def _end(self) -> bool:
         if not self._ended:
-            self.num_run_steps = self._num_steps_of_run()
+            self._nest = self._nest_of_steps()
+            if self._nest:
+                self._steps_per_round = self._nest[-1].num_steps / self._nest[-1].num_rounds
         self._num_more_steps += 1
         inner = [loop for loop in self._running.loops if self._is_to_end(loop)]
         through = [
@@ -202,25 +215,20 @@ class Loops:
     def _is_to_end(self, loop: _Loop) -> bool:
         return not loop.is_ended and (loop.num_stepped >= _NUM_ROUNDS or loop.site in self._ended)
 
-    def _num_steps_of_run(self) -> int | None:
-        """How many steps all rounds of the loops make that made steps, if each knows how many it has."""
-        loops = [loop for loop in self._running.loops if loop.num_steps]
-        while loops and loops[-1].num_stepped < _NUM_ROUNDS and _has_more_rounds(loops[:-1]):
-            loops.pop()  # such as one over the optimizers of a step
+    def _nest_of_steps(self) -> list[_Loop]:
+        """The loops that hold the steps, up to the first that has made several in its rounds."""
+        nest: list[_Loop] = []
+        for loop in self._running.loops:
+            if loop.num_steps:
+                nest.append(loop)
+            if loop.num_stepped >= _NUM_ROUNDS:
+                break
         loader = max(self._given, key=lambda loop: loop.num_rounds, default=None)
-        if not _has_more_rounds(loops):
-            loops += [] if loader is None else [loader]
-        elif loops[-1].length is None and loader is not None:
-            loops[-1].length = loader.length
-        lengths = [loop.length for loop in loops]
-        if not loops or None in lengths:
-            return None
-        last = loops[-1]
-        return max(round(prod(filter(None, lengths)) * last.num_steps / last.num_rounds), last.num_steps)
-
-
-def _has_more_rounds(loops: list[_Loop]) -> bool:
-    return any(loop.num_stepped >= _NUM_ROUNDS for loop in loops)
+        if not nest or nest[-1].num_stepped < _NUM_ROUNDS:
+            return nest if loader is None else [*nest, loader]
+        if nest[-1].length is None and loader is not None:
+            nest[-1].length = loader.length
+        return nest
 
 
 def _length(values: Any) -> int | None:

@@ -2,7 +2,7 @@
 
 input        the batch, and whatever is in no other phase
 forward, backward, optimizer    those of a step
-evaluation   passes without gradients of a model that is trained, in its evaluation mode
+evaluation   passes of a model that is trained, in its evaluation mode: without gradients, or after others
 generation   passes without gradients that a function named `generate` makes, and those that follow
 checkpoint   from the first save after a step, or from the `state_dict` that is saved
 """
@@ -44,6 +44,7 @@ class PhaseMarks:
         self.more_tells: Callable[[int], bool] = lambda _num_steps: False
         self._state_taken: int | None = None  # where the state of a model was asked for last
         self._num_open_steps = 0  # of optimizers
+        self._trained: set[int] = set()  # models that were given batches to train on
         self._models: dict[int, torch.nn.Module] = {}
         self._optimizers: dict[int, torch.optim.Optimizer] = {}
         recorder.mark("model")
@@ -60,8 +61,12 @@ class PhaseMarks:
             self._begin(phase, Category.ACTIVATION)
 
     def _phase_of(self, module: torch.nn.Module) -> str:
-        if torch.is_grad_enabled() or not self.trains():
+        if not self.trains():
             return "forward"
+        if torch.is_grad_enabled():
+            if module.training:
+                self._trained.add(id(module))
+            return "forward" if module.training or id(module) not in self._trained else "evaluation"
         if _is_generating():
             return "generation"
         if not module.training and any(each.requires_grad for each in module.parameters()):

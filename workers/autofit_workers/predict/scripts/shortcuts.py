@@ -4,7 +4,7 @@ Between its steps a script may evaluate its model on hundreds of batches. What a
 gradients takes it has shown after two of them with inputs of the same shapes; from the third on only its
 outputs are made; of passes on a cache that grows, `growing` says so. In a step that accumulates the
 gradients of many batches, the first two show what each takes, and that none leaves anything behind; from
-the third on the outputs have no more behind them.
+the third on the outputs have no more behind them. So it is with an evaluation that makes graphs nobody uses.
 """
 
 from __future__ import annotations
@@ -46,9 +46,11 @@ class _Accumulating:
         num_steps: that were made before.
         places: backward passes so far and live allocations, when each of the passes began.
         outputs: what a pass returned.
+        num_backwards_each: that follow a pass; 0 of one that only evaluates, with gradients all the same.
     """
 
     num_steps: int
+    num_backwards_each: int
     places: list[tuple[int, int]]
     outputs: _Seen | None = None
 
@@ -58,7 +60,7 @@ class _Accumulating:
         if len(self.places) <= _NUM_SHOWN or self.outputs is None:
             return False
         (first, _), (second, live), (third, still_live) = self.places[-3:]
-        return second - first == third - second == 1 and live == still_live
+        return second - first == third - second == self.num_backwards_each and live == still_live
 
 
 class Shortcuts:
@@ -128,7 +130,7 @@ class Shortcuts:
         num_steps = self._watch.num_optimizer_steps
         passes = self._accumulating.get(key)
         if passes is None or passes.num_steps != num_steps:
-            passes = self._accumulating[key] = _Accumulating(num_steps, [])
+            passes = self._accumulating[key] = _Accumulating(num_steps, int(module.training), [])
         passes.places.append((self._watch.num_backwards, self._num_live()))
         if passes.is_known:
             assert passes.outputs is not None
