@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
@@ -59,7 +60,7 @@ class LineGrowth:
     """What one line leaves alive in each step.
 
     Attributes:
-        line: the user's, `file:line:function`.
+        line: the user's, `file:line:function`: where it is kept, in a list or the like, or else allocated.
         bytes_per_step: on average.
         full_step: the step at which all that grows fills the card; None where the run ends before, or no card
             is named.
@@ -101,9 +102,12 @@ class RunGrowth:
         found = live.growths
         if not found or trace.seen is None:
             return cls()
-        lines = tuple(LineGrowth(line=each.source, bytes_per_step=each.bytes_per_step) for each in found)
+        keepers = dict(trace.seen.keepers)
+        rates: Counter[str] = Counter()
+        for each in found:
+            rates[keepers.get(each.source, each.source)] += each.bytes_per_step
         return cls(
-            lines=lines,
+            lines=tuple(LineGrowth(line=line, bytes_per_step=rate) for line, rate in rates.most_common()),
             peak_bytes_per_step=live.peak_rise,
             seen_steps=len(trace.seen.step_ends),
             run_steps=trace.seen.num_run_steps,

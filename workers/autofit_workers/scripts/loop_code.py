@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
+from autofit_workers.scripts.kept import METHODS
 from autofit_workers.scripts.loops import Loops
 
 _NAME = "__loops_that_may_end__"
@@ -94,11 +96,16 @@ class _Watched(ast.NodeTransformer):
     def __init__(self, loops: Loops, path: str) -> None:
         self._loops = loops
         self._path = path
+        self._function = "<module>"
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
         # Compilers of functions, such as numba's, know nothing of what is asked here.
-        is_compiled = any("jit" in ast.unparse(each) for each in node.decorator_list)
-        return node if is_compiled else self.generic_visit(node)
+        if any("jit" in ast.unparse(each) for each in node.decorator_list):
+            return node
+        outer, self._function = self._function, node.name
+        self.generic_visit(node)
+        self._function = outer
+        return node
 
     def visit_For(self, node: ast.For) -> ast.AST:
         names = {each.id for each in ast.walk(node.target) if isinstance(each, ast.Name)}
@@ -115,16 +122,37 @@ class _Watched(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        phase = _PHASES.get(node.func.attr) if isinstance(node.func, ast.Attribute) else None
-        if phase is None:
+        if not isinstance(node.func, ast.Attribute):
             return node
-        self._loops.may_reach(f"{self._path}:{node.lineno}", phase)
-        node.func = ast.copy_location(_asked("reached", self._site(node), node.func), node.func)
+        name, site = node.func.attr, self._site(node)
+        if name in _PHASES:
+            self._loops.may_reach(site.value, _PHASES[name])
+            node.func = ast.copy_location(_asked("reached", site, node.func), node.func)
+        elif name in METHODS:
+            node.func = ast.copy_location(_asked("kept.by", site, node.func), node.func)
         return node
 
+    def visit_Assign(self, node: ast.Assign) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        target = node.targets[0]
+        return self._kept(node, target.value) if isinstance(target, ast.Subscript) else node
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> ast.AST | list[ast.stmt]:
+        self.generic_visit(node)
+        return self._kept(node, node.target)
+
+    def _kept(self, node: ast.stmt, container: ast.expr) -> ast.AST | list[ast.stmt]:
+        """A statement that adds to what a name or an attribute of one holds, and tells so."""
+        if not isinstance(container, ast.Name | ast.Attribute):
+            return node
+        read = copy.deepcopy(container)
+        read.ctx = ast.Load()
+        told = ast.Expr(_asked("kept.here", self._site(node), read))
+        return [node, ast.copy_location(told, node)]
+
     def _site(self, node: ast.stmt | ast.expr) -> ast.Constant:
-        """What tells it from others, those of other files too."""
-        return ast.Constant(f"{self._path}:{node.lineno}")
+        """What tells it from others, those of other files too: its line, as allocations have it."""
+        return ast.Constant(f"{self._path}:{node.lineno}:{self._function}")
 
 
 def _decide(names: set[str], body: list[ast.stmt]) -> bool:
@@ -135,4 +163,7 @@ def _decide(names: set[str], body: list[ast.stmt]) -> bool:
 
 
 def _asked(method: str, *arguments: ast.expr) -> ast.Call:
-    return ast.Call(ast.Attribute(ast.Name(_NAME, ast.Load()), method, ast.Load()), list(arguments), [])
+    asked: ast.expr = ast.Name(_NAME, ast.Load())
+    for name in method.split("."):
+        asked = ast.Attribute(asked, name, ast.Load())
+    return ast.Call(asked, list(arguments), [])

@@ -23,6 +23,8 @@ from typing import Any, TypeVar
 
 from torch.utils.data import dataloader
 
+from autofit_workers.scripts.kept import KeptIn
+
 _NUM_ROUNDS = 2  # with steps, after which a loop is ended
 _MOST_MORE_STEPS = 16  # that a script may make once its loops are ended
 
@@ -70,9 +72,14 @@ class _Running(threading.local):
 
 
 class Loops:
-    """Follows the loops of a script, and ends those that make its steps."""
+    """Follows the loops of a script, and ends those that make its steps.
 
-    def __init__(self) -> None:
+    Attributes:
+        kept: what the script's code tells of what it keeps.
+    """
+
+    def __init__(self, kept: KeptIn) -> None:
+        self.kept = kept
         self._running = _Running()
         self._loaders: weakref.WeakKeyDictionary[Any, _Loop] = weakref.WeakKeyDictionary()  # by iterator
         self._given: list[_Loop] = []  # those of loaders that gave a batch since the last step

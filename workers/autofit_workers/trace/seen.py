@@ -14,12 +14,14 @@ class Seen:
             the loops of a script were cut short.
         num_run_steps: how many the whole run makes; None where its loops do not say.
         is_to_end: whether what comes after the steps was run too, as far as the workload goes by itself.
+        keepers: pairs of a line that allocates what grows and the line that keeps it, where that is known.
         unseen: phases that its code names, or may have, and that were not seen: `evaluation`, `checkpoint`.
     """
 
     step_ends: tuple[int, ...] = ()
     num_run_steps: int | None = None
     is_to_end: bool = True
+    keepers: tuple[tuple[str, str], ...] = ()
     unseen: tuple[str, ...] = ()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 from autofit_workers.predict.curve.growth import LiveAfterSteps
 from autofit_workers.predict.recording.recorder import Recorder
 
@@ -9,12 +11,18 @@ from autofit_workers.predict.recording.recorder import Recorder
 class StepEnds:
     """Notes how many events came before the end of each step.
 
+    Args:
+        grown: is told the lines of what grows, whenever that is looked at.
+
     Attributes:
         positions: these numbers.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(
+        self, recorder: Recorder, grown: Callable[[Collection[str]], None] = lambda _sources: None
+    ) -> None:
         self._recorder = recorder
+        self._grown = grown
         self._num_that_tell = 0
         self.positions: list[int] = []
 
@@ -28,4 +36,6 @@ class StepEnds:
             recorder = self._recorder
             live = LiveAfterSteps(recorder.allocations, recorder.events(), self.positions)
             self._num_that_tell = live.num_steps_that_tell
+            if live.growths:
+                self._grown({growth.source for growth in live.growths})
         return len(self.positions) < self._num_that_tell

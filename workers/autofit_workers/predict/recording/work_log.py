@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -85,6 +86,15 @@ class WorkLog:
         self._num_views = 0
         self._streams_of_groups: dict[str, int] = {}
         self._under_way: list[_UnderWay] = []  # collectives on streams of their own that nobody waited for
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Lets calls pass by meanwhile."""
+        before, self.is_paused = self.is_paused, True
+        try:
+            yield
+        finally:
+            self.is_paused = before
 
     def add(  # noqa: PLR0917 - an operator's call and where it came from
         self,

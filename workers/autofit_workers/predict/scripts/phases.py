@@ -10,7 +10,7 @@ checkpoint   from the first save after a step, or from the `state_dict` that is 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,7 +19,9 @@ import torch
 from autofit_workers.predict.recording.owners import gradients, owned, states
 from autofit_workers.predict.recording.recorder import Recorder
 from autofit_workers.predict.recording.step_ends import StepEnds
+from autofit_workers.predict.scripts.keepers import keepers
 from autofit_workers.scripts.follower import StepKind
+from autofit_workers.scripts.kept import KeptIn
 from autofit_workers.trace import Category
 
 _BETWEEN_STEPS = ("input", "evaluation", "generation")
@@ -32,6 +34,8 @@ class PhaseMarks:
         trains: whether the script has an optimizer: without one no pass is an evaluation.
         more_tells: whether more steps than so many would tell more of what is not memory.
         step_ends: where steps end, by what the steps are.
+        kept: where the script puts what it keeps.
+        keepers: for lines that allocate what grows, the lines that keep it.
     """
 
     def __init__(self, recorder: Recorder, *, names: bool) -> None:
@@ -39,7 +43,10 @@ class PhaseMarks:
         self._names = names
         self._number = 1
         self._phase = "model"
-        self.step_ends = {kind: StepEnds(recorder) for kind in StepKind}
+        self.step_ends = {kind: StepEnds(recorder, self._find_keepers) for kind in StepKind}
+        self.kept = KeptIn()
+        self.keepers: dict[str, str] = {}
+        self._sought: set[str] = set()  # lines whose keepers were looked for
         self.trains: Callable[[], bool] = lambda: False
         self.more_tells: Callable[[int], bool] = lambda _num_steps: False
         self._state_taken: int | None = None  # where the state of a model was asked for last
@@ -128,11 +135,18 @@ class PhaseMarks:
             self._begin("input", Category.INPUT)
 
     def counted(self, kind: StepKind) -> None:
+        self.kept.is_on = True
         self.step_ends[kind].add()
 
     def wants_more(self, kind: StepKind) -> bool:
         ends = self.step_ends[kind]
         return self.more_tells(len(ends.positions)) or ends.want_more()
+
+    def _find_keepers(self, sources: Collection[str]) -> None:
+        if new := set(sources) - self._sought:
+            self._sought |= new
+            with self._recorder.work.paused():
+                self.keepers |= keepers(self._recorder, self.kept, new)
 
     def ended(self) -> None:
         self._recorder.close()

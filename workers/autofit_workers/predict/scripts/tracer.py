@@ -69,7 +69,7 @@ class ScriptTracer:
             position=lambda: self._recorder.position,
         )
         self._lengths = LengthWatch(self._batches)
-        self._loops = Loops()
+        self._loops = Loops(self._follower.kept)
         self._watch = StepWatch(
             self._batches, num_steps, self._follower, follows_modules=True, loops=self._loops
         )
@@ -175,6 +175,7 @@ class ScriptTracer:
             step_ends=tuple(self._follower.step_ends[kind].positions),
             num_run_steps=self._num_run_steps(),
             is_to_end=self._watch.is_to_end,
+            keepers=tuple(sorted(self._follower.keepers.items())),
             unseen=tuple(sorted(unseen - reached, reverse=True)),
         )
 
