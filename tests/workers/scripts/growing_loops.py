@@ -33,19 +33,23 @@ outputs = []
 for x, y in loader:
     output = model(x.cuda())
     train(mse_loss(output, y.cuda()))
-    outputs.append(output.detach().clone())  # grows
+    outputs.append(output.detach())  # grows
 """,
         BATCH * OUTPUT * _FLOAT,
     ),
-    "a second pass with its graph": (
+    "losses with their graphs, in a dictionary of lists": (
         """
-kept = []
-for x, y in loader:
-    x, y = x.cuda(), y.cuda()
-    train(mse_loss(model(x), y))
-    kept.append(head(torch.ones(64, 512, device="cuda").requires_grad_()))  # grows
+history = {"loss": [], "step": []}
+for step, (x, y) in enumerate(loader):
+    state = torch.relu(hidden(x.cuda()))
+    loss = (head(state) - y.cuda()).square().mean()
+    optimizer.zero_grad()
+    loss.backward(retain_graph=True)
+    optimizer.step()
+    history["loss"].append(loss)  # grows
+    history["step"].append(step)
 """,
-        BATCH * (HIDDEN + OUTPUT) * _FLOAT,
+        BATCH * (WIDTH + HIDDEN + OUTPUT) * _FLOAT,  # inputs of both layers, and what is squared
     ),
     "losses summed with graphs that are not freed": (
         """
@@ -130,8 +134,8 @@ class Kept:
     def __init__(self):
         self.batches = []
     def take(self, x):
-        x = x.cuda()  # grows
-        self.batches.append(x)
+        x = x.cuda()
+        self.batches.append(x)  # grows
         return x
 kept = Kept()
 for epoch in range(3):
