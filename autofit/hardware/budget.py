@@ -7,6 +7,7 @@ Nothing but the total is known before a process runs on the card; what is assume
 
 from __future__ import annotations
 
+import importlib.metadata
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from autofit.hardware.gpus import Gpu
 from autofit.hardware.nccl import communicators_interval
 from autofit.units import format_bytes
 from autofit_workers.architecture import Architecture, Vendor
+from autofit_workers.predict.versions import wheel_for
 
 DEFAULT_MARGIN = Decimal("0.03")
 DEFAULT_ARCHITECTURE = "sm_80"
@@ -168,9 +170,9 @@ def assumed_context(
     context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
     name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card is named"
     names = _names(architecture)
-    said = _assumption(names.context, context, name)
+    said, wheel = _assumption(names.context, context, name), _assumed_wheel(architecture)
     if not mesh:
-        return context, (said,)
+        return context, (said, *wheel)
     nccl = communicators_interval(mesh, architecture, num_ranks)
     whole = ContextInterval(
         low_bytes=context.low_bytes + nccl.low_bytes,
@@ -181,7 +183,17 @@ def assumed_context(
     return whole, (
         said,
         _assumption(names.communicator, nccl, f"each of {num_ranks or math.prod(mesh)} ranks"),
+        *wheel,
     )
+
+
+def _assumed_wheel(architecture: str | None) -> tuple[str, ...]:
+    """That a build of PyTorch is installed which runs on the card, where that is not the usual one."""
+    card = None if architecture is None else Architecture.of(architecture)
+    if card is None or card.vendor is not Vendor.NVIDIA:
+        return ()
+    wheel = wheel_for(card.capability, importlib.metadata.version("torch"))
+    return () if wheel is None else (wheel,)
 
 
 class _Names(NamedTuple):

@@ -18,6 +18,8 @@ from autofit_workers.predict.plans.device_properties import DeviceProperties
 
 # The card that stands for its architecture where only the memory is known: the one most trained on.
 TYPICAL_CARDS = {
+    "sm_60": "p100",
+    "sm_61": "gtx-1080-ti",
     "sm_70": "v100-16g",
     "sm_75": "t4",
     "sm_80": "a100-40g",

@@ -121,8 +121,8 @@ def context_interval(
     """What a process of PyTorch holds outside the allocator.
 
     Args:
-        architecture: of the card. Of NVIDIA's that are not in the catalogue the largest is taken, and
-            the interval is twice as wide.
+        architecture: of the card. Of NVIDIA's that are not in the catalogue the largest is taken; where no
+            process was seen, the interval is twice as wide.
         name: the card's key or CUDA name, where it is known; else the architecture's typical card
             is taken.
         loading: of kernels. Every release of PyTorch that is supported loads lazily, unless
@@ -132,13 +132,17 @@ def context_interval(
         return _of_amd()
     if architecture in ARCHITECTURE_LIMITS:
         properties = properties_for(architecture, name)
-        below, above = _BELOW_MIB, _ABOVE_MIB
         num_seen = sum(seen.architecture == architecture for seen in counted())
-        evidence = f"{num_seen} processes seen on {architecture}, {len(counted())} in all"
+        evidence = (
+            f"{num_seen} processes seen on {architecture}, {len(counted())} in all"
+            if num_seen
+            else f"none seen on {architecture}: as {len(counted())} on later cards, twice as uncertain"
+        )
     else:
-        properties = max(map(properties_for, TYPICAL_CARDS), key=_num_threads)
-        below, above = 2 * _BELOW_MIB, 2 * _ABOVE_MIB
+        properties, num_seen = max(map(properties_for, TYPICAL_CARDS), key=_num_threads), 0
         evidence = f"none seen on {architecture}: taken from the largest known card, twice as uncertain"
+    spread = 1 if num_seen else 2
+    below, above = spread * _BELOW_MIB, spread * _ABOVE_MIB
     likely = _SAME_EVERYWHERE_MIB + _KIB_PER_THREAD * _num_threads(properties) / _KIB
     more_low, more_likely, more_high = (0, 0, 0) if loading == "lazy" else _EAGER_MIB
     low, likely, high = likely - below + more_low, likely + more_likely, likely + above + more_high

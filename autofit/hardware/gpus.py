@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import importlib.resources
-import itertools
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,14 +14,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from autofit.errors import DriverError, UnknownGpuError, did_you_mean, either
+from autofit.hardware.gpu_names import known_elsewhere, matching
 from autofit_workers.architecture import Architecture, Vendor, of_capability
 
 _MIB = 1024**2
 # Words in capitals up to the first that has a digit: V100, A100, RTX PRO 6000; not GeForce RTX 3090.
 _RAY_MODEL = re.compile(r"\w+\s+((?:[A-Z]+\s+)*[A-Z0-9]*\d[A-Z0-9]*)")
-
-# What the sellers say of all of theirs; boards and virtual machines have AMD's cards by longer names.
-_OF_SELLER = ("nvidia", "geforce", "tesla", "amd", "instinct", "oam", "vf")
 _OAM_BOARDS = re.compile(r"MI3\d\dX")
 
 
@@ -130,41 +127,29 @@ def _gpu(key: str, architecture: str, entry: dict[str, Any]) -> Gpu:
 
 
 def find_gpu(name: str) -> Gpu:
-    """The card of that key or CUDA name, or the only one whose key or name begins so.
-
-    Case, spaces, hyphens and the seller's words (NVIDIA, GeForce, AMD Instinct, …) do not matter.
+    """The card of that key or CUDA name, or the only one that is called so; see `matching`.
 
     Raises:
-        UnknownGpuError: with the cards that the name may stand for, or the keys that come near.
+        UnknownGpuError: with the cards that the name may stand for, or the keys that come near, or what is
+            known of a device that is none of the catalogue's.
     """
-    wanted = "".join(_words(name))
-    cards = catalogue()
-    found = [gpu for gpu in cards.values() if any(wanted == each[-1] for each in _beginnings(gpu))]
-    if not found:
-        whole = (gpu for gpu in cards.values() if not gpu.is_mig_slice)
-        found = [gpu for gpu in whole if any(wanted in each for each in _beginnings(gpu))]
-    # Of a card and its editions, such as Max-Q, the card.
-    found = [gpu for gpu in found if all(each.key.startswith(gpu.key) for each in found)] or found
+    found = matching(name, catalogue().values())
     if len(found) == 1:
         return found[0]
+    elsewhere = known_elsewhere(name)
     if found:
         which = f"{name!r} may be {either([gpu.key for gpu in found])}: name one of them"
+    elif elsewhere is not None:
+        raise UnknownGpuError(
+            f"{name!r} is not in the catalogue: {elsewhere} (`autofit gpus` lists all cards)"
+        )
     else:
-        near = did_you_mean("-".join(name.split()), cards).strip()
+        near = did_you_mean("-".join(name.split()), catalogue()).strip()
         which = f"no card named {name!r} in the catalogue{f' ({near})' if near else ''}"
     raise UnknownGpuError(
         f"{which}; `autofit gpus` lists all cards, and any other is given by the memory that CUDA reports, "
         "such as --gpu-mem 24123M"
     )
-
-
-def _beginnings(gpu: Gpu) -> list[list[str]]:
-    """The first word, the first two, … of the card's key, and of its name."""
-    return [list(itertools.accumulate(_words(known))) for known in (gpu.key, gpu.name)]
-
-
-def _words(name: str) -> list[str]:
-    return [word for word in re.findall(r"[a-z0-9.]+", name.casefold()) if word not in _OF_SELLER]
 
 
 def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
@@ -185,9 +170,11 @@ def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
 def catalogue_architectures() -> tuple[str, ...]:
     """The architectures that a card may be of which is not named, the oldest first.
 
-    They are those of NVIDIA's cards: AMD's need another build of PyTorch, so that who has one knows it.
+    They are those of NVIDIA's cards from Volta on: AMD's and older ones need another build of PyTorch, so
+    that who has one knows it.
     """
-    return oldest_first(gpu.architecture for gpu in catalogue().values() if gpu.vendor is Vendor.NVIDIA)
+    names = {gpu.architecture for gpu in catalogue().values()}
+    return oldest_first(name for name in names if Architecture.of(name).is_planned_for)
 
 
 def oldest_first(architectures: Iterable[str]) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from autofit import paths
 from autofit.errors import StorageError, UnknownGpuError
 from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
-from autofit_workers.architecture import Architecture, Vendor
+from autofit_workers.architecture import Architecture
 from autofit_workers.predict.curve.other_cards import OtherCards
 from autofit_workers.predict.plans.cudnn import CudnnError
 from autofit_workers.predict.plans.cudnn_plans import CudnnPlans
@@ -92,7 +92,7 @@ def prepare(architecture: str) -> None:
 
 def _asked(architecture: str) -> AskedPlans | None:
     """libcudnn, if it is there and can be told of the architecture."""
-    if Architecture.of(architecture).vendor is not Vendor.NVIDIA or not CudnnPlans.is_available():
+    if not (Architecture.of(architecture).is_planned_for and CudnnPlans.is_available()):
         return None
     try:
         asked = CudnnPlans(properties_for(architecture), cache_folder=paths.cache_path() / "plans")

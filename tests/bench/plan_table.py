@@ -26,7 +26,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from autofit.hardware.chips import TYPICAL_CARDS, properties_for
+from autofit.hardware.chips import properties_for
+from autofit.hardware.gpus import catalogue_architectures
 from autofit_workers.architecture import Architecture
 from autofit_workers.predict.plans.cudnn import Cudnn, dotted
 from autofit_workers.predict.plans.plan_table import encoded, file_name, reduced
@@ -106,7 +107,7 @@ def main() -> None:
     steps = parser.add_subparsers(required=True)
     asking = steps.add_parser("ask")
     asking.add_argument("--library", type=Path, help="libcudnn; without it that of the environment")
-    asking.add_argument("--architectures", nargs="+", default=list(TYPICAL_CARDS))
+    asking.add_argument("--architectures", nargs="+", default=catalogue_architectures())
     asking.add_argument("--dtypes", nargs="+", default=list(DTYPES))
     asking.add_argument("--every", type=int, default=1, help="only every n-th shape")
     asking.add_argument("--families", nargs="+", help="only those, beside the answers that are there")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
+_VOLTA = 70
+
 
 class Vendor(StrEnum):
     """Who made a card, and so which libraries PyTorch runs there: cuDNN and cuBLAS, or MIOpen and hipBLAS."""
@@ -60,13 +62,30 @@ class Architecture:
         return self.number
 
     @property
+    def is_planned_for(self) -> bool:
+        """Whether cuDNN plans convolutions for it, as predictions know it: of NVIDIA's, from Volta on."""
+        return self.vendor is Vendor.NVIDIA and self.number >= _VOLTA
+
+    @property
     def age(self) -> tuple[bool, int]:
         """Orders the architectures of a vendor by their age, NVIDIA's before AMD's."""
         return self.vendor is Vendor.AMD, self.number
 
 
 # Of the largest common card of each compute capability, from NVIDIA's data sheets.
-_NUM_MULTIPROCESSORS = {70: 80, 75: 40, 80: 108, 86: 82, 87: 16, 89: 128, 90: 132, 100: 148, 120: 170}
+_NUM_MULTIPROCESSORS = {
+    60: 56,
+    61: 28,
+    70: 80,
+    75: 40,
+    80: 108,
+    86: 82,
+    87: 16,
+    89: 128,
+    90: 132,
+    100: 148,
+    120: 170,
+}
 _FEWEST_MULTIPROCESSORS = 40
 
 

@@ -82,9 +82,19 @@ def test_every_card_of_the_catalogue_has_a_budget_for_its_own_architecture() -> 
     def has_a_budget(gpu: Gpu) -> None:
         budget = make_budget(gpu.total_bytes, architecture=gpu.architecture)
         assert 0 < budget.usable_bytes < gpu.total_bytes
-        assert "none seen" not in budget.assumptions[0]
+        is_pascals = gpu.architecture in ("sm_60", "sm_61")
+        assert ("none seen" in budget.assumptions[0]) == is_pascals
 
     check_each(catalogue().values(), has_a_budget, name=lambda gpu: gpu.key)
+
+
+@pytest.mark.parametrize(("architecture", "is_usual"), [("sm_61", False), ("sm_70", False), ("sm_75", True)])
+def test_a_card_that_the_usual_wheels_have_no_kernels_for_is_said_to_need_another(
+    architecture: str, is_usual: bool
+) -> None:
+    for mesh in ((), (2,)):
+        said = make_budget(16 * GIB, architecture=architecture, mesh=mesh).assumptions
+        assert any("whl/cu126" in each for each in said) != is_usual
 
 
 def test_the_cpu_has_no_context_and_nothing_to_assume() -> None:

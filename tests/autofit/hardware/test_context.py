@@ -59,7 +59,7 @@ def test_the_figures_of_a_message_leave_what_is_written() -> None:
             assert left == pytest.approx(seen.num_bytes / MIB, abs=1), seen
 
 
-def test_every_architecture_of_nvidia_s_was_seen() -> None:
+def test_every_architecture_that_a_card_may_be_of_was_seen() -> None:
     assert set(catalogue_architectures()) == {seen.architecture for seen in counted()}
 
 
@@ -88,6 +88,12 @@ def test_an_architecture_that_nobody_saw_is_wider_and_says_so() -> None:
     assert unknown.high_bytes - unknown.low_bytes == 2 * (known.high_bytes - known.low_bytes)
     assert unknown.high_bytes > known.high_bytes
     assert "none seen on sm_999" in unknown.basis
+
+
+def test_of_a_card_of_which_nothing_was_seen_the_interval_is_twice_as_wide() -> None:
+    seen, unseen = context_interval("sm_75", "t4"), context_interval("sm_61", "gtx-1080-ti")
+    assert unseen.high_bytes - unseen.likely_bytes == 2 * (seen.high_bytes - seen.likely_bytes)
+    assert "none seen on sm_61" in unseen.basis
 
 
 def test_loading_all_kernels_at_once_takes_more() -> None:

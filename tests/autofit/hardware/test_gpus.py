@@ -46,10 +46,10 @@ def check_each_card(check: Callable[[Gpu], object], cards: list[Gpu] = CARDS) ->
 # ── the catalogue ───────────────────────────────────────────────────────────────────────────────
 
 
-def test_the_catalogue_spans_volta_to_blackwell_and_amd_s_instinct_cards() -> None:
+def test_the_catalogue_spans_pascal_to_blackwell_and_amd_s_instinct_cards() -> None:
     assert len(WHOLE_CARDS) >= 45
     assert {gpu.architecture for gpu in CARDS} == {
-        "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120",
+        "sm_60", "sm_61", "sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120",
         "gfx90a", "gfx942", "gfx950"
     }  # fmt: skip
     assert {
@@ -130,6 +130,8 @@ def test_a_slice_is_a_part_of_its_card() -> None:
     ("key", "architecture", "num_sms", "total_mib"),
     [
         ("t4", "sm_75", 40, 14912),
+        ("p100", "sm_60", 56, 16269),
+        ("gtx-1080-ti", "sm_61", 28, 11161),
         ("v100-32g", "sm_70", 80, 32494),
         ("rtx-3060", "sm_86", 28, 11906),
         ("rtx-3090", "sm_86", 82, 24123),
@@ -180,6 +182,20 @@ def test_case_and_separators_do_not_matter(spelling: str) -> None:
         ("gh200", "gh200-96g"),
         ("RTX PRO 6000 Blackwell", "rtx-pro-6000"),
         ("rtx3060", "rtx-3060"),  # and not the Ti
+        ("3090", "rtx-3090"),
+        ("GTX 1080 Ti", "gtx-1080-ti"),
+        ("gtx1080ti", "gtx-1080-ti"),
+        ("1060 6GB", "gtx-1060"),
+        ("RTX 3080 10GB", "rtx-3080"),
+        ("RTX 3080 12GB", "rtx-3080-12g"),
+        ("T4-16GB", "t4"),
+        ("a6000", "rtx-a6000"),
+        ("RTX 8000", "quadro-rtx-8000"),
+        ("Tesla P100-SXM2-16GB", "p100"),
+        ("V100-PCIE-32GB", "v100-32g"),
+        ("A100 80GB PCIe", "a100-80g"),
+        ("H100-SXM5-80GB", "h100-80g"),
+        ("TITAN X Pascal", "titan-x"),
         ("MI300X", "mi300x"),
         ("amd-instinct-mi300x", "mi300x"),
         ("AMD Instinct MI300X VF", "mi300x"),  # in a virtual machine
@@ -200,7 +216,8 @@ def test_a_card_is_found_by_what_people_call_it(name: str, key: str) -> None:
         ("a100", "'a100' may be a100-40g or a100-80g: name one of them"),
         ("NVIDIA H100", "may be h100-80g, h100-pcie-80g or h100-nvl-94g: name"),
         ("rtx", "rtx-2060, rtx-2060-12g, rtx-2070, rtx-2070-super, rtx-2080 or one of "),
-        ("3090", "rtx-3090"),
+        ("rtx 5000", "'rtx 5000' may be quadro-rtx-5000 or rtx-5000-ada: name one of them"),
+        ("H100 SXM", "may be h100-80g or h100-nvl-94g: name"),
         ("rtx-3095", "rtx-3090"),
         ("rtx 4070 xt", "rtx-4070"),
         ("V100", "v100-16g or v100-32g: name"),
@@ -214,6 +231,30 @@ def test_an_unknown_card_is_refused_with_near_names_and_a_way_out(name: str, nea
     assert near in str(caught.value)
     assert "autofit gpus" in str(caught.value)
     assert "--gpu-mem" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("mps", "Apple's GPUs (mps)"),
+        ("Apple M2 Max", "Apple's GPUs (mps)"),
+        ("xpu", "Intel's GPUs (xpu)"),
+        ("Arc A770", "Intel's GPUs (xpu)"),
+        ("rx-7900-xtx", "AMD's Radeon cards"),
+        ("Radeon PRO W7900", "AMD's Radeon cards"),
+        ("Jetson AGX Orin", "share one memory"),
+        ("tpu-v4", "by CUDA or ROCm"),
+        ("cpu", "tune --device cpu"),
+        ("GTX 980 Ti", "no cards before Pascal"),
+        ("Tesla K80", "no cards before Pascal"),
+        ("GeForce GTX TITAN X", "no cards before Pascal"),
+    ],
+)
+def test_a_device_that_is_no_card_of_the_catalogue_is_told_with_what_is_known(name: str, said: str) -> None:
+    with pytest.raises(UnknownGpuError) as caught:
+        find_gpu(name)
+    assert said in str(caught.value)
+    assert "Did you mean" not in str(caught.value)
 
 
 def test_a_name_like_no_other_gets_no_guess() -> None:
@@ -341,11 +382,13 @@ class FakeNvml:
         return f"GPU-{card.name}"
 
 
-def test_a_card_that_is_not_named_may_be_of_any_of_nvidia_s_architectures() -> None:
+def test_a_card_that_is_not_named_may_be_of_any_of_nvidia_s_architectures_from_volta_on() -> None:
     architectures = catalogue_architectures()
-    assert set(architectures) == {gpu.architecture for gpu in CARDS if gpu.vendor is Vendor.NVIDIA}
+    usual = {gpu.architecture for gpu in CARDS if gpu.vendor is Vendor.NVIDIA} - {"sm_60", "sm_61"}
+    assert set(architectures) == usual
     assert (architectures[0], architectures[-1]) == ("sm_70", "sm_120")
-    assert oldest_first(gpu.architecture for gpu in CARDS) == (*architectures, "gfx90a", "gfx942", "gfx950")
+    everything = ("sm_60", "sm_61", *architectures, "gfx90a", "gfx942", "gfx950")
+    assert oldest_first(gpu.architecture for gpu in CARDS) == everything
 
 
 def test_a_local_card_is_described_without_the_driver_s_own_part() -> None:

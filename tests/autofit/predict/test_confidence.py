@@ -232,6 +232,7 @@ def test_generations_that_were_all_measured_rest_on_the_rows_of_all() -> None:
 
 def test_generations_cover_the_catalogue() -> None:
     assert {generation(gpu.architecture) for gpu in catalogue().values()} == {
+        "pascal-or-older",
         "volta-turing",
         "ampere-ada",
         "hopper",

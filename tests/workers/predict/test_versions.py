@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from autofit_workers.predict.versions import SUPPORTED_RELEASES, WHEELS, is_supported, release_of
+from autofit_workers.predict.versions import (
+    SUPPORTED_RELEASES,
+    WHEELS,
+    is_supported,
+    release_of,
+    wheel_for,
+)
 
 
 @pytest.mark.parametrize(
@@ -36,3 +42,15 @@ def test_the_wheels_are_those_of_the_releases_that_may_be_installed() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
     assert "torch>=2.11,<2.16" in project["project"]["dependencies"]
     assert list(WHEELS) == ["2.11", "2.12", "2.13", "2.14", "2.15"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "version", "install"),
+    [(61, "2.13.0+cpu", "install 2.13 from"), (70, "2.15.0", "install a release up to 2.14 from")],
+)
+def test_cards_before_turing_need_a_wheel_that_is_named(capability: int, version: str, install: str) -> None:
+    said = wheel_for(capability, version)
+    assert said is not None
+    assert install in said
+    assert f"compute capability {capability / 10};" in said
+    assert wheel_for(75, version) is None

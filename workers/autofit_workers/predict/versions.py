@@ -39,6 +39,29 @@ WHEELS = {
 }
 
 
+# CUDA 13 compiles for Turing and later. Beside its builds, releases up to 2.14 have one for CUDA 12.6 with
+# kernels for Maxwell, Pascal and Volta, and 2.15 is to have none (pytorch/pytorch#172352, #190385).
+_OLDEST_CAPABILITY = 75
+_LAST_WITH_OLDER = "2.14"
+
+
+def wheel_for(capability: int, version: str) -> str | None:
+    """Which wheel has kernels for a card, in words; None where the one that PyPI serves has.
+
+    Args:
+        capability: of the card, 61 for 6.1.
+        version: of PyTorch.
+    """
+    if capability >= _OLDEST_CAPABILITY:
+        return None
+    has_one = parse_release(version) <= parse_release(_LAST_WITH_OLDER)
+    release = release_of(version) if has_one else f"a release up to {_LAST_WITH_OLDER}"
+    return (
+        f"PyTorch for CUDA 12.6: others have no kernels for compute capability {capability / 10}; install "
+        f"{release} from https://download.pytorch.org/whl/cu126"
+    )
+
+
 def release_of(version: str) -> str:
     """The release that a version belongs to.
 

@@ -62,6 +62,12 @@ def test_without_tensor_cores_no_plan_needs_a_workspace(architecture, dtype, has
     assert (plans[0].workspace_bytes > 0) == has_tensor_cores
 
 
+def test_before_volta_anything_up_to_winograds_buffers_may_be_taken():
+    assert sizes(CONVOLUTION, "sm_61") == [0, WINOGRAD_BYTES, 0]
+    assert sizes(variant(stride=(2, 2)), "sm_60") == [0, 2 * MAPS_BYTES, 0]
+    assert sizes(POINTWISE, "sm_61") == [0]
+
+
 @pytest.mark.parametrize("call", [POINTWISE, GROUPED, DEPTHWISE], ids=["pointwise", "grouped", "depthwise"])
 def test_pointwise_and_grouped_convolutions_need_none(call):
     assert sizes(call) == [0]

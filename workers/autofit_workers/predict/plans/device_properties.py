@@ -61,6 +61,8 @@ def _limits(threads: int, blocks: int, optin_kib: int, reserved_bytes: int) -> A
 # The table "Technical specifications per compute capability" of NVIDIA's CUDA programming guide.
 # From 8.0 on CUDA keeps 1 KiB of shared memory for each block, which the opt-in lacks.
 ARCHITECTURE_LIMITS = {
+    "sm_60": _limits(2048, 32, 48, 0),
+    "sm_61": _limits(2048, 32, 48, 0),
     "sm_70": _limits(2048, 32, 96, 0),
     "sm_75": _limits(1024, 16, 64, 0),
     "sm_80": _limits(2048, 32, 163, 1024),

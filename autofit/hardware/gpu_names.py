@@ -1,0 +1,129 @@
+"""What people call a card, and what is said of devices that the catalogue does not have.
+
+GTX 1080 Ti, gtx1080ti, 1080 Ti          gtx-1080-ti
+A100-SXM4-80GB, A100 PCIe 80GB           a100-80g
+rtx 5000                                 two cards: both are named
+mps, xpu, rx-7900-xtx                    no card of the catalogue: a sentence that says what is known
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol, TypeVar
+
+# What the sellers say of all of theirs; boards and virtual machines have AMD's cards by longer names.
+_OF_SELLER = ("nvidia", "geforce", "tesla", "amd", "instinct", "oam", "vf")
+# How a card is built, which its memory seldom depends on.
+_OF_BOARD = re.compile(r"pcie|sxm\d?|hbm\d\w?|lp|sff|gpu")
+_OF_SERIES = ("quadro", "rtx", "gtx")  # before a number that says the rest
+_MEMORY = re.compile(r"(\d+)gi?b")
+
+_OWN_MEMORY = "give the memory that it reports, as in --gpu-mem 8000M, or name a card to compare with"
+# Patterns of names, without spaces, of what the catalogue has not; and what is known of it.
+_ELSEWHERE = {
+    r"mps|metal|apple.*|m[1-5](pro|max|ultra)?": (
+        "Apple's GPUs (mps) share the machine's memory and have an allocator of their own, so that nothing "
+        "is predicted of them: name a card to see what a step takes on CUDA, or use tune --device cpu there"
+    ),
+    r"xpu|intel.*|arc.*|a(3[1578]|5[58]|7[357])0m?|b5[78]0|flex\d+|max1[15]\d\d": (
+        "of Intel's GPUs (xpu) neither the context nor what oneDNN takes is known, while tensors are as on "
+        "CUDA: give its memory, as in --gpu-mem 16G, and leave room, or name a card to compare with"
+    ),
+    r"(pro)?(rx|r9|vega|navi).*|(pro)?w\d{4}x?|radeon.*|gfx1\w+|ryzen.*|strix.*": (
+        "of AMD's Radeon cards neither the context nor what ROCm's libraries take is known, while tensors "
+        "are as on Instinct cards: name one of those (mi210, mi300x), and hold it against your card's memory"
+    ),
+    r"(jetson)?.*(orin|xavier|nano|thor)\w*|jetson.*|dgxspark|gb10": (
+        "Jetsons and other boards share one memory between host and GPU, and what is free of it is not "
+        "known: give that, as in --gpu-mem 6G"
+    ),
+    r"(tpu|gaudi|hpu|npu|trainium|trn|inferentia|inf|ascend|mlu|musa)\w*": (
+        "only cards that PyTorch drives by CUDA or ROCm are predicted: name one of them"
+    ),
+    r"cpu": "the CPU is no card: use tune --device cpu, with --gpu-mem for the memory that it may use",
+    r"(gtx)?[6-9]\d\d(ti|m|mx)?|titan(black|z)|gtxtitan.*|titanx?maxwell|(quadro)?[km]\d{2,4}m?": (
+        f"it has no cards before Pascal: {_OWN_MEMORY}"
+    ),
+}
+_IN_SLICES = "-mig-"
+
+
+class Named(Protocol):
+    """What is sold under a name, as `Gpu` is."""
+
+    @property
+    def key(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def sold_gb(self) -> int: ...
+
+
+_Card = TypeVar("_Card", bound=Named)
+
+
+def matching(name: str, cards: Iterable[_Card]) -> list[_Card]:
+    """The cards that a name may stand for, in their order: the one of that name, else all that are called so.
+
+    Case, spaces, hyphens and the seller's words (NVIDIA, GeForce, AMD Instinct, …) do not matter. Where no
+    card has the name, it may leave out what follows, and neither words of a board (SXM4, PCIe) nor those of a
+    series (GTX, RTX) matter.
+    """
+    cards = list(cards)
+    plain = "".join(_words(name))
+    full = [card for card in cards if any(plain == "".join(words) for words in _names(card))]
+    if full or not plain:
+        return full
+    loose = "".join(_without_board(_words(name)))
+    found = [
+        card
+        for card in cards
+        if _IN_SLICES not in card.key
+        and (_begins(plain, _names(card)) or (loose and _begins(loose, _looser_names(card))))
+    ]
+    # Of a card and its editions, such as Max-Q, the card.
+    return [card for card in found if all(each.key.startswith(card.key) for each in found)] or found
+
+
+def known_elsewhere(name: str) -> str | None:
+    """What is said of a device that no catalogue of cards has, with what to do; None where nothing is."""
+    wanted = "".join(_words(name))
+    return next((words for like, words in _ELSEWHERE.items() if re.fullmatch(like, wanted)), None)
+
+
+def _begins(wanted: str, names: Iterable[list[str]]) -> bool:
+    """Whether it is the first word of a name, or the first two, or as many as there are."""
+    return any(wanted in itertools.accumulate(words) for words in names)
+
+
+def _names(card: Named) -> Iterator[list[str]]:
+    """Of a card's key and of its name the words."""
+    yield _words(card.key)
+    yield _words(card.name)
+
+
+def _looser_names(card: Named) -> Iterator[list[str]]:
+    """The same without words of its board, and of its series too, with the memory that it is sold with.
+
+    A card whose key has a word of its board differs by it from others.
+    """
+    if _without_board(_words(card.key)) != _words(card.key):
+        return
+    for words in map(_without_board, _names(card)):
+        num_before = next((place for place, word in enumerate(words) if word not in _OF_SERIES), 0)
+        for start in range(num_before + 1):
+            yield words[start:]
+            yield [*words[start:], f"{card.sold_gb}g"]
+
+
+def _without_board(words: Sequence[str]) -> list[str]:
+    return [word for word in words if not _OF_BOARD.fullmatch(word)]
+
+
+def _words(name: str) -> list[str]:
+    words = (word for word in re.findall(r"[a-z0-9.]+", name.casefold()) if word not in _OF_SELLER)
+    return [_MEMORY.sub(r"\1g", word) for word in words]
