@@ -10,11 +10,13 @@ from autofit.predict.observations import Residual, sharpened
 from autofit_workers.predict.curve.conditions import Level
 from autofit_workers.predict.curve.peak_estimate import PeakEstimate
 from autofit_workers.predict.curve.step_on_card import StepOnCard
-from autofit_workers.trace import COMPILED_STEP, MANAGED_MEMORY, Trace
+from autofit_workers.trace import COMPILED_STEP, CUSPARSE_BUFFER, MANAGED_MEMORY, SORT_BUFFER, Trace
 
 _SPANNING = {
     MANAGED_MEMORY: "pages of managed memory",
     COMPILED_STEP: "temporaries of the compiled optimizer step",
+    CUSPARSE_BUFFER: "buffers of cuSPARSE",
+    SORT_BUFFER: "buffers that sparse indices are sorted in",
 }
 _OF_STREAMS = "freed memory that other streams still use"
 

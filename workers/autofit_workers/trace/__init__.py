@@ -11,8 +11,10 @@ from __future__ import annotations
 from autofit_workers.trace.parts import (
     AS_ASKED,
     COMPILED_STEP,
+    CUSPARSE_BUFFER,
     FORWARD_END,
     MANAGED_MEMORY,
+    SORT_BUFFER,
     AlikeRanks,
     Allocation,
     Assumption,
@@ -39,8 +41,10 @@ from autofit_workers.trace.trace import TRACE_SCHEMA, UNPROTECTED, Trace
 __all__ = [
     "AS_ASKED",
     "COMPILED_STEP",
+    "CUSPARSE_BUFFER",
     "FORWARD_END",
     "MANAGED_MEMORY",
+    "SORT_BUFFER",
     "TRACE_SCHEMA",
     "UNPROTECTED",
     "AlikeRanks",

@@ -48,8 +48,10 @@ class Scratch:
 
 
 # Operators of what is known as a span alone, whatever the card: what is taken past PyTorch's allocator and
-# may be in the host's memory instead; temporaries of an optimizer's step that its library compiles.
+# may be in the host's memory instead; temporaries of an optimizer's step that its library compiles; what
+# libraries take to work on sparse tensors.
 MANAGED_MEMORY, COMPILED_STEP = "cudaMallocManaged", "torch.compile"
+CUSPARSE_BUFFER, SORT_BUFFER = "cusparse", "thrust::sort"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -177,6 +177,8 @@ def _of_type(tensor: torch.Tensor, kind: Any = None, *args: Any, **kwargs: Any) 
 
 def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     """`tensor.new(2, 3)`, which C++ would make where no dispatch mode sees it."""
+    if isinstance(tensor, FakeTensor) and tensor.layout is torch.sparse_coo:
+        return torch.sparse_coo_tensor(*args, dtype=tensor.dtype, device=tensor.device)
     if isinstance(tensor, FakeTensor) and not kwargs:
         return constructed(tensor.dtype, tensor.device, args)
     made: torch.Tensor = tensor.new(*args, **kwargs)

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch
 from torch._ops import HigherOrderOperator
+from torch._prims_common import make_contiguous_strides_for
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import UninitializedParameter
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
@@ -23,6 +24,7 @@ from autofit_workers.predict.fake import composites, dynamo, flex_attention
 from autofit_workers.predict.fake.devices import NamedDevices
 from autofit_workers.predict.fake.running import MODES
 from autofit_workers.predict.fake.shapes import FakeTensors, ShapeCache, as_computed
+from autofit_workers.predict.fake.sparse import running as sparse
 from autofit_workers.predict.kernels import following, triton
 from autofit_workers.predict.values.known import followed
 from autofit_workers.predict.values.reads import ANSWERS
@@ -118,13 +120,21 @@ class FakeDeviceMode(TorchDispatchMode):
     def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, HigherOrderOperator):
             return flex_attention.run(self, func, args, kwargs)
+        if self.device.type == "cuda" and sparse.concerns(func, args, kwargs):
+            with self:
+                return sparse.run(self, func, args, kwargs)
+        if func in _READS:
+            return _READS[func](*args)
+        return self._run_on_strided(func, args, kwargs)
+
+    def _run_on_strided(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         rule = rule_of(func)
         if rule is not None:
             result = rule(self._sizes, *args, **kwargs)
             self.observer(func, args, kwargs, result)
             return result
-        if func in _READS:
-            return _READS[func](*args)
         func = composites.as_no_subclass(func)
         given, args = args, self._without_real_tensors(args)
         if func is aten.index.Tensor and has_mask(given):
@@ -154,6 +164,20 @@ class FakeDeviceMode(TorchDispatchMode):
         """A fake tensor on a tensor's device, which nothing is told of yet."""
         with self.fake_mode:
             return torch.empty(shape, dtype=dtype, device=like.device)
+
+    def wrapped(self, elem: torch.Tensor) -> FakeTensor:
+        """The fake tensor on the device around one on the device `meta`."""
+        return self._on_device(elem)
+
+    def unseen(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
+        """A fake tensor on the device, which nothing is told of."""
+        return self._on_device.strided(shape, make_contiguous_strides_for(shape), dtype)
+
+    def note(
+        self, operator: torch._ops.OpOverload, inputs: tuple[torch.Tensor, ...], result: torch.Tensor
+    ) -> None:
+        """Notes the work of an operator of which the allocations were seen."""
+        self.worked(operator, inputs, {}, result)
 
     def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """CPU tensors enter without their values: the fake mode would compute on small ones."""

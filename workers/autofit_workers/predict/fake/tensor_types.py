@@ -8,6 +8,7 @@ torch/csrc/utils/tensor_new.cpp), and types of CUDA make nothing in a build with
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,11 +53,21 @@ def constructed(dtype: torch.dtype, device: torch.device, args: tuple[Any, ...])
     return torch.empty(tuple(map(operator.index, args)) or (0,), dtype=dtype, device=device)
 
 
+def _sparse_type(dtype: torch.dtype, gpu: torch.device) -> Callable[..., Tensor]:
+    """`torch.cuda.sparse.FloatTensor(indices, values, size)` and its like."""
+
+    def made(*parts: Any) -> Tensor:
+        return torch.sparse_coo_tensor(*parts, dtype=dtype, device=gpu)
+
+    return made
+
+
 def install(gpu: torch.device) -> None:
     """Lets `torch.cuda.FloatTensor` and its like make tensors on a GPU that is not there; for good."""
     for name, dtype in _TYPES.items():
         members = {"dtype": dtype, "device": gpu, "__module__": "torch.cuda"}
         setattr(torch.cuda, name, _TensorType(name, (), members))
+        setattr(torch.cuda.sparse, name, _sparse_type(dtype, gpu))
     _let_one_be_the_default(gpu)
 
 

@@ -385,6 +385,7 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
                     _of_class(KernelClass.COPY)),
     **dict.fromkeys(("embedding", "embedding_dense_backward", "index", "index_put", "_index_put_impl_",
                      "index_select", "gather", "scatter", "scatter_add", "index_add"), _index),
+    "_sparse_addmm": _of_class(KernelClass.INDEX),  # of what it reads, rows wherever they are
     **dict.fromkeys(("zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "zero_", "fill_",
                      "new_zeros", "new_full", "new_ones", "scalar_tensor", "arange", "randn", "randint",
                      "rand", "rand_like", "randn_like", "bernoulli_", "normal_", "uniform_", "random_"),

@@ -1,0 +1,149 @@
+"""Fake tensors of sparse layouts, made of fake strided ones.
+
+PyTorch makes a sparse tensor of parts: indices and values. Those are what takes memory, so they are the fake
+tensors that a trace sees; the sparse one around them has the layout and shape that autograd asks for.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+
+aten: Any = torch.ops.aten
+
+_ATTRIBUTE = "_autofit_parts"
+_META = torch.device("meta")
+BY_ROWS = frozenset({torch.sparse_csr, torch.sparse_bsr})
+BY_COLUMNS = frozenset({torch.sparse_csc, torch.sparse_bsc})
+BLOCKED = frozenset({torch.sparse_bsr, torch.sparse_bsc})
+COMPRESSED = BY_ROWS | BY_COLUMNS
+TRANSPOSED = {
+    torch.sparse_csr: torch.sparse_csc,
+    torch.sparse_csc: torch.sparse_csr,
+    torch.sparse_bsr: torch.sparse_bsc,
+    torch.sparse_bsc: torch.sparse_bsr,
+}
+
+
+class Device(Protocol):
+    """What the functions here need of a fake device's mode."""
+
+    fake_mode: FakeTensorMode
+
+    def wrapped(self, elem: Tensor) -> FakeTensor:
+        """The fake tensor on the device around one on `meta`."""
+
+    def unseen(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
+        """A fake tensor on the device, which nothing is told of."""
+
+    def note(self, operator: Any, inputs: tuple[Tensor, ...], result: Tensor) -> None:
+        """Notes the work of an operator of which the allocations were seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a sparse tensor consists of.
+
+    Attributes:
+        layout: `torch.sparse_coo` or a compressed one.
+        size: of the whole tensor.
+        indices: of coordinates one tensor, dimensions × elements; else the compressed and the plain ones.
+        values: one for each element, or a block of them.
+        is_coalesced: of coordinates, whether they are sorted and each there once.
+        num_different: of coordinates, how many are; None where that was not looked for.
+    """
+
+    layout: torch.layout
+    size: tuple[int, ...]
+    indices: tuple[Tensor, ...]
+    values: Tensor
+    is_coalesced: bool = False
+    num_different: int | None = None
+
+    @property
+    def num_elements(self) -> int:
+        """Elements, or blocks, that are there."""
+        return self.indices[-1].shape[-1]
+
+    @property
+    def sparse_dim(self) -> int:
+        """Of coordinates, the dimensions that indices name."""
+        return self.indices[0].shape[0]
+
+    def with_values(self, values: Tensor) -> Parts:
+        """The same places with other values."""
+        return dataclasses.replace(self, values=values)
+
+
+def coordinates(size: tuple[int, ...], indices: Tensor, values: Tensor, **flags: Any) -> Parts:
+    """The parts of a tensor of coordinates."""
+    return Parts(torch.sparse_coo, tuple(size), (indices,), values, **flags)
+
+
+def is_sparse(value: object) -> bool:
+    """Whether it is a tensor of a sparse layout."""
+    return isinstance(value, Tensor) and value.layout is not torch.strided and value.layout in _LAYOUTS
+
+
+_LAYOUTS = COMPRESSED | {torch.sparse_coo}
+
+
+def made(gpu: Device, parts: Parts) -> Tensor:
+    """A fake sparse tensor; its parts live as long as it does."""
+    values = parts.values
+    with in_kernel_invocation_manager(gpu.fake_mode):
+        if parts.layout is torch.sparse_coo:
+            elem = aten._sparse_coo_tensor_with_dims_and_tensors.default(
+                parts.sparse_dim,
+                values.dim() - 1,
+                parts.size,
+                parts.indices[0],
+                values,
+                dtype=values.dtype,
+                layout=parts.layout,
+                device=_META,
+                is_coalesced=parts.is_coalesced,
+            )
+        else:
+            elem = aten._sparse_compressed_tensor_unsafe.default(
+                *parts.indices, values, parts.size, dtype=values.dtype, layout=parts.layout, device=_META
+            )
+    tensor = gpu.wrapped(elem)
+    setattr(tensor, _ATTRIBUTE, parts)
+    return tensor
+
+
+def parts_of(tensor: Tensor) -> Parts:
+    """What a sparse tensor consists of, a fake one or a real one."""
+    found: Parts | None = getattr(tensor, _ATTRIBUTE, None)
+    if found is not None:
+        return found
+    if not isinstance(tensor, FakeTensor):
+        return _looked_up(tensor)
+    mode, device = tensor.fake_mode, tensor.fake_device  # a copy that C++ made
+    with in_kernel_invocation_manager(mode):
+        bare = _looked_up(tensor)
+    indices = tuple(FakeTensor(mode, each, device) for each in bare.indices)
+    return dataclasses.replace(bare, indices=indices, values=FakeTensor(mode, bare.values, device))
+
+
+def _looked_up(tensor: Tensor) -> Parts:
+    """What PyTorch says of a tensor's parts."""
+    size = tuple(tensor.shape)
+    if tensor.layout is torch.sparse_coo:
+        return coordinates(size, tensor._indices(), tensor._values(), is_coalesced=tensor.is_coalesced())
+    by_rows = tensor.layout in BY_ROWS
+    compressed = tensor.crow_indices() if by_rows else tensor.ccol_indices()
+    plain = tensor.col_indices() if by_rows else tensor.row_indices()
+    return Parts(tensor.layout, size, (compressed, plain), tensor.values())
+
+
+def become(tensor: Tensor, parts: Parts) -> Tensor:
+    """Lets a fake sparse tensor consist of other parts, as operators in place do."""
+    setattr(tensor, _ATTRIBUTE, parts)
+    return tensor
