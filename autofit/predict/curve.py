@@ -136,23 +136,25 @@ class PredictedCurve(PeaksOnCard):
             samples_per_second=None if time is None or seconds is None else time.samples_per_second,
             step_time_note=(self.why_untimed or _NO_WORK) if time is None else time.note,
             phases=PhasePeaks(functools.partial(self._phases, on_card)),
-            seen=SeenPart.of(trace),
+            seen=SeenPart.of(trace, batch_size),
             lengths=lengths,
             growth=self._growth_on_card(batch_size),
         )
 
     def growth(self, batch_size: int, usable_bytes: int) -> tuple[LineGrowth, ...]:
         """The lines that keep more with each step, and the step at which they fill so much."""
-        on_card = self._at(batch_size)
-        reserved_bytes = self._widening.counted(on_card).reserved_bytes
-        return RunGrowth.of(on_card.step.trace, on_card.likely().sizes).within(reserved_bytes, usable_bytes)
+        reserved_bytes = self._widening.counted(self._at(batch_size)).reserved_bytes
+        return self._run_growth(batch_size).within(reserved_bytes, usable_bytes)
 
     def _growth_on_card(self, batch_size: int) -> tuple[LineGrowth, ...]:
         total_bytes = self._card.total_bytes
-        if total_bytes is not None:
-            return self.growth(batch_size, total_bytes - self._card.context_bytes)
+        if total_bytes is None:
+            return self._run_growth(batch_size).lines
+        return self.growth(batch_size, total_bytes - self._card.context_bytes)
+
+    def _run_growth(self, batch_size: int) -> RunGrowth:
         on_card = self._at(batch_size)
-        return RunGrowth.of(on_card.step.trace, on_card.likely().sizes).lines
+        return RunGrowth.of(on_card.step.trace, batch_size, on_card.likely().sizes)
 
     def step_time(self, batch_size: int, budget_bytes: int | None = None) -> StepTime | None:
         """The time of a step; None where it is not predicted, see `why_untimed`.

@@ -33,8 +33,12 @@ class SeenPart:
     unseen_phases: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, trace: Trace) -> Self | None:
-        """That of a trace; None of a generation, whose passes are no steps."""
+    def of(cls, trace: Trace, batch_size: int) -> Self | None:
+        """That of a trace; None of a generation, whose passes are no steps.
+
+        Args:
+            batch_size: that is asked for; at another one than the trace's a run has other steps.
+        """
         seen = trace.seen
         if seen is None or not seen.step_ends:
             return None
@@ -42,7 +46,7 @@ class SeenPart:
         main = "training" if trace.mode == "train" else "inference"
         return cls(
             steps=len(seen.step_ends),
-            run_steps=seen.num_run_steps,
+            run_steps=_run_steps(trace, batch_size),
             lengths=_lengths(trace),
             phases=(main, *(phase for phase in _PHASES if phase in marked)),
             unseen_phases=seen.unseen,
@@ -71,6 +75,10 @@ class LineGrowth:
     full_step: int | None = None
 
 
+def _run_steps(trace: Trace, batch_size: int) -> int | None:
+    return None if trace.seen is None or trace.batch_size != batch_size else trace.seen.num_run_steps
+
+
 def fills(growth: Sequence[LineGrowth]) -> bool:
     """Whether what grows fills the card before the run ends."""
     return any(line.full_step is not None for line in growth)
@@ -92,11 +100,12 @@ class RunGrowth:
     run_steps: int | None = None
 
     @classmethod
-    def of(cls, trace: Trace, sizes: Sequence[int]) -> Self:
+    def of(cls, trace: Trace, batch_size: int, sizes: Sequence[int]) -> Self:
         """That of a trace.
 
         Args:
-            sizes: bytes of each allocation, at the batch size that is asked for.
+            batch_size: see `SeenPart.of`.
+            sizes: bytes of each allocation, at that batch size.
         """
         live = LiveAfterSteps.of(trace, sizes)
         found = live.growths
@@ -110,7 +119,7 @@ class RunGrowth:
             lines=tuple(LineGrowth(line=line, bytes_per_step=rate) for line, rate in rates.most_common()),
             peak_bytes_per_step=live.peak_rise,
             seen_steps=len(trace.seen.step_ends),
-            run_steps=trace.seen.num_run_steps,
+            run_steps=_run_steps(trace, batch_size),
         )
 
     def full_step(self, reserved_bytes: int, usable_bytes: int) -> int | None:

@@ -7,7 +7,9 @@
         torch.save(…)                    is run
 
 A loop is ended when two of its rounds have made steps, the inner ones first; one that was ended before, at
-its first step. Loops of libraries are not seen, but the data loaders that they go through.
+its first step. Loops of libraries are not seen, but the data loaders that they go through. A loader is ended
+too once its batches are evaluated alike and leave nothing behind: how many there are depends on their size,
+and nothing else would.
 """
 
 from __future__ import annotations
@@ -15,17 +17,20 @@ from __future__ import annotations
 import operator
 import threading
 import weakref
-from collections.abc import Hashable, Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any, TypeVar
 
 from torch.utils.data import dataloader
 
 from autofit_workers.scripts.kept import KeptIn
+from autofit_workers.workload.workload import tensors_of
 
 _NUM_ROUNDS = 2  # with steps, after which a loop is ended
+_NUM_ALIKE = 3  # rounds of an evaluation, after which it shows nothing new
 _MOST_MORE_STEPS = 16  # that a script may make once its loops are ended
 
 _Function = TypeVar("_Function")
@@ -43,6 +48,8 @@ class _Loop:
         num_steps: that they made.
         last_stepped: the last of them.
         is_ended: whether it ends with this round.
+        shapes: of the last batches of a loader.
+        lives: how many allocations there were after each of these.
     """
 
     site: Hashable
@@ -52,6 +59,18 @@ class _Loop:
     num_steps: int = 0
     last_stepped: int = 0
     is_ended: bool = False
+    shapes: deque[list[tuple[int, ...]]] = field(default_factory=lambda: deque(maxlen=_NUM_ALIKE))
+    lives: deque[int | None] = field(default_factory=lambda: deque(maxlen=_NUM_ALIKE))
+
+    def repeats_itself(self, num_live: int | None) -> bool:
+        """Whether its last rounds evaluated batches of the same shapes, and left nothing behind.
+
+        Args:
+            num_live: how many allocations there are; None where it does not evaluate.
+        """
+        self.lives.append(num_live)
+        is_alike = len(self.lives) == _NUM_ALIKE and len({*self.lives}) == 1 and num_live is not None
+        return is_alike and all(shapes == self.shapes[0] for shapes in self.shapes)
 
     @property
     def has_run_out(self) -> bool:
@@ -74,12 +93,16 @@ class _Running(threading.local):
 class Loops:
     """Follows the loops of a script, and ends those that make its steps.
 
+    Args:
+        num_live: how many allocations there are while the script evaluates; else None.
+
     Attributes:
         kept: what the script's code tells of what it keeps.
     """
 
-    def __init__(self, kept: KeptIn) -> None:
+    def __init__(self, kept: KeptIn, num_live: Callable[[], int | None]) -> None:
         self.kept = kept
+        self._num_live = num_live
         self._running = _Running()
         self._loaders: weakref.WeakKeyDictionary[Any, _Loop] = weakref.WeakKeyDictionary()  # by iterator
         self._given: list[_Loop] = []  # those of loaders that gave a batch since the last step
@@ -127,10 +150,11 @@ class Loops:
             if loop is None:
                 loop = _Loop(iterator._index_sampler, _length(iterator))  # noqa: SLF001
                 self._loaders[iterator] = loop
-            if loop.is_ended:
+            if loop.is_ended or loop.repeats_itself(self._num_live()):
                 raise StopIteration
             batch = advance(iterator)
             loop.num_rounds += 1
+            loop.shapes.append([tuple(tensor.shape) for tensor in tensors_of(batch)])
             if loop not in self._given:
                 self._given.append(loop)
             return batch

@@ -98,6 +98,10 @@ class PhaseMarks:
         finally:
             kind.state_dict = state_dict
 
+    @property
+    def is_evaluating(self) -> bool:
+        return self._phase == "evaluation"
+
     def saving(self) -> None:
         if self._phase in _BETWEEN_STEPS and self._optimizers:
             self._begin("checkpoint", Category.OTHER, self._state_taken)

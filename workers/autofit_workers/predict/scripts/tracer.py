@@ -69,7 +69,10 @@ class ScriptTracer:
             position=lambda: self._recorder.position,
         )
         self._lengths = LengthWatch(self._batches)
-        self._loops = Loops(self._follower.kept)
+        self._loops = Loops(
+            self._follower.kept,
+            lambda: self._recorder.num_live if self._follower.is_evaluating else None,
+        )
         self._watch = StepWatch(
             self._batches, num_steps, self._follower, follows_modules=True, loops=self._loops
         )
