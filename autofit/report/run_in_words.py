@@ -8,7 +8,7 @@ from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart
 from autofit.units import format_bytes
 
-_NUM_LENGTHS = 3  # that are shown
+_MOST_LENGTHS = 6  # that are each said
 _WORTHWHILE = 0.95  # of what is reserved, below which a setting of the allocator is worth a word
 
 
@@ -19,18 +19,16 @@ def short_source(source: str) -> str:
 
 
 def seen_part(seen: SeenPart | None) -> tuple[str, ...]:
-    """Which part of a script's run was seen, in a sentence; nothing where all that was asked for was."""
+    """Which part of a script's run was seen, in a sentence; nothing where there is no more than steps."""
     if seen is None or not (seen.run_steps or seen.unseen_phases or len(seen.phases) > 1):
         return ()
     steps = f"{seen.steps} step{'s'[: seen.steps != 1]}"
     of_run = "" if seen.run_steps is None else f" of {seen.run_steps:,}"
-    were = "was" if seen.steps == 1 else "were"
-    said = f"{steps} {were} seen{of_run}"
+    said = f"{steps} {'was' if seen.steps == 1 else 'were'} seen{of_run}"
     if seen.steps == seen.run_steps:
-        said = f"all {steps} of the run {were} seen"
+        said = f"all of the run was seen, in {steps}"
     if seen.lengths:
-        more = ", …" if len(seen.lengths) > _NUM_LENGTHS else ""
-        said += f", with batches of lengths {', '.join(map(str, seen.lengths[:_NUM_LENGTHS]))}{more}"
+        said += f", with batches of lengths {_lengths(seen.lengths)}"
     if len(seen.phases) > 1:
         said += f", with {_named(seen.phases[1:])}"
     if seen.unseen_phases:
@@ -58,28 +56,39 @@ def lengths_in_words(lengths: RunLengths) -> str:
     return said
 
 
+def _lengths(lengths: Sequence[int]) -> str:
+    if len(lengths) > _MOST_LENGTHS:
+        return f"{min(lengths):,} to {max(lengths):,}"
+    return ", ".join(map(str, lengths))
+
+
 def growth_in_words(growth: Sequence[LineGrowth], seen: SeenPart | None, where: str = "the card") -> str:
     """What becomes of a run whose memory grows with each step, and what to do, in a sentence.
 
     Args:
         where: what is filled.
     """
-    run_steps = None if seen is None else seen.run_steps
-    full_step = growth[0].full_step
-    total = format_bytes(sum(line.bytes_per_step for line in growth))
-    if full_step is not None:
-        of_run = "" if run_steps is None else f" of {run_steps:,}"
-        end = f"{where} is full at step {full_step:,}{of_run}"
-    else:
-        end = (
-            "" if run_steps is None else f"the run ends after {run_steps:,} steps, before that fills {where}"
-        )
+    num_bytes = sum(line.bytes_per_step for line in growth)
     first, more = short_source(growth[0].line), len(growth) - 1
     lines = first if not more else f"{first} and {more} more line{'s'[: more != 1]}"
     return (
-        f"{total} more {'are' if total[-1] == 's' else 'is'} alive after each step, from {lines}"
-        f"{end and f': {end}'}; keep values of steps with .item() or .detach().cpu()"
+        f"{format_bytes(num_bytes)} more is alive after each step, from {lines}"
+        f"{_end(growth[0].full_step, num_bytes, seen, where)}; "
+        "keep values of steps with .item() or .detach().cpu()"
     )
+
+
+def _end(full_step: int | None, bytes_per_step: int, seen: SeenPart | None, where: str) -> str:
+    """How a run ends in which so much more is alive after each step."""
+    run_steps = None if seen is None else seen.run_steps
+    if full_step is not None:
+        of_run = "" if run_steps is None else f" of {run_steps:,}"
+        return f": {where} is full at step {full_step:,}{of_run}"
+    if seen is None or run_steps is None:
+        return ""
+    more = format_bytes(bytes_per_step * (run_steps - seen.steps))
+    than_seen = f", with {more} more than was seen" if run_steps > seen.steps else ""
+    return f": the run ends at step {run_steps:,}{than_seen}"
 
 
 def _named(phases: Sequence[str]) -> str:

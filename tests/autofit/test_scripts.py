@@ -308,3 +308,47 @@ def test_python_is_told_of_ranks_with_the_script(ranks):
     assert (estimate.num_ranks, estimate.rank, estimate.communicators) == (8, 3, (8, 4))
     with pytest.raises(WorkloadError, match="none of torchrun"):
         autofit.Script(path=ranks, launcher="srun")
+
+
+_GROWING = """
+import torch
+loader = torch.utils.data.DataLoader(torch.zeros(64 * 4000, 1024), batch_size=64)
+model = torch.nn.Linear(1024, 65536).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+outputs, number = [], 0
+for batch in loader:
+    output = model(batch.cuda())
+    optimizer.zero_grad()
+    output.sum().backward()
+    optimizer.step()
+    outputs.append(output.detach())
+    number += 1
+    if number % 2000 == 0:
+        model.eval()
+"""
+
+
+def test_what_grows_until_the_card_is_full_does_not_fit(tmp_path, call):
+    path = tmp_path / "growing.py"
+    path.write_text(_GROWING)
+    arguments = ("--script", str(path), "--batch-size", "64", "--gpu", "t4")
+    checked = call("check", *arguments)
+    assert checked.code == 3
+    assert checked.out.startswith("does not fit")
+    assert "16.00 MiB more is alive after each step, from growing.py:12" in checked.out
+    estimated = call("estimate", *arguments, "--json").document
+    assert estimated["seen"] == {
+        "steps": 63,
+        "run_steps": 4000,
+        "lengths": [],
+        "phases": ["training"],
+        "unseen_phases": ["evaluation"],
+    }
+    (growth,) = estimated["growth"]
+    assert growth["line"] == f"{path}:12:<module>"
+    assert growth["bytes_per_step"] == 16 * 1024**2
+    assert 800 < growth["full_step"] < 1000  # of 14.5 GiB
+    text = call("estimate", *arguments).out
+    assert "at most" not in text
+    assert f"the card is full at step {growth['full_step']} of 4,000" in " ".join(text.split())
+    assert "63 steps were seen of 4,000; an evaluation was not reached" in " ".join(text.split())

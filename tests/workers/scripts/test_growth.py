@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from autofit_workers.predict.curve.growth import LiveAfterSteps
-from autofit_workers.protocol import Probe, TrialSpec, Verdict
+from autofit_workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.run import run
 from autofit_workers.scripts.reference import Script
 from autofit_workers.trace import Trace
@@ -48,3 +48,38 @@ def test_what_warms_up_fills_or_differs_is_no_growth(traced, name):
     trace = traced(HEAD + CLEAN[name])
     assert LiveAfterSteps.of(trace).growths == ()
     assert trace.seen.is_to_end
+
+
+_WORKLOAD = """
+import torch
+from torch import nn
+from autofit import Workload
+
+outputs = []
+
+def step(model, optimizer, batch):
+    output = model(batch)
+    optimizer.zero_grad()
+    output.square().mean().backward()
+    optimizer.step()
+    outputs.append(output.detach())
+
+def make_batch(batch_size, device):
+    return torch.zeros(batch_size, 256, device=device)
+
+workload = Workload(
+    build_model=lambda: nn.Linear(256, 128), make_batch=make_batch, loss=None, optimizer="sgd", step=step
+)
+"""
+
+
+def test_a_workloads_own_step_may_grow_too(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(_WORKLOAD)
+    ref = WorkloadRef(kind="file", target=f"{path}:workload", search_path=(str(tmp_path),))
+    outcome = run(TrialSpec(workload=ref, batch_size=64, probe=Probe.PREDICT, with_trace=True))
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    (growth,) = LiveAfterSteps.of(Trace.from_json(outcome.trace_json)).growths
+    line = next(number for number, text in enumerate(_WORKLOAD.splitlines(), 1) if "output = model" in text)
+    assert growth.source == f"{path}:{line}:step"
+    assert growth.bytes_per_step == 64 * 128 * 4
