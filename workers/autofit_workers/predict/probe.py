@@ -64,6 +64,7 @@ from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, Tria
 from autofit_workers.setup import GENERATE
 from autofit_workers.trace import AS_ASKED, BatchCount, BatchSource, Category, Seen, Trace
 from autofit_workers.workload.in_backward import make_in_backward
+from autofit_workers.workload.libraries.importing import without_missing_operators
 from autofit_workers.workload.optimizers import make_optimizers, require_library
 from autofit_workers.workload.sizes import sample_size
 from autofit_workers.workload.step import WHOLE, infer_step, parts_of_step, seed, train_step
@@ -108,9 +109,10 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
         return _outcome(trace_script(spec, last_word), spec)
     _begin_program()
     dynamo.install()  # before a file is imported that compiles, or a library that imports the compiler
-    with importing():
-        workload = resolve(spec.workload)
-    return _outcome(trace_workload(workload, spec), spec)
+    with without_missing_operators():  # of libraries that the workload imports, also within a step
+        with importing():
+            workload = resolve(spec.workload)
+        return _outcome(trace_workload(workload, spec), spec)
 
 
 def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:

@@ -13,7 +13,9 @@ import torch
 from autofit_workers.apply.checkpointing import checkpoint_blocks
 from autofit_workers.errors import InapplicableError, MissingLibraryError, UnknownNameError, UnsupportedError
 from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import WorkloadRef
+from autofit_workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.run import run
+from autofit_workers.trace import Trace
 from autofit_workers.workload.libraries import LIBRARIES, library_of
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.libraries.of_transformers import configuration_of
@@ -159,6 +161,36 @@ def test_timm_has_its_own_image_size_and_takes_another():
     assert images.shape == (3, 1, 64, 96)
     assert labels.max() < 7
     assert loss_of(other).isfinite()
+
+
+_OF_BOXES = """
+import autofit, torch, torchvision
+from torchvision.ops import nms
+
+def boxes(model, batch):
+    corners = model(batch).abs()
+    kept = nms(corners, corners[:, 0], 0.5)
+    from torchvision.models.detection import FasterRCNN
+    return corners[kept].mean()
+
+workload = autofit.Workload(
+    build_model=lambda: torch.nn.Linear(8, 4),
+    make_batch=lambda size, device: torch.randn(size, 8, device=device),
+    loss=boxes,
+    optimizer="sgd",
+)
+"""
+
+
+@needs("torchvision")
+def test_a_workload_file_may_import_torchvision_whose_operators_cannot_be_loaded(tmp_path):
+    """Installed beside a PyTorch for the CPU, its library for CUDA is not loaded; its shapes suffice."""
+    path = tmp_path / "boxes.py"
+    path.write_text(_OF_BOXES)
+    ref = parse_reference(f"{path}:workload")
+    outcome = run(TrialSpec(workload=ref, batch_size=16, probe=Probe.PREDICT))
+    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert "boxes that suppression keeps" in {a.what for a in Trace.from_json(outcome.trace_json).assumptions}
 
 
 @needs("torchvision")
