@@ -59,6 +59,12 @@ in_halves = _layer(lambda: _coordinates().half(), lambda graph, x: torch.sparse.
 picks = _layer(_coordinates, lambda graph, x: graph.index_select(0, torch.arange(3, device=x.device)) @ x)
 
 
+without_a_size = _layer(
+    _coordinates,
+    lambda graph, x: torch.sparse_coo_tensor(x.argmax(1).repeat(2, 1), x[:, 0].abs()).to_dense() @ x,
+)
+
+
 class Lookup(nn.Module):
     """The rows of a large table that tokens name."""
 

@@ -14,9 +14,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from autofit_workers.errors import UnsupportedError
 from autofit_workers.predict.fake import streams
 from autofit_workers.predict.fake.tensor_types import constructed
-from autofit_workers.predict.values.decisions import running
+from autofit_workers.predict.values.decisions import here, running
 from autofit_workers.predict.values.known import is_made_up, known
 from autofit_workers.predict.values.made_up import MadeUpInt
 from autofit_workers.predict.values.reads import ANSWERS, OF_MADE_UP
@@ -43,6 +44,7 @@ _NAMING = frozenset(
         torch.Tensor.cuda,
         _ALL,
         *_OF_LISTS,
+        torch.sparse_coo_tensor,
         *ANSWERS,
     }
 )
@@ -185,9 +187,21 @@ def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
     return made
 
 
+def _of_coordinates(indices: Any, values: Any, size: Any = None, **kwargs: Any) -> torch.Tensor:
+    """`torch.sparse_coo_tensor`, whose C++ reads the indices where no size is given."""
+    found = known(indices) if isinstance(indices, FakeTensor) else None
+    if size is None and isinstance(indices, FakeTensor) and (found is None or found.is_made_up):
+        raise UnsupportedError(
+            f"the size of the sparse tensor at {here()} depends on values, which a prediction does not have: "
+            "give torch.sparse_coo_tensor the size"
+        )
+    return torch.sparse_coo_tensor(indices, values, *(() if size is None else (size,)), **kwargs)
+
+
 _MADE_HERE: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.Tensor.type: _of_type,
     torch.Tensor.new: _new,
+    torch.sparse_coo_tensor: _of_coordinates,
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -37,7 +38,7 @@ def of_tensors(
 
 def _size_of(layout: torch.layout, compressed: Tensor, plain: Tensor) -> tuple[int, int]:
     """`_estimate_sparse_compressed_tensor_size`."""
-    sizes = compressed.shape[-1] - 1, int(plain.max()) + 1
+    sizes = compressed.shape[-1] - 1, operator.index(plain.max()) + 1
     return sizes if layout in (torch.sparse_csr, torch.sparse_bsr) else sizes[::-1]
 
 
