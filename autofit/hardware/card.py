@@ -20,24 +20,26 @@ class Card:
         context_bytes: the most that a process holds outside the allocator.
         may_be: the architectures that it may be of where it is not named; the ends of intervals span
             them.
+        memory_bytes: what of its memory this process may have; None where neither the card nor its memory is
+            named.
     """
 
     name: str
     architecture: str
     context_bytes: int
     may_be: tuple[str, ...] = ()
+    memory_bytes: int | None = None
+
+    @property
+    def limit_bytes(self) -> int | None:
+        """The most that PyTorch's allocator can reserve there; None where nobody said how large it is."""
+        return None if self.memory_bytes is None else max(0, self.memory_bytes - self.context_bytes)
 
     @property
     def multiprocessors(self) -> int | None:
         """Of that very card; None where the catalogue does not have it, or only its memory is known."""
         gpu = self._gpu
         return None if gpu is None else gpu.num_sms
-
-    @property
-    def total_bytes(self) -> int | None:
-        """The memory of that very card; None as `multiprocessors`."""
-        gpu = self._gpu
-        return None if gpu is None else gpu.total_bytes
 
     @property
     def _gpu(self) -> gpus.Gpu | None:
@@ -78,4 +80,9 @@ def card_named(name: str | None, mesh: Sequence[int] = ()) -> Card:
         )
     gpu = gpus.find_gpu(name)
     context, _ = assumed_context(gpu.architecture, gpu.key, mesh)
-    return Card(name=gpu.key, architecture=gpu.architecture, context_bytes=context.high_bytes)
+    return Card(
+        name=gpu.key,
+        architecture=gpu.architecture,
+        context_bytes=context.high_bytes,
+        memory_bytes=gpu.total_bytes,
+    )

@@ -91,18 +91,24 @@ class WorstOfRanks(PredictedCurve):
         self._first = next(iter(self._curves.values()))
         self.risk = self._first.risk
 
-    def __call__(self, batch_size: int) -> Estimate:
+    def unlimited(self, batch_size: int) -> Estimate:
         """The estimate of the rank that needs the most; it names the others."""
-        estimates = {kind: curve(batch_size) for kind, curve in self._curves.items()}
-        worst = max(
-            estimates.values(), key=lambda each: (each.interval.high_bytes, each.interval.likely_bytes)
+        return self._worst_of({kind: curve.unlimited(batch_size) for kind, curve in self._curves.items()})
+
+    def within(self, batch_size: int, limit_bytes: int) -> Estimate:
+        return self._worst_of(
+            {kind: curve.within(batch_size, limit_bytes) for kind, curve in self._curves.items()}
         )
+
+    def _worst_of(self, estimates: Mapping[AlikeRanks, Estimate]) -> Estimate:
+        worst = max(estimates.values(), key=lambda each: (each.needed.high_bytes, each.needed.likely_bytes))
         ranks = tuple(
             RankEstimate(
                 rank=kind.first,
                 num_alike=kind.num_ranks,
                 peak_allocated_bytes=each.peak_allocated_bytes,
                 interval=each.interval,
+                need=each.need,
             )
             for kind, each in estimates.items()
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from autofit.predict.estimate import (
     PhasePeaks,
 )
 from autofit.predict.estimate_parts import breakdown, largest, unknowns, workspace_span
+from autofit.predict.limited import limited
 from autofit.predict.peaks_on_card import PeaksOnCard
 from autofit.predict.step_times import StepTime, why_untimed
 from autofit.predict.timings import timing_of
@@ -54,7 +56,7 @@ class PredictedCurve(PeaksOnCard):
     """
 
     def __call__(self, batch_size: int) -> Estimate:
-        """Predicts one batch size.
+        """Predicts one batch size on the card, of which no more is reserved than it has, where that is known.
 
         Args:
             batch_size: 1 or more.
@@ -65,9 +67,14 @@ class PredictedCurve(PeaksOnCard):
         Raises:
             UsageError: the batch size is below 1.
         """
+        limit_bytes = self.card.limit_bytes
+        return self.unlimited(batch_size) if limit_bytes is None else self.within(batch_size, limit_bytes)
+
+    def unlimited(self, batch_size: int) -> Estimate:
+        """The same where any memory can be had."""
         on_card = self._at(batch_size)
         trace, peak = on_card.step.trace, self._widening.counted(on_card)
-        lengths = self.run_lengths(on_card)
+        lengths = self.run_lengths(on_card, None)
         if lengths is not None:
             peak = lengths.raised(peak)
         time = self.step_time(batch_size)
@@ -141,16 +148,29 @@ class PredictedCurve(PeaksOnCard):
             growth=self._growth_on_card(batch_size),
         )
 
+    def within(self, batch_size: int, limit_bytes: int) -> Estimate:
+        """The same where the allocator can reserve no more than a limit.
+
+        There it gives back what it has cached and asks again, before memory runs out.
+        """
+        on_card = self._at(batch_size)
+        lengths, there = self.run_lengths(on_card, limit_bytes), on_card.likely_within(limit_bytes)
+        if lengths is not None:
+            there = lengths.within(limit_bytes, there)
+        estimate = dataclasses.replace(self.unlimited(batch_size), lengths=lengths)
+        calibration = self._widening.calibration(on_card)
+        return limited(estimate, there, on_card.least_bytes, calibration, limit_bytes)
+
     def growth(self, batch_size: int, usable_bytes: int) -> tuple[LineGrowth, ...]:
         """The lines that keep more with each step, and the step at which they fill so much."""
         reserved_bytes = self._widening.counted(self._at(batch_size)).reserved_bytes
         return self._run_growth(batch_size).within(reserved_bytes, usable_bytes)
 
     def _growth_on_card(self, batch_size: int) -> tuple[LineGrowth, ...]:
-        total_bytes = self._card.total_bytes
-        if total_bytes is None:
+        limit_bytes = self._card.limit_bytes
+        if limit_bytes is None:
             return self._run_growth(batch_size).lines
-        return self.growth(batch_size, total_bytes - self._card.context_bytes)
+        return self.growth(batch_size, limit_bytes)
 
     def _run_growth(self, batch_size: int) -> RunGrowth:
         on_card = self._at(batch_size)

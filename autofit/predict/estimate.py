@@ -14,7 +14,7 @@ from autofit.predict.confidence import Calibration
 from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart
 from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence
+from autofit_workers.protocol import Device, Evidence, Verdict
 from autofit_workers.setup import Parallel
 
 ESTIMATE_SCHEMA = "autofit.estimate/1"
@@ -132,12 +132,14 @@ class RankEstimate:
         num_alike: the ranks of that kind.
         peak_allocated_bytes: live blocks at their peak.
         interval: the reserved peak.
+        need: see `Estimate`.
     """
 
     rank: int
     num_alike: int
     peak_allocated_bytes: int
     interval: Interval
+    need: Interval | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,6 +244,15 @@ class Estimate:
         seen: which part of the run was traced, and is what is predicted; None of a generation.
         growth: the lines that keep more with each step, the most first.
         lengths: what the run takes whose batches differ in length; None where they do not.
+        limit_bytes: the most that the allocator can reserve on the card; None where its memory is not known.
+            The reserved and the device peak, and `interval`, are those on that card. Where memory runs out
+            there, all else is that of a run to its end, on a card that suffices.
+        likely_verdict: what happens at the likely peak on that card: `FITS`, `THRASH` or `OOM`.
+        num_alloc_retries: how often the allocator gives back all that it keeps and asks again, in the steps
+            that were traced.
+        need: the reserved peak on a card that is large enough, where that may be more than this one has; None
+            where it is not. Where memory runs out, and more than half of that would be free blocks that
+            nothing fits into, about the least that it runs in.
     """
 
     workload: str
@@ -286,6 +297,10 @@ class Estimate:
     seen: SeenPart | None = None
     growth: tuple[LineGrowth, ...] = ()
     lengths: RunLengths | None = None
+    limit_bytes: int | None = None
+    likely_verdict: Verdict | None = None
+    num_alloc_retries: int = 0
+    need: Interval | None = None
 
     @property
     def is_of_whole_run(self) -> bool:
@@ -294,6 +309,31 @@ class Estimate:
         if seen is None or seen.steps == seen.run_steps:
             return seen is None or not seen.unseen_phases
         return not (seen.unseen_phases or self.growth or (seen.lengths and self.lengths is None))
+
+    @property
+    def needed(self) -> Interval:
+        """The reserved peak on a card that is large enough."""
+        return self.need or self.interval
+
+    @property
+    def runs_out(self) -> bool:
+        """Whether memory likely runs out on the card."""
+        return self.likely_verdict is Verdict.OOM
+
+    @property
+    def whole_interval(self) -> Interval:
+        """The reserved peak of a run to its end: on the card, or where that runs out on one that suffices."""
+        return self.needed if self.runs_out else self.interval
+
+    @property
+    def whole_peak_bytes(self) -> int:
+        """The likely one of it."""
+        return self.whole_interval.likely_bytes
+
+    @property
+    def whole_device_bytes(self) -> int:
+        """The device peak of the same run."""
+        return self.whole_peak_bytes + self.context_bytes
 
     @property
     def peak_phase(self) -> str:

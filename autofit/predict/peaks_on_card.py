@@ -93,7 +93,7 @@ class PeaksOnCard:
         self._peaks = {each: PeakMemory() for each in Risk}
         self._steps: dict[tuple[StepCurve, int], StepOnCard] = {}
         self._drawn_orders: dict[int, DrawnOrders | None] = {}  # by batch size
-        self._run_lengths: dict[int, RunLengths] = {}
+        self._run_lengths: dict[tuple[int, int | None], RunLengths] = {}
 
     @property
     def needs_traces(self) -> bool:
@@ -173,7 +173,7 @@ class PeaksOnCard:
         reserved_bytes = on_card.reserved_bytes(
             self._replayed_level(on_card), stop_above_bytes=stop_above_bytes
         )
-        lengths = self.run_lengths(on_card)
+        lengths = self.run_lengths(on_card, None)
         if self.risk is Risk.LIKELY:
             return reserved_bytes if lengths is None else max(reserved_bytes, lengths.likely_bytes)
         if lengths is not None:
@@ -182,16 +182,19 @@ class PeaksOnCard:
             reserved_bytes + self._widening.on_top_bytes(on_card)
         )
 
-    def run_lengths(self, on_card: StepOnCard) -> RunLengths | None:
-        """What the run takes whose batches differ in length; None where they do not."""
+    def run_lengths(self, on_card: StepOnCard, limit_bytes: int | None) -> RunLengths | None:
+        """What the run takes whose batches differ in length; None where they do not.
+
+        Args:
+            limit_bytes: that the allocator can reserve.
+        """
         orders = self._orders(on_card)
         if orders is None:
             return None
-        batch_size, total_bytes = on_card.step.batch_size, self._card.total_bytes
-        if batch_size not in self._run_lengths:
-            limit_bytes = None if total_bytes is None else total_bytes - self._card.context_bytes
-            self._run_lengths[batch_size] = orders.answer(limit_bytes)
-        return self._run_lengths[batch_size]
+        key = on_card.step.batch_size, limit_bytes
+        if key not in self._run_lengths:
+            self._run_lengths[key] = orders.answer(limit_bytes)
+        return self._run_lengths[key]
 
     def _orders(self, on_card: StepOnCard) -> DrawnOrders | None:
         trace, batch_size = on_card.step.trace, on_card.step.batch_size
@@ -233,7 +236,7 @@ class PeaksOnCard:
             return Verdict.OOM  # whatever workspaces may add, which costs more to find out
         limit_bytes = self._before_widening(on_card, budget_bytes)
         verdict = on_card.verdict(limit_bytes, self._replayed_level(on_card))
-        lengths = self.run_lengths(on_card)
+        lengths = self.run_lengths(on_card, None)
         if verdict is not Verdict.FITS or lengths is None:
             return verdict
         peak_bytes = lengths.likely_bytes if self.risk is Risk.LIKELY else lengths.high_bytes

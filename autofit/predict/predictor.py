@@ -228,10 +228,10 @@ class Predictor:
 
     def _has_peak_of_curve(self, trace: Trace, knobs: Knobs, card: Card) -> bool:
         own = with_own_conv_algo(knobs, trace)
-        found = self._predicted(own, card, PeakCurve.through([trace]), Risk.SAFE, on_grid=True)(
+        found = self._predicted(own, card, PeakCurve.through([trace]), Risk.SAFE, on_grid=True).unlimited(
             trace.batch_size
         )
-        expected = self.curve(knobs, card)(trace.batch_size)
+        expected = self.curve(knobs, card).unlimited(trace.batch_size)
         return all(
             math.isclose(getattr(found, peak), getattr(expected, peak), rel_tol=_SAME_PEAK)
             for peak in ("peak_allocated_bytes", "peak_reserved_bytes")

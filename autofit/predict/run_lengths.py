@@ -18,8 +18,9 @@ from typing import Self
 
 from autofit_workers.allocator import AllocatorSettings, Replay, replay
 from autofit_workers.predict.curve.peak_estimate import PeakEstimate
-from autofit_workers.predict.curve.step_on_card import StepOnCard
+from autofit_workers.predict.curve.step_on_card import StepOnCard, WithinLimit
 from autofit_workers.predict.curve.varying_run import Numbers, VaryingRun
+from autofit_workers.protocol import Verdict
 from autofit_workers.trace import Category, Lengths
 
 _NUM_ORDERS, _LEAST_ORDERS = 20, 8  # fewer where steps have many events
@@ -63,6 +64,20 @@ class RunLengths:
     high_bytes: int
     expandable_bytes: int | None
     num_alloc_retries: int
+
+    def within(self, limit_bytes: int, step: WithinLimit) -> WithinLimit:
+        """What becomes of the run under the limit that this was answered for, with that of its traced steps."""
+        verdict = step.verdict
+        if self.likely_bytes > limit_bytes:
+            verdict = Verdict.OOM
+        elif self.num_alloc_retries and verdict is Verdict.FITS:
+            verdict = Verdict.THRASH
+        return WithinLimit(
+            verdict=verdict,
+            allocated_bytes=max(step.allocated_bytes, self.allocated_bytes),
+            reserved_bytes=max(step.reserved_bytes, min(self.likely_bytes, limit_bytes)),
+            num_alloc_retries=max(step.num_alloc_retries, self.num_alloc_retries),
+        )
 
     def raised(self, peak: PeakEstimate) -> PeakEstimate:
         """The peaks of the steps that were seen, and of what comes after them, with those of the run.
@@ -212,8 +227,11 @@ class DrawnOrders:
 
     def _at_most(self, number: int, limit_bytes: int | None) -> Replay:
         """An order's replay within a limit, or without where it does not run within that."""
+        unlimited = self._replay(number, None)
+        if limit_bytes is None or unlimited.peak_reserved_bytes <= limit_bytes:
+            return unlimited
         found = self._replay(number, limit_bytes)
-        return found if found.completed else self._replay(number, None)
+        return found if found.completed else unlimited
 
     def _replay(self, number: int, limit_bytes: int | None, *, is_expandable: bool = False) -> Replay:
         key = number, is_expandable, limit_bytes

@@ -66,7 +66,8 @@ class CardFit:
             is predicted.
         likely_verdict: what happens at the likely peak: `FITS`, `THRASH` or `OOM`. This and what follows up
             to the largest batch is None where nothing is predicted.
-        interval: the predicted reserved peak, in bytes.
+        interval: the predicted reserved peak on the card, in bytes.
+        need, num_alloc_retries: see `Estimate`.
         device_peak_bytes: what nvidia-smi, or amd-smi, would likely show.
         largest_batch: that fits with this setting, at the risk, while the next does not; `tune` may prove one
             that is a few samples larger. None where not even one sample fits, or each size would cost a
@@ -110,6 +111,8 @@ class CardFit:
     price: float | None = None
     samples_per_price: float | None = None
     relative_price: float | None = None
+    need: Interval | None = None
+    num_alloc_retries: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -320,11 +323,13 @@ class _Kind:
         self._batch_size = batch_size
         self._reason = curve.why_refused(batch_size) or ""
         self._sizes = curve.accepted(sizes)
-        self._estimate: Estimate = curve(batch_size)
+        self._estimate: Estimate = curve.unlimited(batch_size)
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
         """What becomes of it on a card of that architecture, the largest of them first."""
         context_bytes, usable_bytes = _budget(gpu, settings, self._estimate)
+        limit_bytes = max(0, gpu.total_bytes - settings.reserve_bytes - context_bytes)
+        there = self._curve.within(self._batch_size, limit_bytes)
         return CardFit(
             gpu=gpu.key,
             architecture=gpu.architecture,
@@ -332,8 +337,10 @@ class _Kind:
             usable_bytes=usable_bytes,
             verdict=self._answer(usable_bytes),
             likely_verdict=self._curve.at_risk(Risk.LIKELY).verdict(self._batch_size, usable_bytes),
-            interval=self._estimate.interval,
-            device_peak_bytes=self._estimate.peak_reserved_bytes + context_bytes,
+            interval=there.interval,
+            need=there.need,
+            num_alloc_retries=there.num_alloc_retries,
+            device_peak_bytes=there.peak_reserved_bytes + context_bytes,
             largest_batch=self._largest(usable_bytes),
             reason=self._reason,
             num_gpus=settings.setup.num_ranks,

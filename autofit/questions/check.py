@@ -69,7 +69,8 @@ class CheckResult:
             end runs out of memory, or what grows with each step fills the budget before the run ends) or
             `unsure`.
         budget: the memory that was there, in bytes; `budget.usable_bytes` is what is left for PyTorch.
-        interval: the predicted reserved peak, in bytes.
+        interval: the predicted reserved peak on the card, in bytes.
+        need, limit_bytes, num_alloc_retries: see `Estimate`.
         device_peak_bytes: what nvidia-smi (or amd-smi) would likely show: likely reserved peak and context.
         device: the card.
         evidence: `predicted`.
@@ -125,6 +126,9 @@ class CheckResult:
     step_time_note: str = ""
     epoch_samples: int | None = None
     advice: Advice | None = None
+    need: Interval | None = None
+    limit_bytes: int | None = None
+    num_alloc_retries: int = 0
     versions: dict[str, str] = field(default_factory=dict)
     seen: SeenPart | None = None
     growth: tuple[LineGrowth, ...] = ()
@@ -201,6 +205,9 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
         step_seconds=estimate.step_seconds,
         samples_per_second=estimate.samples_per_second,
         step_time_note=estimate.step_time_note,
+        need=estimate.need,
+        limit_bytes=estimate.limit_bytes,
+        num_alloc_retries=estimate.num_alloc_retries,
         versions=estimate.versions,
         seen=estimate.seen,
         growth=growth,

@@ -27,8 +27,9 @@ class LeverResult:
     """What a lever comes to.
 
     Attributes:
-        saved_bytes: of the likely reserved peak; less than 0 where it takes more.
-        saved_allocated_bytes: of the allocated peak.
+        saved_bytes: of the likely reserved peak on a card that is large enough; less than 0 where it takes
+            more.
+        saved_allocated_bytes: of the allocated peak there.
         estimate: with the lever; None where it does not apply.
         relative_step_time: how many times as long a step is predicted to take as without it; None where no
             times are predicted.
@@ -127,10 +128,12 @@ def what_if(
         emit(Progress(stage="trying levers", done=number, total=len(tried)))
         reason = lever.why_pointless(trace)
         results.append(
-            LeverResult(lever=lever, reason=reason) if reason else _tried(predictor, lever, card, base, time)
+            LeverResult(lever=lever, reason=reason)
+            if reason
+            else _tried(predictor, lever, card, curve.unlimited(base.batch_size), time)
         )
     advice = None
-    if limit_bytes is not None and base.interval.high_bytes > limit_bytes:
+    if limit_bytes is not None and base.needed.high_bytes > limit_bytes:
         adviser = Adviser(
             predictor, knobs, base.batch_size, risk=Risk.SAFE, fixed=fixed, given=given, emit=emit
         )
@@ -141,17 +144,22 @@ def what_if(
 def _tried(
     predictor: Predictor, lever: Lever, card: Card, base: Estimate, base_time: StepTime | None
 ) -> LeverResult:
+    """What a lever comes to.
+
+    Args:
+        base: without it, where any memory can be had: on a full card nothing would be saved.
+    """
     try:
         curve = predictor.curve_at(lever.knobs, card, base.batch_size)
-        estimate = curve(base.batch_size)
+        unlimited, estimate = curve.unlimited(base.batch_size), curve(base.batch_size)
     except (UsageError, WorkloadFailedError, MissingLibraryError) as error:
         return LeverResult(lever=lever, reason=error.message)
     time = curve.step_time(base.batch_size)
     return LeverResult(
         lever=lever,
         relative_step_time=None if time is None or base_time is None else time.relative_to(base_time),
-        saved_bytes=base.peak_reserved_bytes - estimate.peak_reserved_bytes,
-        saved_allocated_bytes=base.peak_allocated_bytes - estimate.peak_allocated_bytes,
+        saved_bytes=base.peak_reserved_bytes - unlimited.peak_reserved_bytes,
+        saved_allocated_bytes=base.peak_allocated_bytes - unlimited.peak_allocated_bytes,
         estimate=estimate,
     )
 

@@ -43,7 +43,7 @@ def needed_at_least(result: TuneResult) -> int | None:
     budget_bytes, smallest = result.budget.usable_bytes, smallest_batch(result)
     peaks = [trial.budgeted_bytes for trial in result.trials if trial.batch_size == smallest]
     if result.estimate is not None and result.estimate.batch_size == smallest:
-        interval = result.estimate.interval
+        interval = result.estimate.needed
         peaks.append(interval.likely_bytes if result.risk is Risk.LIKELY else interval.high_bytes)
     # What ran out of memory had reached no more than the budget: that says nothing of its need.
     return min((peak for peak in peaks if peak is not None and peak > budget_bytes), default=None)

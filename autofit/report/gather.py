@@ -16,7 +16,7 @@ from autofit.explain.views.filters import Filters
 from autofit.explain.views.scopes import scope_view
 from autofit.explain.views.timeline import timeline
 from autofit.explain.views.workspaces import layer_workspaces
-from autofit.hardware.budget import Budget, budget_of, shown_by
+from autofit.hardware.budget import Budget, budget_of
 from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu, catalogue
 from autofit.predict.curve import PredictedCurve
@@ -26,7 +26,15 @@ from autofit.questions.what_if import WhatIf
 from autofit.report.answer import answer_in_words
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, SizeMap, Times
 from autofit.report.html.tables import breakdown_table, frontier_table, parallels_table
-from autofit.report.words import assumptions, evidence_phrase, likely_and_span, rate
+from autofit.report.words import (
+    PeakNames,
+    assumptions,
+    evidence_phrase,
+    likely_and_span,
+    on_its_card,
+    rate,
+    span_of_bytes,
+)
 from autofit.settings.goals import Risk
 from autofit.settings.words import configuration
 from autofit.tuning.result import TuneResult
@@ -76,7 +84,7 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
         frontier=frontier_table(result) if result.frontier else None,
         notes=tuple(dict.fromkeys(notes)),
         made=_made(result.versions, f"study {result.study}"),
-        **_of_profile(profile, 0 if estimate is None else estimate.peak_reserved_bytes),
+        **_of_profile(profile, estimate),
     )
 
 
@@ -123,8 +131,9 @@ def report_on_estimate(
                 ),
                 architecture=estimate.architecture,
                 allocated_bytes=estimate.peak_allocated_bytes,
-                reserved_bytes=estimate.peak_reserved_bytes,
+                reserved_bytes=estimate.whole_peak_bytes,
                 context_bytes=estimate.context_bytes,
+                runs_out=estimate.runs_out,
                 seconds=estimate.step_seconds,
             )
         ),
@@ -133,7 +142,7 @@ def report_on_estimate(
         what_if=what_if,
         notes=(*(() if budget is None else budget.assumptions), *notes),
         made=_made(estimate.versions),
-        **_of_profile(profile, estimate.peak_reserved_bytes),
+        **_of_profile(profile, estimate),
     )
 
 
@@ -174,18 +183,18 @@ def report_on_profile(profile: Profile) -> Content:
             *((f"convolution workspaces: {profile.workspace_source}",) if trace.convolves else ()),
         ),
         made=_made(profile.versions),
-        **_of_profile(profile, reserved),
+        **_of_profile(profile),
     )
 
 
 # ── what a profile gives ────────────────────────────────────────────────────────────────────────
 
 
-def _of_profile(profile: Profile | None, reserved_bytes: int = 0) -> dict[str, Any]:
+def _of_profile(profile: Profile | None, estimate: Estimate | None = None) -> dict[str, Any]:
     """The parts of a report that are views of a profile, by their names in `Content`.
 
     Args:
-        reserved_bytes: the likely reserved peak.
+        estimate: of the same configuration.
     """
     if profile is None:
         return {}
@@ -198,7 +207,8 @@ def _of_profile(profile: Profile | None, reserved_bytes: int = 0) -> dict[str, A
         "lane": lane,
         "breakdown": breakdown_table(
             lane.peak.categories,
-            reserved_bytes=reserved_bytes,
+            reserved_bytes=profile.peak_reserved_bytes if estimate is None else estimate.whole_peak_bytes,
+            runs_out=estimate is not None and estimate.runs_out,
             context_bytes=profile.context_bytes,
             architecture=profile.architecture,
             num_ranks=profile.trace.num_ranks,
@@ -385,15 +395,17 @@ def _facts_of_configuration(
     allocated_bytes: int,
     reserved_bytes: int,
     context_bytes: int,
+    runs_out: bool = False,
     seconds: StepSeconds | None = None,
 ) -> Iterator[Fact]:
     if model is not None:
         yield model
     yield setting
+    names = PeakNames.of(architecture, runs_out=runs_out)
     for name, num_bytes, note in (
         ("allocated peak", allocated_bytes, "live tensors"),
-        ("reserved peak", reserved_bytes, "PyTorch's segments, likely"),
-        ("device peak", reserved_bytes + context_bytes, f"what {shown_by(architecture)} would show"),
+        (names.reserved, reserved_bytes, "PyTorch's segments, likely"),
+        (names.device, reserved_bytes + context_bytes, names.of_device),
     ):
         yield Fact(name=name, value=format_bytes(num_bytes), note=note)
     if seconds is not None:
@@ -403,12 +415,15 @@ def _facts_of_configuration(
 
 def _in_words(estimate: Estimate, budget: Budget | None) -> Iterator[str]:
     interval = estimate.interval
-    span = f"{format_bytes(interval.low_bytes)} to {format_bytes(interval.high_bytes)}"
+    evidence = evidence_phrase(estimate.evidence, estimate.device)
+    if on_card := on_its_card(estimate):
+        where = f"{estimate.workload} at batch {estimate.batch_size} on {estimate.device.name}"
+        yield f"{where} {on_card}; {evidence}."
+        return
     yield (
         f"{estimate.workload} at batch {estimate.batch_size} is likely to reserve "
-        f"{format_bytes(estimate.peak_reserved_bytes)} on {estimate.device.name}, {span} with 95% "
-        f"confidence; "
-        f"{evidence_phrase(estimate.evidence, estimate.device)}."
+        f"{format_bytes(estimate.peak_reserved_bytes)} on {estimate.device.name}, {span_of_bytes(interval)} "
+        f"with 95% confidence; {evidence}."
     )
     if budget is not None:
         usable = format_bytes(budget.usable_bytes)

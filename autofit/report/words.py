@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple, Self
 
 from autofit.explain.timing import StepSeconds
+from autofit.hardware.budget import shown_by
 from autofit.hardware.gpus import oldest_first
-from autofit.predict.estimate import Estimate, RankEstimate
+from autofit.predict.estimate import Estimate, Interval, RankEstimate
 from autofit.report.run_in_words import growth_in_words, lengths_in_words, seen_part
 from autofit.units import format_bytes
 from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence
+from autofit_workers.protocol import Device, Evidence, Verdict
 from autofit_workers.setup import Parallel
 from autofit_workers.trace import BatchSource
 
@@ -71,7 +73,7 @@ def rank_peaks(estimate: Estimate) -> tuple[str, ...]:
 
 def _need(rank: RankEstimate) -> str:
     alike = f", as {rank.num_alike - 1} more" if rank.num_alike > 1 else ""
-    return f"{format_bytes(rank.interval.likely_bytes)}{alike}"
+    return f"{format_bytes((rank.need or rank.interval).likely_bytes)}{alike}"
 
 
 def unnamed_card(architectures: Sequence[str]) -> str:
@@ -81,6 +83,54 @@ def unnamed_card(architectures: Sequence[str]) -> str:
         f"no --gpu given: {architectures[0]} is assumed, and the range covers {spanned}; "
         "name the card to narrow it"
     )
+
+
+def on_its_card(estimate: Estimate) -> str:
+    """What becomes of it on its card, where it may take more than that has; else nothing."""
+    if estimate.need is None or estimate.limit_bytes is None:
+        return ""
+    card = f"the {format_bytes(estimate.limit_bytes)} that the card has for PyTorch"
+    need = span_of_bytes(estimate.need)
+    match estimate.likely_verdict:
+        case Verdict.OOM:
+            is_sure = estimate.need.low_bytes > estimate.limit_bytes
+            return f"{'does not' if is_sure else 'likely does not'} fit: it needs {need} of {card}"
+        case Verdict.THRASH:
+            times = "once" if estimate.num_alloc_retries == 1 else f"{estimate.num_alloc_retries} times"
+            return (
+                f"thrashes: it fills {card}, and {times} in the steps that were traced the allocator has to "
+                f"give back all that it keeps and ask again; without a limit it would reserve {need}"
+            )
+        case _:
+            most = format_bytes(estimate.need.high_bytes)
+            return (
+                f"likely fits, but may need up to {most} of {card}: then it thrashes, or runs out of memory"
+            )
+
+
+class PeakNames(NamedTuple):
+    """What the reserved and the device peak are called, and what the latter is."""
+
+    reserved: str
+    device: str
+    of_device: str
+
+    @classmethod
+    def of(cls, architecture: str | None, *, runs_out: bool) -> Self:
+        """Those on a card; where memory runs out there, nobody would see them.
+
+        Args:
+            architecture: of the card, whose tool shows what is taken.
+        """
+        if runs_out:
+            return cls("needed", "needed in all", "a card of that much")
+        return cls("reserved peak", "device peak", f"what {shown_by(architecture)} would show")
+
+
+def span_of_bytes(interval: Interval) -> str:
+    """A size from low to high, `12.00 GiB to 14.10 GiB`."""
+    low, high = format_bytes(interval.low_bytes), format_bytes(interval.high_bytes)
+    return low if low == high else f"{low} to {high}"
 
 
 def assumptions(estimate: Estimate) -> tuple[str, ...]:
@@ -104,7 +154,7 @@ def widest(estimate: Estimate) -> tuple[str, ...]:
     """Which source makes most of the interval above the likely peak; nothing where there is but one."""
     if len(estimate.unknowns) <= 1:
         return ()
-    largest, interval = estimate.unknowns[0], estimate.interval
+    largest, interval = estimate.unknowns[0], estimate.whole_interval
     beyond = interval.high_bytes - interval.likely_bytes
     share = min(beyond, largest.high_bytes - largest.likely_bytes)
     first, *others = largest.modules or ("",)

@@ -120,6 +120,7 @@ def resolve_target(
             architecture=architecture or DEFAULT_ARCHITECTURE,
             context_bytes=budget.context_bytes,
             may_be=() if architecture is not None else catalogue_architectures(),
+            memory_bytes=total_bytes - budget.other_bytes,
         ),
         probe=probe,
         is_own_budget=probe is Probe.CUDA

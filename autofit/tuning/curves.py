@@ -124,7 +124,7 @@ class CurveSet:
             return Need(
                 likely_bytes=host(batch_size).likely_bytes, workspace_bytes=host.workspace_bytes(batch_size)
             )
-        estimate = self._curves[knobs](batch_size)
+        estimate = self._curves[knobs].unlimited(batch_size)
         return Need(likely_bytes=estimate.interval.likely_bytes, workspace_bytes=estimate.breakdown.workspace)
 
     def cannot_run(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> bool:

@@ -89,7 +89,11 @@ def test_the_answer_has_the_estimate_of_its_best_size(tuned: Any) -> None:
         SMALL, batch_size=result.best.batch_size, conv_algo=result.best.knobs.conv_algo
     )
     assert result.estimate == dataclasses.replace(
-        estimate, device=result.device, trace_digest=result.estimate.trace_digest
+        estimate,
+        device=result.device,
+        trace_digest=result.estimate.trace_digest,
+        limit_bytes=result.budget.device_total_bytes - result.budget.context_bytes,
+        likely_verdict=Verdict.FITS,
     )
     assert result.best.peak_reserved_bytes == estimate.peak_reserved_bytes
 

@@ -14,6 +14,7 @@ from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UsageError
 from autofit.events import ignore
 from autofit.hardware.budget import assumed_context
+from autofit.hardware.gpus import find_gpu
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.tuning import earlier_answers, session
@@ -220,6 +221,40 @@ def test_the_answer_says_which_phase_holds_the_peak(call, tmp_path):
 
 
 # ── ranks ───────────────────────────────────────────────────────────────────────────────────────
+
+
+_KEEPS_ALL = """
+import torch
+model = torch.nn.Linear(64, 4096).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(3):
+    model(torch.randn(8, 64).cuda()).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    kept = None
+    with torch.no_grad():
+        for _ in range(100):
+            scores = model(torch.randn(1024, 64).cuda())  # 16 MiB
+            kept = scores if kept is None else torch.cat([kept, scores])
+"""
+
+
+def test_outputs_that_are_concatenated_take_no_more_than_the_card_has(call, tmp_path):
+    """Each is a new block, and the last one's is too small for the next: without a limit all would stay."""
+    script = tmp_path / "keeps_all.py"
+    script.write_text(_KEEPS_ALL)
+    command = ("--script", str(script), "--gpu", "t4")
+    there = json.loads(call("estimate", *command, "--json").out)
+    alive_bytes = (100 + 99) * 16 * 1024**2
+    assert alive_bytes <= there["peak_allocated_bytes"] < 1.02 * alive_bytes
+    assert there["likely_verdict"] == "THRASH"
+    assert there["num_alloc_retries"] > 5
+    assert there["peak_reserved_bytes"] <= there["interval"]["high_bytes"] == there["limit_bytes"]
+    assert there["device_peak_bytes"] <= find_gpu("t4").total_bytes
+    assert there["need"]["likely_bytes"] > 4 * there["limit_bytes"]
+    checked = call("check", *command, "--batch-size", "8")
+    assert checked.code == 6
+    assert "it likely runs but thrashes" in checked.out
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from autofit.predict.whole_run import fills
 from autofit.questions.cards import CardsQuestion
 from autofit.questions.check import Answer, CheckResult
 from autofit.report.run_in_words import growth_in_words, lengths_in_words, seen_part
-from autofit.report.words import rate, span_of_epoch, span_of_seconds
+from autofit.report.words import rate, span_of_bytes, span_of_epoch, span_of_seconds
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.words import with_setting
 from autofit.settings.workloads import refer
@@ -97,8 +97,6 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
 
 def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
     """The answer on one line: verdict, configuration, peak, budget, what next."""
-    low, high = format_bytes(result.interval.low_bytes), format_bytes(result.interval.high_bytes)
-    peak = low if low == high else f"{low} to {high}"
     where = f"{result.device.name}{_kind(result)}"
     usable = format_bytes(result.budget.usable_bytes)
     doubts = (
@@ -110,8 +108,17 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
     next_step = _next_step(result, _tune(options, convolves=result.convolves))
     return (
         f"{_WORDS[result.verdict]}: {result.workload} at batch {result.batch_size} on {where} is predicted "
-        f"to reserve {peak}{known} of {usable} usable; {_growth(result)}{_time(result)}{next_step}"
+        f"to {_peak(result)}{known} of {usable} usable; {_growth(result)}{_time(result)}{next_step}"
     )
+
+
+def _peak(result: CheckResult) -> str:
+    """What it reserves on the card, or what it would need where that may be more than the card has."""
+    if result.need is None:
+        return f"reserve {span_of_bytes(result.interval)}"
+    if not result.would_thrash:
+        return f"need {span_of_bytes(result.need)}"
+    return f"reserve {span_of_bytes(result.interval)}, and without a limit {span_of_bytes(result.need)},"
 
 
 def _growth(result: CheckResult) -> str:

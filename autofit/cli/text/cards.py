@@ -57,8 +57,7 @@ def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> 
             _gib(card.total_bytes),
             _gib(card.usable_bytes),
             styled(_verdict(card, word), style),
-            "–" if card.interval is None else _gib(card.interval.likely_bytes),
-            "–" if card.interval is None else _gib(card.interval.high_bytes),
+            *_peaks(card),
             "–" if card.largest_batch is None else str(card.largest_batch),
             *_speed_columns(answer, card).values(),
             _with(card),
@@ -71,6 +70,12 @@ def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> 
             console,
             (fitting_command(changes, command, {**asked, "gpu": gpu}) for gpu, changes in helped),
         )
+
+
+def _peaks(card: CardFit) -> tuple[str, str]:
+    """The likely peak and the high end on the card; where memory runs out there, of what is needed."""
+    interval = card.need if card.likely_verdict is Verdict.OOM and card.need is not None else card.interval
+    return ("–", "–") if interval is None else (_gib(interval.likely_bytes), _gib(interval.high_bytes))
 
 
 def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str, str]:
@@ -127,8 +132,7 @@ def _print_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> N
             card.parallel,
             _gib(card.usable_bytes),
             styled(_verdict(card, word), style),
-            "–" if card.interval is None else _gib(card.interval.likely_bytes),
-            "–" if card.interval is None else _gib(card.interval.high_bytes),
+            *_peaks(card),
             "–" if card.largest_batch is None else str(card.largest_batch),
             "–" if card.samples_per_step is None else str(card.samples_per_step),
             *_speed_columns(answer, card).values(),

@@ -7,13 +7,15 @@ import importlib.metadata
 from rich.console import Console
 
 from autofit.cli.text.output import bullets, exact, grid, heading, indented, print_memory, stdout, styled
-from autofit.hardware.budget import assumed_context, shown_by
+from autofit.hardware.budget import assumed_context
 from autofit.identity import told_version
 from autofit.predict.estimate import Estimate
 from autofit.report.run_in_words import growth_in_words, lengths_in_words, seen_part, short_source
 from autofit.report.words import (
+    PeakNames,
     assumed_sizes,
     batch_of_script,
+    on_its_card,
     rank_peaks,
     rate,
     samples_in_words,
@@ -45,14 +47,18 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
     algorithm = f"{estimate.knobs.conv_algo} · " if estimate.convolves else ""
     console.print(workload, f"at batch {estimate.batch_size} · {algorithm}{knobs}")
     console.print()
+    if on_card := on_its_card(estimate):
+        console.print(styled(f"{on_card[0].upper()}{on_card[1:]}.", "bold red"))
+        console.print()
     table = grid("left", "right", "right", "left")
-    interval = estimate.interval
+    interval = estimate.whole_interval
+    names = PeakNames.of(estimate.architecture, runs_out=estimate.runs_out)
     peaks = [
         ("allocated peak", estimate.peak_allocated_bytes, "live tensors"),
-        ("reserved peak", estimate.peak_reserved_bytes, "PyTorch's segments, likely"),
+        (names.reserved, estimate.whole_peak_bytes, "PyTorch's segments, likely"),
         ("  at least", interval.low_bytes, ""),
         ("  at most" if estimate.is_of_whole_run else "  up to", interval.high_bytes, _rest(estimate)),
-        ("device peak", estimate.device_peak_bytes, f"what {shown_by(estimate.architecture)} would show"),
+        (names.device, estimate.whole_device_bytes, names.of_device),
     ]
     if interval.low_bytes == interval.high_bytes:
         del peaks[2:4]

@@ -14,9 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from autofit.cli.streams import Guarded
-from autofit.hardware.budget import outside_allocator, shown_by
+from autofit.hardware.budget import outside_allocator
 from autofit.predict.estimate import Breakdown, Estimate
 from autofit.report.run_in_words import short_source
+from autofit.report.words import PeakNames
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 from autofit_workers.shown import shown
@@ -164,17 +165,18 @@ def print_memory(console: Console, estimate: Estimate) -> None:
             share(num_bytes, estimate.peak_allocated_bytes),
             styled(bar, "cyan"),
         )
-    unused_bytes = estimate.peak_reserved_bytes - estimate.peak_allocated_bytes
+    names = PeakNames.of(estimate.architecture, runs_out=estimate.runs_out)
+    unused_bytes = estimate.whole_peak_bytes - estimate.peak_allocated_bytes
     for name, num_bytes, note in (
         ("= allocated peak", estimate.peak_allocated_bytes, ""),
         ("+ not in use", unused_bytes, "held by the allocator"),
-        ("= reserved peak", estimate.peak_reserved_bytes, _spread(estimate)),
+        (f"= {names.reserved}", estimate.whole_peak_bytes, _spread(estimate)),
         (
             f"+ {outside_allocator(estimate.architecture, estimate.num_ranks)}",
             estimate.context_bytes,
             "assumed",
         ),
-        ("= device peak", estimate.device_peak_bytes, f"what {shown_by(estimate.architecture)} would show"),
+        (f"= {names.device}", estimate.whole_device_bytes, names.of_device),
     ):
         style = "bold" if name.startswith("=") else ""
         table.add_row(styled(name, style), styled(format_bytes(num_bytes), style), "", styled(note, "dim"))
@@ -199,7 +201,7 @@ def _parts(breakdown: Breakdown) -> list[tuple[str, int]]:
 
 def _spread(estimate: Estimate) -> str:
     """What the convolution workspaces may make of the reserved peak."""
-    interval = estimate.interval
+    interval = estimate.whole_interval
     if interval.low_bytes == interval.high_bytes:
         return ""
     return f"likely; {format_bytes(interval.low_bytes)} to {format_bytes(interval.high_bytes)}"

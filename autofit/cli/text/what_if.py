@@ -22,7 +22,7 @@ def print_what_if(answer: WhatIf, asked: Mapping[str, Any]) -> None:
     """
     console = stdout()
     base = answer.base
-    peak = format_bytes(base.peak_reserved_bytes)
+    peak = format_bytes(base.whole_peak_bytes)
     heading(console, f"What if: each lever on its own, against {peak} reserved at batch {base.batch_size}")
     is_stated = base.step_seconds is not None
     is_timed = any(result.relative_step_time is not None for result in answer.effective)
@@ -41,7 +41,7 @@ def print_what_if(answer: WhatIf, asked: Mapping[str, Any]) -> None:
         table.add_row(
             result.lever.label,
             styled(format_bytes(result.saved_bytes), "bold green" if result.saved_bytes > 0 else ""),
-            format_bytes(estimate.peak_reserved_bytes),
+            format_bytes(estimate.whole_peak_bytes),
             format_bytes(estimate.peak_allocated_bytes),
             *((_step(estimate),) if is_stated else ()),
             *((_change(result),) if is_timed else ()),

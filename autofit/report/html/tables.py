@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from autofit.explain.timing import Timing
-from autofit.hardware.budget import outside_allocator, shown_by
+from autofit.hardware.budget import outside_allocator
 from autofit.report.html.content import CATEGORY_NAMES, Table, Times
-from autofit.report.words import rate, seconds_in_words, three_digits
+from autofit.report.words import PeakNames, rate, seconds_in_words, three_digits
 from autofit.settings.words import in_short
 from autofit.tuning.compared import ParallelAnswer
 from autofit.tuning.found import FrontierEntry
@@ -80,6 +80,7 @@ def breakdown_table(
     context_bytes: int,
     architecture: str,
     num_ranks: int,
+    runs_out: bool = False,
 ) -> Table:
     """What is alive at the allocated peak, and what comes on top of it up to the device peak.
 
@@ -87,16 +88,18 @@ def breakdown_table(
         categories: bytes of live blocks at the peak.
         reserved_bytes: the likely reserved peak.
         architecture: of the card.
+        runs_out: whether memory runs out on the card, so that the peaks are what is needed.
     """
+    names = PeakNames.of(architecture, runs_out=runs_out)
     allocated = sum(categories.values())
     parts = ((CATEGORY_NAMES[category], size) for category, size in categories.items() if size)
     rows = sorted(parts, key=lambda part: -part[1])
     rows += [
         ("= allocated peak", allocated),
         ("+ held by the allocator, not in use", reserved_bytes - allocated),
-        ("= reserved peak", reserved_bytes),
+        (f"= {names.reserved}", reserved_bytes),
         (f"+ {outside_allocator(architecture, num_ranks)}, assumed", context_bytes),
-        (f"= device peak, what {shown_by(architecture)} would show", reserved_bytes + context_bytes),
+        (f"= {names.device}, {names.of_device}", reserved_bytes + context_bytes),
     ]
     return Table(
         columns=("", "size", "bytes", "of allocated"),

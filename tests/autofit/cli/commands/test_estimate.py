@@ -195,7 +195,7 @@ def test_where_it_does_not_fit_the_levers_end_with_the_command_that_does(autofit
     document = autofit(*command, *card, "--json").document
     advice = document["advice"]
     assert advice["combination"]["options"] == ["--batch-size 10 --grad-accumulation 2"]
-    assert advice["peak_reserved_bytes"] == document["interval"]["high_bytes"]
+    assert advice["peak_reserved_bytes"] == document["need"]["high_bytes"]
     out = autofit(*command, *card).out
     assert "Batch 20 may not fit on rtx-2060" in out
     last = out.splitlines()[-1].strip()

@@ -139,11 +139,11 @@ class PlannedStep:
     def least(self) -> Replay:
         """Replays the events at the likely level within about as little as they run in, retries allowed.
 
-        It is `replay` where little more is reserved than is alive.
+        It is `replay` where at least half of what is reserved is alive at a time.
         """
         demanded = self.demanded(Level.LIKELY)
         unlimited = self.replay()
-        if unlimited.peak_reserved_bytes <= _LEAST_SHARES[-1] * self.live_bytes(demanded):
+        if unlimited.peak_reserved_bytes <= 2 * self.live_bytes(demanded):
             return unlimited
         unrolled = self._step.unrolled(self._step.sizes_with(demanded))
         settings, clock = self._conditions.settings, self.clock(Level.LIKELY)

@@ -34,6 +34,21 @@ class LikelyReplay(NamedTuple):
     replay: Replay
 
 
+class WithinLimit(NamedTuple):
+    """What becomes of a step's likely replay where no more than a limit can be reserved.
+
+    Attributes:
+        verdict: `FITS` where nothing was retried, `THRASH` or `OOM`.
+        allocated_bytes, reserved_bytes: the peaks; of `OOM` up to where memory ran out.
+        num_alloc_retries: how often all that was cached was given back for a request, in all steps.
+    """
+
+    verdict: Verdict
+    allocated_bytes: int
+    reserved_bytes: int
+    num_alloc_retries: int
+
+
 class StepOnCard:
     """Peaks and verdicts of a step at one batch size under conditions.
 
@@ -96,6 +111,22 @@ class StepOnCard:
         if self.reserved_bytes(level, stop_above_bytes=budget_bytes) <= budget_bytes:
             return Verdict.FITS
         return Verdict.THRASH if self.runs_within(budget_bytes, level) else Verdict.OOM
+
+    def likely_within(self, limit_bytes: int) -> WithinLimit:
+        """The likely replay under a limit, retries and smaller plans allowed."""
+        verdict, typical = self.verdict(limit_bytes, Level.LIKELY), self._typical
+        fits = verdict is Verdict.FITS
+        replay = typical.replay() if fits else typical.replay_within(limit_bytes)
+        return WithinLimit(
+            verdict=verdict,
+            allocated_bytes=replay.peak_allocated_bytes,
+            reserved_bytes=replay.peak_reserved_bytes,
+            num_alloc_retries=0 if fits else replay.num_alloc_retries,
+        )
+
+    def least_bytes(self) -> int:
+        """About the least memory that the likely replay runs in, see `PlannedStep.least`."""
+        return self._typical.least().peak_reserved_bytes
 
     def refusal(self) -> Refusal | None:
         """What PyTorch cannot run whatever memory there is; None where it can all."""
