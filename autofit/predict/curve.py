@@ -21,7 +21,7 @@ from autofit.predict.estimate import (
     PhasePeaks,
 )
 from autofit.predict.estimate_parts import breakdown, largest, unknowns, workspace_span
-from autofit.predict.limited import limited
+from autofit.predict.limited import limited, on_any_card
 from autofit.predict.peaks_on_card import PeaksOnCard
 from autofit.predict.step_times import StepTime, why_untimed
 from autofit.predict.timings import timing_of
@@ -68,7 +68,9 @@ class PredictedCurve(PeaksOnCard):
             UsageError: the batch size is below 1.
         """
         limit_bytes = self.card.limit_bytes
-        return self.unlimited(batch_size) if limit_bytes is None else self.within(batch_size, limit_bytes)
+        if limit_bytes is None:
+            return on_any_card(self.unlimited(batch_size))
+        return self.within(batch_size, limit_bytes)
 
     def unlimited(self, batch_size: int) -> Estimate:
         """The same where any memory can be had."""

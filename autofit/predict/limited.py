@@ -7,8 +7,11 @@ from collections.abc import Callable
 
 from autofit.predict.confidence import Calibration
 from autofit.predict.estimate import Estimate, Interval, Unknown
+from autofit.units import format_bytes
 from autofit_workers.predict.curve.step_on_card import WithinLimit
 from autofit_workers.protocol import Verdict
+
+_MUCH_BYTES = 1 << 30  # below it the free parts of segments may be more than all tensors of a small model
 
 
 def limited(
@@ -59,6 +62,18 @@ def limited(
         ),
         need=need,
     )
+
+
+def on_any_card(estimate: Estimate) -> Estimate:
+    """The estimate where nobody said how large the card is, with a note where that decides most of it."""
+    free_bytes = estimate.peak_reserved_bytes - estimate.peak_allocated_bytes
+    if free_bytes <= max(estimate.peak_allocated_bytes, _MUCH_BYTES):
+        return estimate
+    note = (
+        f"{format_bytes(free_bytes)} of the reserved peak are free blocks that nothing fits into, of which "
+        "the allocator keeps as many as the card has room for: name it with --gpu"
+    )
+    return dataclasses.replace(estimate, notes=(*estimate.notes, note))
 
 
 def _widened(likely_bytes: int, calibration: Calibration) -> Interval:

@@ -92,6 +92,13 @@ def test_blocks_that_nothing_fits_into_are_not_needed(growing):
     assert short.needed.low_bytes < short.needed.likely_bytes < short.needed.high_bytes
 
 
+def test_where_no_card_is_named_what_only_it_bounds_is_said(growing, curve):
+    (note,) = growing(1).notes
+    assert note.startswith("20.05 GiB of the reserved peak are free blocks that nothing fits into")
+    assert not curve(30).notes
+    assert not growing.within(1, 4096 * MIB).notes
+
+
 def test_no_answer_is_above_the_card(curve, growing, make_curve):
     spanning = make_curve(num_channels=64, residuals=OFF)
     for mib in range(64, 2048, 160):

@@ -103,6 +103,21 @@ def test_without_deepspeed_a_sentence_says_how_to_get_it(monkeypatch):
         zero.library()
 
 
+def test_gathers_and_reductions_wait_for_those_that_are_under_way():
+    """DeepSpeed asks whether the first of three is over, and waits where it is not.
+
+    In the first step it gathers every parameter; later ones keep those that are as small as these.
+    """
+    trace = trace_of("llama", "zero3:2")
+    forward, backward, optimizer = (
+        next(mark.position for mark in trace.marks if mark.name == f"step 1 {phase}")
+        for phase in ("forward", "backward", "optimizer")
+    )
+    for start, stop in ((forward, backward), (backward, optimizer)):
+        waits = [wait for wait in trace.host_waits if wait.stream and start <= wait.position < stop]
+        assert len([wait for wait in waits if wait.up_to < wait.position]) > 10
+
+
 def test_any_rank_can_be_predicted():
     first, last = (trace_of("llama", "zero3:3", rank=rank) for rank in (0, 2))
     assert len(first.events) == len(last.events)
