@@ -66,7 +66,7 @@ class RunLengths:
     num_alloc_retries: int
 
     def within(self, limit_bytes: int, step: WithinLimit) -> WithinLimit:
-        """What becomes of the run under the limit that this was answered for, with that of its traced steps."""
+        """What becomes of the run under the limit that this is of, with that of its traced steps."""
         verdict = step.verdict
         if self.likely_bytes > limit_bytes:
             verdict = Verdict.OOM
