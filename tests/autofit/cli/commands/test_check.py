@@ -202,6 +202,7 @@ def test_json_prints_exactly_one_document(autofit, checked, verdict, code):
         "versions",
         "seen",
         "growth",
+        "lengths",
     }
     assert (document["schema"], document["verdict"]) == ("autofit.check/1", verdict.value)
     assert (document["would_thrash"], document["evidence"]) == (True, "predicted")
