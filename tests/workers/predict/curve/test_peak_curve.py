@@ -350,13 +350,14 @@ def test_the_allocators_settings_decide_what_is_reserved(curve_of):
     assert expandable.peak_reserved_bytes < plain.peak_reserved_bytes
 
 
-def test_convolutions_need_less_on_a_card_without_tensor_cores(curve_of):
+def test_convolutions_likely_need_less_on_a_card_without_tensor_cores(curve_of):
     curve = curve_of("vgg16")
     ampere, pascal = (
         curve.on_card(32, Conditions(architecture=card, corrections=frozenset())).estimate()
         for card in ("sm_80", "sm_61")
     )
-    assert pascal.high_bytes < ampere.high_bytes
+    assert pascal.reserved_bytes < ampere.reserved_bytes
+    assert pascal.high_bytes <= ampere.high_bytes  # of whose plans nothing is known
     assert pascal.breakdown[Category.WORKSPACE] == 0
 
 
