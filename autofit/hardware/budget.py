@@ -103,7 +103,7 @@ def make_budget(
                 f"--gpu-mem {device_total_bytes} is {device_total_bytes} bytes: did you mean "
                 f"{device_total_bytes}{unit}?"
             )
-        outside = outside_allocator(architecture, num_ranks or math.prod(mesh))
+        outside = outside_allocator(architecture, exchanges=bool(mesh))
         raise BudgetError(
             f"nothing is left of {format_bytes(device_total_bytes)} for PyTorch: "
             f"{format_bytes(budget.context_bytes)} for the {outside}, {format_bytes(reserve_bytes)} "
@@ -214,10 +214,14 @@ def _names(architecture: str | None) -> _Names:
     return _NAMES[Architecture.of(architecture or DEFAULT_ARCHITECTURE).vendor]
 
 
-def outside_allocator(architecture: str | None, num_ranks: int) -> str:
-    """What a process holds of the card outside PyTorch's allocator, in words."""
+def outside_allocator(architecture: str | None, *, exchanges: bool) -> str:
+    """What a process holds of the card outside PyTorch's allocator, in words.
+
+    Args:
+        exchanges: whether it exchanges anything with others.
+    """
     names = _names(architecture)
-    return names.context if num_ranks == 1 else f"{names.context} and {names.communicator}"
+    return names.context if not exchanges else f"{names.context} and {names.communicator}"
 
 
 def shown_by(architecture: str | None) -> str:

@@ -184,6 +184,8 @@ def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
 def _why_ranks_are_untimed(parallel: Parallel) -> str | None:
     if parallel.pipeline is not None:
         return "times of a pipeline are not predicted: how long its stages wait for each other is not known"
+    if parallel.is_one_process:
+        return "times of a device map are not predicted: how long cards wait for each other is not known"
     if parallel.offloads:
         return "times of what is offloaded are not predicted: the host's part of the step is not timed"
     if parallel.is_of_script:

@@ -211,7 +211,7 @@ def _of_profile(profile: Profile | None, estimate: Estimate | None = None) -> di
             runs_out=estimate is not None and estimate.runs_out,
             context_bytes=profile.context_bytes,
             architecture=profile.architecture,
-            num_ranks=profile.trace.num_ranks,
+            exchanges=bool(profile.trace.groups),
         ),
         "nodes": (
             Node(path="", own_bytes=root.own.peak_bytes),

@@ -35,7 +35,7 @@ def samples_in_words(knobs: Knobs, batch_size: int, parallel: Parallel) -> str:
     shared = parallel.num_ranks // parallel.num_replicas
     groups = f"{parallel.num_replicas} groups of {shared} ranks"
     if parallel.num_replicas == 1:
-        return f"{parallel.num_ranks} ranks with {each} together: {total} samples a step"
+        return f"{parallel.num_ranks} {parallel.members} with {each} together: {total} samples a step"
     ranks = f"{parallel.num_ranks} ranks" if shared == 1 else groups
     return f"{ranks} with {each} each: {total} samples a step"
 
@@ -61,11 +61,13 @@ def rank_peaks(estimate: Estimate) -> tuple[str, ...]:
     """Which rank needs the most, and what the others need; nothing where one alone was asked for."""
     if not estimate.ranks:
         return ()
+    members = Parallel.named(estimate.parallel).members
     if estimate.num_kinds_of_ranks == 1:
-        return (f"all {estimate.num_ranks} ranks need the same",)
+        return (f"all {estimate.num_ranks} {members} need the same",)
+    member = members.removesuffix("s")
     (worst,) = (each for each in estimate.ranks if each.rank == estimate.rank)
-    said = [f"rank {worst.rank} of {estimate.num_ranks} needs the most, {_need(worst)}"]
-    said += [f"rank {each.rank} {_need(each)}" for each in estimate.ranks if each is not worst]
+    said = [f"{member} {worst.rank} of {estimate.num_ranks} needs the most, {_need(worst)}"]
+    said += [f"{member} {each.rank} {_need(each)}" for each in estimate.ranks if each is not worst]
     if untraced := estimate.num_kinds_of_ranks - len(estimate.ranks):
         said.append(f"{untraced} others that differ were not traced")
     return ("; ".join(said),)

@@ -307,11 +307,11 @@ class TuneSettings:
         return one.with_deciding_rank()
 
     def with_deciding_rank(self) -> Self:
-        """The same with no rank named: stages of a pipeline differ, and the first may fit where others fail.
+        """The same with no rank named where they differ: the first may fit where others fail.
 
         Measured trials run all ranks anyway.
         """
-        if self.setup.parallel.pipeline is None or self._measures is not None:
+        if not self.setup.parallel.runs_apart or self._measures is not None:
             return self
         return replace(self, setup=replace(self.setup, rank=None))
 

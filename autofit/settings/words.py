@@ -90,10 +90,10 @@ def configuration(
 
 
 def ranks_in_words(parallel: Parallel) -> str:
-    """`one of 8 ranks of fully_shard`."""
+    """`one of 8 ranks of fully_shard`, `one of 2 cards of a device map`."""
     kinds = [PARALLEL_KINDS[kind].in_words for kind, _ in parallel.degrees]
     of = kinds[0] if len(kinds) == 1 else str(parallel)
-    return f"one of {parallel.num_ranks} ranks of {of}"
+    return f"one of {parallel.num_ranks} {parallel.members} of {of}"
 
 
 def with_setting(name: str) -> str:

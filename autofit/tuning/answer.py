@@ -178,13 +178,15 @@ def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
             f"each trial ran {parallel.num_ranks} ranks together on {where}; a size is that of the rank "
             "with the largest peak",
         )
+    which = "the one that needs the most" if settings.setup.rank is None else "one"
+    if parallel.is_one_process:
+        return (f"{which} of {parallel.num_ranks} cards is predicted, {parallel} by accelerate",)
     defaults = (
         f"{parallel}, with {'PyTorch' if parallel.zero is None else 'DeepSpeed'}'s defaults"
         if parallel.shards
         else "with the defaults of DistributedDataParallel: gradient_as_bucket_view=True would save the "
         "memory of its buckets"
     )
-    which = "the one that needs the most" if settings.setup.rank is None else "one"
     measured = ". --probe measure runs all ranks, where a machine has a GPU for each"
     said = f"{which} of {parallel.num_ranks} ranks is predicted, {defaults}"
     return (f"{said}{measured if parallel.can_be_measured else ''}",)

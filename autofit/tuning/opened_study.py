@@ -57,7 +57,7 @@ def _identity(
     """
     share, parallel = settings.setup.nonzero_share, settings.setup.parallel
     return {
-        **({"parallel": str(parallel), "rank": settings.setup.rank} if parallel.shards else {}),
+        **({"parallel": str(parallel), "rank": settings.setup.rank} if parallel.is_told else {}),
         **({} if settings.num_nodes == 1 or target.probe is None else {"num_nodes": settings.num_nodes}),
         **({} if share == LIKELY_SHARE else {"nonzero_share": share}),
         **({"observations_sha256": observations} if observations else {}),

@@ -127,7 +127,11 @@ def test_one_rank_is_predicted_and_never_measured_alone(options: dict[str, str])
 
 @pytest.mark.parametrize(
     ("parallel", "why"),
-    [("pp:4", "how long its stages wait for each other"), ("zero3:4+offload", "the host's part of the step")],
+    [
+        ("pp:4", "how long its stages wait for each other"),
+        ("zero3:4+offload", "the host's part of the step"),
+        ("device-map:2", "how long cards wait for each other"),
+    ],
 )
 def test_the_throughput_of_ranks_is_refused_where_no_times_are_predicted(
     parallel: str, why: str, state_dir: Path
@@ -179,6 +183,7 @@ def test_an_inline_dispatcher_says_what_ranks_ask_for_and_what_is_there() -> Non
         ),
         ({"parallel": "zero3:4,tp:2"}, "zero3:4,tp:2: zero goes with no other kind; use fsdp"),
         ({"parallel": "zero3:1+offload"}, r"zero3:1\+offload: at least 2 ranks train together"),
+        ({"parallel": "device-map:2,tp:2"}, "device-map is of one process and goes with no other kind"),
         ({"parallel": "fsdp1:1+offload"}, r"fsdp1:1\+offload: at least 2 ranks train together"),
         ({"parallel": "fsdp:1+offload"}, "fsdp:1: at least 2 ranks train together"),
         ({"parallel": "cp:2,tp:2"}, "cp:2,tp:2: cp goes with fsdp and no other kind, as in fsdp:4,cp:2"),
@@ -236,6 +241,7 @@ def test_the_python_call_refuses_alike() -> None:
         "hsdp:2x4,tp:2",
         "zero1:8",
         "zero3:2+offload",
+        "device-map:2",
         "fsdp1:4+offload",
         "fsdp1:2+grad-op+offload",
         "ddp:1",

@@ -13,6 +13,7 @@ from autofit_workers.pipeline import SCHEDULES
 
 DDP, REPLICATE, FSDP, CP, EP, TP, PP = "ddp", "replicate", "fsdp", "cp", "ep", "tp", "pp"
 FSDP_CP = "fsdp_cp"  # the dimension of a mesh that both are: parameters are sharded over contexts too
+DEVICE_MAP = "device-map"
 SCRIPT = "script"  # ranks that share the work as their script has it
 OFFLOAD = "+offload"
 
@@ -67,6 +68,7 @@ class Kind(NamedTuple):
         casts: whether it casts parameters itself where the precision is mixed: no autocast.
         leaves_inputs: whether it leaves the inputs of an adapter's layers as they are, which autocast casts.
         can_be_measured: whether the ranks can be run together, and not predicted alone.
+        has_processes: whether each rank is a process; else all are cards of one.
     """
 
     in_words: str
@@ -80,6 +82,7 @@ class Kind(NamedTuple):
     casts: bool = False
     leaves_inputs: bool = False
     can_be_measured: bool = True
+    has_processes: bool = True
 
 
 _ALONE: frozenset[str] = frozenset()
@@ -148,6 +151,18 @@ PARALLEL_KINDS = {
         why_not="a pipeline goes with fsdp, hsdp and tp, as in fsdp:4,pp:2",
         shares_batches=True,
         runs_apart=True,
+    ),
+    DEVICE_MAP: Kind(
+        "a device map",
+        "device_map",
+        {"device-map:N": 'one process with the layers on N cards, by accelerate (device_map="auto")'},
+        goes_with=_ALONE,
+        why_not="device-map is of one process and goes with no other kind; use fsdp:N or pp:N",
+        shards=False,
+        shares_batches=True,
+        runs_apart=True,
+        can_be_measured=False,
+        has_processes=False,
     ),
     "fsdp1": _FIRST_FSDP(
         "FullyShardedDataParallel, FULL_SHARD", forms={"fsdp1:N": "FullyShardedDataParallel"}

@@ -156,7 +156,22 @@ class Parallel:
     @property
     def mesh(self) -> tuple[int, ...]:
         """How many ranks each dimension of their mesh has; empty for a process by itself."""
-        return tuple(degree for _, degree in self.degrees)
+        return () if self.is_one_process else tuple(degree for _, degree in self.degrees)
+
+    @property
+    def members(self) -> str:
+        """What it has several of, in words."""
+        return "cards" if self.is_one_process else "ranks"
+
+    @property
+    def runs_apart(self) -> bool:
+        """Whether ranks run different parts of a model: stages, or the layers of their card."""
+        return any(kind.runs_apart for kind in self._kinds)
+
+    @property
+    def is_one_process(self) -> bool:
+        """Whether its ranks are cards of one process, which exchanges nothing with others."""
+        return not all(kind.has_processes for kind in self._kinds)
 
     @property
     def num_replicas(self) -> int:
@@ -185,6 +200,11 @@ class Parallel:
     def shards(self) -> bool:
         """Whether ranks have parts of parameters, or of samples; of those of `fsdp1+no-shard` as well."""
         return any(kind.shards for kind in self._kinds)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a trace says how its ranks share the work; of others that they are several is enough."""
+        return self.shards or self.is_one_process
 
     @property
     def has_ddp(self) -> bool:

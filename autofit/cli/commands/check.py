@@ -158,9 +158,9 @@ def _ranks(result: CheckResult) -> str:
         return f" on one of {result.num_ranks} ranks"
     samples = result.knobs.samples_per_step(result.batch_size, parallel.num_batches)
     which = (
-        f"rank {result.rank} of {result.num_ranks}, which needs the most"
+        f"{parallel.members.removesuffix('s')} {result.rank} of {result.num_ranks}, which needs the most"
         if result.num_kinds_of_ranks > 1
-        else f"each of {result.num_ranks} ranks"
+        else f"each of {result.num_ranks} {parallel.members}"
     )
     return f" on {which}, {samples} samples a step,"
 

@@ -172,7 +172,7 @@ def print_memory(console: Console, estimate: Estimate) -> None:
         ("+ not in use", unused_bytes, "held by the allocator"),
         (f"= {names.reserved}", estimate.whole_peak_bytes, _spread(estimate)),
         (
-            f"+ {outside_allocator(estimate.architecture, estimate.num_ranks)}",
+            f"+ {outside_allocator(estimate.architecture, exchanges=bool(estimate.communicators))}",
             estimate.context_bytes,
             "assumed",
         ),

@@ -116,6 +116,9 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
     if parallel.fsdp1 is not None:
         yield from _lines_of_fsdp1(parallel.fsdp1, knobs, device_kind)
         return
+    if parallel.is_one_process:
+        where = f"on {parallel.num_ranks} cards, where it stays"
+        yield f'# model: of from_pretrained(..., device_map="auto"), which puts it {where}'
     if not parallel.shards or parallel.zero is not None:
         return
     if parallel.pipeline is not None:

@@ -85,7 +85,7 @@ def _print_difference(console: Console, difference: Difference, estimate: Estima
     row("+ not in use", difference.unused_bytes, "held by the allocator: fragments and blocks freed before")
     row("= reserved peak", difference.reserved_bytes, "PyTorch's segments, likely", is_sum=True)
     row(
-        f"+ {outside_allocator(estimate.architecture, estimate.num_ranks)}",
+        f"+ {outside_allocator(estimate.architecture, exchanges=bool(estimate.communicators))}",
         difference.context_bytes,
         "assumed",
     )

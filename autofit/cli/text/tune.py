@@ -106,10 +106,12 @@ def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_
     total = f"{_memory_of(result, settings, asked_memory)} = {exact(budget.device_total_bytes)}"
     table.add_row("", format_bytes(budget.device_total_bytes), total)
     percent = f"{(settings.margin * 100).normalize():f}%"
+    exchanges = bool(Parallel.named(result.parallel).mesh)
+    outside = outside_allocator(next(iter(result.architectures), None), exchanges=exchanges)
     for num_bytes, what in (
         (
             budget.context_bytes,
-            f"{outside_allocator(next(iter(result.architectures), None), result.num_ranks)}, assumed",
+            f"{outside}, assumed",
         ),
         (budget.other_bytes, "reserve for other processes"),
         (budget.margin_bytes, f"margin of {percent}"),

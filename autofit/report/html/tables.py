@@ -79,7 +79,7 @@ def breakdown_table(
     reserved_bytes: int,
     context_bytes: int,
     architecture: str,
-    num_ranks: int,
+    exchanges: bool,
     runs_out: bool = False,
 ) -> Table:
     """What is alive at the allocated peak, and what comes on top of it up to the device peak.
@@ -89,6 +89,7 @@ def breakdown_table(
         reserved_bytes: the likely reserved peak.
         architecture: of the card.
         runs_out: whether memory runs out on the card, so that the peaks are what is needed.
+        exchanges: whether its process exchanges anything with others.
     """
     names = PeakNames.of(architecture, runs_out=runs_out)
     allocated = sum(categories.values())
@@ -98,7 +99,7 @@ def breakdown_table(
         ("= allocated peak", allocated),
         ("+ held by the allocator, not in use", reserved_bytes - allocated),
         (f"= {names.reserved}", reserved_bytes),
-        (f"+ {outside_allocator(architecture, num_ranks)}, assumed", context_bytes),
+        (f"+ {outside_allocator(architecture, exchanges=exchanges)}, assumed", context_bytes),
         (f"= {names.device}, {names.of_device}", reserved_bytes + context_bytes),
     ]
     return Table(

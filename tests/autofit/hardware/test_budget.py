@@ -143,4 +143,4 @@ def test_on_amd_s_cards_the_context_is_hip_s_and_the_communicator_rccl_s() -> No
     ],
 )
 def test_the_vendor_s_own_words_are_used(architecture: str | None, outside: str, tool: str) -> None:
-    assert (outside_allocator(architecture, 1), shown_by(architecture)) == (outside, tool)
+    assert (outside_allocator(architecture, exchanges=False), shown_by(architecture)) == (outside, tool)

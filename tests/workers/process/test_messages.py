@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorDeviceMismatchError, FakeTensorMode
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 from autofit_workers.process.messages import told
@@ -36,3 +37,9 @@ def test_a_block_that_runs_differently_again_is_told_with_what_to_do():
     said = told(raised.value)
     assert said.message.startswith("CheckpointError: ")
     assert said.message.endswith("let both runs make the same tensors, or leave the checkpointing out")
+
+
+def test_tensors_of_two_devices_are_said_to_stop_a_gpu_too():
+    with FakeTensorMode(), pytest.raises(FakeTensorDeviceMismatchError) as raised:
+        torch.empty(2) + torch.empty(2, device="cuda")
+    assert told(raised.value).message.endswith("PyTorch stops here on a GPU too; bring both to one device")

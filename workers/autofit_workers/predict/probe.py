@@ -18,7 +18,7 @@ from autofit_workers.apply.base import quantize
 from autofit_workers.apply.compiling import require_compilable
 from autofit_workers.apply.parallel.alike_ranks import alike_ranks
 from autofit_workers.apply.parallel.ranks import Ranks, require_one_kind, require_one_mesh
-from autofit_workers.apply.parallel.strategy import Engine
+from autofit_workers.apply.parallel.strategy import Dealt, Engine
 from autofit_workers.errors import UnsupportedError
 from autofit_workers.knobs import Knobs
 from autofit_workers.knobs.base import QUANTIZATIONS
@@ -137,6 +137,7 @@ def _begin_program() -> None:
     REGISTRY.begin_program()
     of_deepspeed.install()
     of_transformers.install()
+    of_transformers.begin_program()
     of_quanto.install()
     asking.install()
     asking.begin_program()
@@ -196,6 +197,8 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     observe = recorder.observe if tensors is None else tensors.observe
     mode = (FakeCpuMode if spec.is_for_host else fake_gpu.FakeGpuMode)(observe)
     mode.worked = recorder.note_work
+    if spec.setup.parallel.is_one_process and isinstance(mode, fake_gpu.FakeGpuMode):
+        mode.num_cards, recorder.card = spec.setup.num_ranks, spec.setup.rank or 0
     kind = None if not workload.has_batch_kinds else spec.setup.batch_kind
     workload = with_overrides(workload, spec.knobs, spec.setup)
     built = BuiltModel(workload.build_model)
@@ -258,7 +261,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         batch_kind=kind,
         batch_count=AS_ASKED if step.batch_note is None else BatchCount(source=BatchSource.ONE_SAMPLE),
         num_ranks=spec.setup.num_ranks,
-        parallel=str(spec.setup.parallel) if spec.setup.parallel.shards else "",
+        parallel=spec.setup.parallel.name if spec.setup.parallel.is_told else "",
         rank=spec.setup.rank or 0,
         alike_ranks=alike_ranks(model, spec.setup.parallel) if spec.with_alike_ranks else (),
         knobs=spec.knobs,
@@ -280,6 +283,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
             *decisions.notes,
             *mode.notes,
             *asking.notes(),
+            *of_transformers.notes(),
             *triton.notes(),
             *pinned_notes,
             *_left_out(workload),
@@ -370,13 +374,22 @@ def _built(workload: Workload, spec: TrialSpec, ranks: Ranks, mode: FakeDeviceMo
     with without_collections(), fake_device.parameters_diverted(mode):
         model = setting.converted_model(workload.build_model(), spec.knobs)
         if not shards or spec.is_for_host:
-            fake_device.move_to_device(mode, model, then=quantize)
+            _bring(model, ranks.dealt(model, spec.knobs.base), mode)
         elif spec.knobs.base in QUANTIZATIONS:
             fake_device.quantize_before_sharding(mode, model)
         model = ranks.cut(setting.adapted_model(model, spec.knobs, shards=shards), workload)
     if isinstance(mode, fake_gpu.FakeGpuMode):
         mode.offloads = spec.setup.parallel.offloads
     return _spread(workload, spec, ranks, model, mode) if shards and not ranks.brings_model else model
+
+
+def _bring(model: torch.nn.Module, dealt: Dealt | None, mode: FakeDeviceMode) -> None:
+    """Brings a model to its device, or to several."""
+    if dealt is None:
+        fake_device.move_to_device(mode, model, then=quantize)
+        return
+    fake_device.move_to_device(mode, model, then=quantize, device_of=dealt.device_of)
+    dealt.link()
 
 
 def _spread(

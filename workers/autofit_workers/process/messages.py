@@ -26,6 +26,7 @@ _RESTRICTED = (
     ": this machine lets autofit have no namespaces, so code that it predicts may write to the temporary "
     "folder and the caches alone"
 )
+_OF_DEVICES = "FakeTensorDeviceMismatchError"  # of torch._subclasses.fake_tensor
 _OF_CHECKPOINTS = "CheckpointError"  # of torch.utils.checkpoint
 _CHECKPOINTS_DIFFER = (
     " Activation checkpointing runs a block again in backward, and what differs from its first run stops "
@@ -92,6 +93,8 @@ def _next_step(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = text_of(error.name).partition(".")[0]
         return f": install {package} where trials run, or add its folder to PYTHONPATH"
+    if type(error).__name__ == _OF_DEVICES:
+        return ": PyTorch stops here on a GPU too; bring both to one device"
     if type(error).__name__ == _OF_CHECKPOINTS:
         return _CHECKPOINTS_DIFFER
     return ""

@@ -16,7 +16,7 @@ from autofit_workers.apply import setting
 from autofit_workers.apply.checkpointing import repeated_blocks
 from autofit_workers.apply.compiling import compiled
 from autofit_workers.apply.parallel import meeting
-from autofit_workers.apply.parallel.strategy import Engine, Followed, Placement, strategies_of
+from autofit_workers.apply.parallel.strategy import Dealt, Engine, Followed, Placement, strategies_of
 from autofit_workers.errors import InapplicableError
 from autofit_workers.knobs import Knobs
 from autofit_workers.knobs.base import QUANTIZATIONS
@@ -54,7 +54,7 @@ class Ranks:
         if spec.probe is not Probe.PREDICT and not parallel.can_be_measured:
             raise InapplicableError(
                 f"--parallel {parallel} is predicted and not measured: leave out what measures (--probe "
-                "measure, --device), or cp and +offload"
+                "measure, --device), or use another kind"
             )
         for each in self._strategies:
             each.require_applicable(spec, workload)
@@ -98,6 +98,15 @@ class Ranks:
         for each in self._strategies if self.parallel.shards else ():
             model = each.cut(model, torch.distributed.get_rank(), workload)
         return model
+
+    def dealt(self, model: torch.nn.Module, base: str | None) -> Dealt | None:
+        """Which of several devices each module goes to; None where there is one.
+
+        Raises:
+            InapplicableError, MissingLibraryError: see `Strategy.dealt`.
+        """
+        found = (each.dealt(model, base) for each in self._strategies)
+        return next((dealt for dealt in found if dealt is not None), None)
 
     def spread(self, model: torch.nn.Module, *, device_kind: str, precision: str = "fp32") -> torch.nn.Module:
         """This rank's part of a model; what is not on the device yet is brought there part by part.

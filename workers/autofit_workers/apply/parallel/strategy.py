@@ -4,6 +4,7 @@
     join, joined            this process among the others: for good, and in a prediction
     cut                     the model on the host
     taken, spreading        the model on its way to the device: as a whole, then part by part
+    dealt                   the model on the host, where several devices take parts of it
     wrapped                 the model on the device
     engine                  what trains it in the place of its optimizers
     sharing                 each batch
@@ -18,7 +19,7 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 
@@ -34,6 +35,18 @@ from autofit_workers.workload.workload import Optimizers, Workload
 Spread = Callable[[torch.nn.Module], object]
 Followed = Mapping[Any, Mapping[str, Category]]
 KEPT_BY_HOST = "parameters, gradients and optimizer states are on the host, where the optimizer steps"
+
+
+class Dealt(NamedTuple):
+    """A model that several devices take parts of.
+
+    Attributes:
+        device_of: where a module's own parameters and buffers go.
+        link: lets the model move what it computes from device to device, once all are there.
+    """
+
+    device_of: Callable[[torch.nn.Module], torch.device]
+    link: Callable[[], None]
 
 
 class Placement:
@@ -130,6 +143,18 @@ class Strategy:
             InapplicableError: the model cannot be cut so.
         """
         return model
+
+    def dealt(self, _model: torch.nn.Module, _base: str | None) -> Dealt | None:
+        """Which of several devices each module goes to; None where there is one.
+
+        Args:
+            base: of the knob: how the model's own weights are kept.
+
+        Raises:
+            InapplicableError: the model cannot be dealt out so.
+            MissingLibraryError: a library is not installed here.
+        """
+        return None
 
     def taken(self, model: torch.nn.Module, _placement: Placement) -> torch.nn.Module:
         """The model, before its parts are spread one after the other.

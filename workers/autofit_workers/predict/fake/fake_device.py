@@ -210,16 +210,17 @@ class FakeDeviceMode(TorchDispatchMode):
         """A fake CPU tensor of the same shape (`FakeTensorMode.from_tensor` would bring the compiler)."""
         return self._on_host.strided(tensor.size(), tensor.stride(), tensor.dtype)
 
-    def placed(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A fake tensor of the same shape on the device, allocated there."""
+    def placed(self, tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+        """A fake tensor of the same shape on the device, or on another, allocated there."""
         size, stride = tensor.size(), tensor.stride()
-        made = self._on_device.strided(size, stride, tensor.dtype)
+        make = self._on_device if device in (None, self.device) else FakeTensors(self.fake_mode, device)
+        made = make.strided(size, stride, tensor.dtype)
         self.observer(torch.ops.aten.empty_strided.default, (size, stride), {}, made)
         return made
 
-    def moved(self, buffer: torch.Tensor) -> torch.Tensor:
+    def moved(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
         """What `buffer.to(device)` gives."""
-        return self.placed(buffer)
+        return self.placed(buffer, device)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Tells of a storage that took another size without an operator."""
@@ -463,7 +464,10 @@ def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
 
 
 def move_to_device(
-    mode: FakeDeviceMode, model: torch.nn.Module, then: Callable[[torch.nn.Module], None] = lambda _: None
+    mode: FakeDeviceMode,
+    model: torch.nn.Module,
+    then: Callable[[torch.nn.Module], None] = lambda _: None,
+    device_of: Callable[[torch.nn.Module], torch.device] | None = None,
 ) -> None:
     """Does what `model.to(device)` does to parameters and buffers, in the same order.
 
@@ -472,21 +476,25 @@ def move_to_device(
 
     Args:
         then: is given each module whose own parameters and buffers are there.
+        device_of: where those of a module go; None for all to the mode's own device.
     """
     moved: dict[int, torch.nn.Parameter] = {}
     keep_alive: list[torch.Tensor] = []
     for module in _children_first(model):
+        device = mode.device if device_of is None else device_of(module)
         own = dict(module._parameters)
         for name, parameter in own.items():
             if parameter is None or parameter.device.type == "cuda":
                 continue
             if id(parameter) not in moved:
                 keep_alive.append(parameter)
-                moved[id(parameter)] = _fake_parameter(parameter, mode.placed)
+                moved[id(parameter)] = _fake_parameter(
+                    parameter, functools.partial(mode.placed, device=device)
+                )
             module._parameters[name] = moved[id(parameter)]
         for name, buffer in module._buffers.items():
             if buffer is not None:
-                module._buffers[name] = mode.moved(buffer)
+                module._buffers[name] = mode.moved(buffer, device)
         if isinstance(module, torch.nn.RNNBase):
             module._init_flat_weights()
         then(module)
@@ -507,7 +515,7 @@ def move_buffers(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.device.type != mode.device.type:
-                module._buffers[name] = mode.moved(buffer)
+                module._buffers[name] = mode.moved(buffer, mode.device)
 
 
 def _children_first(module: torch.nn.Module) -> Iterator[torch.nn.Module]:

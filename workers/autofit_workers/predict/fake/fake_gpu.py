@@ -69,9 +69,11 @@ class FakeGpuMode(FakeDeviceMode):
 
     Attributes:
         offloads: whether large ones that are made are fake too: what a card's memory is offloaded to.
+        num_cards: how many the process has; a number beyond them, as other ranks have it, is the first.
     """
 
     offloads = False
+    num_cards = 1
     supports_higher_order_operators = True
 
     def __init__(self, observer: OperatorObserver, devices: NamedDevices | None = None) -> None:
@@ -91,10 +93,10 @@ class FakeGpuMode(FakeDeviceMode):
             return NotImplemented
         if isinstance(func, HigherOrderOperator):
             return self._run(func, args, kwargs)
-        device = kwargs.get("device")
+        device: Any = kwargs.get("device")
         on_gpu = device is not None and device.type in ("cuda", "xla")
         if on_gpu:
-            kwargs = {**kwargs, "device": GPU}
+            kwargs = {**kwargs, "device": self._card(device)}
         if kwargs.get("generator") is not None:
             generators.require_same_device(kwargs["generator"], GPU if on_gpu or _is_on_gpu(args) else _CPU)
         if not on_gpu and not any(issubclass(t, FakeTensor) for t in types):
@@ -117,8 +119,8 @@ class FakeGpuMode(FakeDeviceMode):
                 return func(*args, **kwargs)
         return on_host(func, args, kwargs)
 
-    def moved(self, buffer: torch.Tensor) -> torch.Tensor:
-        return buffer.to(GPU)
+    def moved(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
+        return buffer.to(device)
 
     def _kept_on_host(self, copy: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
         """A copy of what was on the GPU, which PyTorch pins where nobody waits (`_to_copy` of its ATen)."""
@@ -127,7 +129,12 @@ class FakeGpuMode(FakeDeviceMode):
     def _device_for_cpp(self, tensor: FakeTensor) -> torch.device:
         if self.fake_mode.in_kernel_invocation:
             return _META
-        return TOLD if tensor.fake_device.type == "cuda" else tensor.fake_device
+        device = tensor.fake_device
+        return torch.device(TOLD.type, device.index) if device.type == "cuda" else device
+
+    def _card(self, device: torch.device) -> torch.device:
+        is_another = device.index is not None and 0 < device.index < self.num_cards
+        return torch.device(GPU.type, device.index) if is_another else GPU
 
 
 def _is_on_gpu(args: tuple[Any, ...]) -> bool:
@@ -156,7 +163,7 @@ def _is_phantom_copy(tensor: torch.Tensor, kwargs: dict[str, Any]) -> bool:
     return (
         isinstance(tensor, FakeTensor)
         and tensor.fake_device.type == "cuda"
-        and kwargs.get("device", GPU) == GPU
+        and kwargs.get("device", tensor.fake_device) == tensor.fake_device
         and kwargs.get("dtype") in (None, tensor.dtype)
         and kwargs.get("layout") in (None, tensor.layout)
         and kwargs.get("memory_format") in (None, torch.preserve_format)

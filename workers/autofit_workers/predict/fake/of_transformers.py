@@ -3,6 +3,8 @@
 It takes a fake tensor for a sign that the program is compiled or exported, and then goes ways that no plain
 run goes: the mask of a batch without padding is made and given to attention, which else takes none
 (`_ignore_causal_mask_sdpa` of masking_utils.py, `is_tracing` of utils/import_utils.py, transformers 5).
+
+A program that has its layers dealt out (`device_map="auto"`) has one card here, and the answer says so.
 """
 
 from __future__ import annotations
@@ -12,13 +14,41 @@ from typing import Any
 
 from autofit_workers.workload.libraries.finders import when_imported
 
+_dealt_out: list[str] = []
+
 
 @functools.cache
 def install() -> None:
     """From here on, in this process for good, fake tensors are tensors to it."""
     when_imported("transformers.utils.import_utils", _answer)
+    when_imported("transformers.integrations.accelerate", _note_device_maps)
+
+
+def begin_program() -> None:
+    """From here on, the program of a new trial runs in this process."""
+    _dealt_out.clear()
+
+
+def notes() -> tuple[str, ...]:
+    """What to know of how the program has its layers dealt out, in sentences."""
+    return tuple(
+        f'device_map="{how}" was followed with one card: for several, give the model with --parallel '
+        "device-map:N"
+        for how in dict.fromkeys(_dealt_out)
+    )
 
 
 def _answer(module: Any) -> None:
     if hasattr(module, "is_fake_tensor"):
         module.is_fake_tensor = lambda _tensor: False
+
+
+def _note_device_maps(module: Any) -> None:
+    decide = module._get_device_map
+
+    def noted(model: Any, device_map: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(device_map, str):
+            _dealt_out.append(device_map)
+        return decide(model, device_map, *args, **kwargs)
+
+    module._get_device_map = noted

@@ -68,9 +68,11 @@ class Recorder:
 
     Attributes:
         work: collects what the operators had to do.
+        card: which of several the recorded one is.
     """
 
     _device_type = "cuda"
+    card = 0
 
     def __init__(self, log: CallLog | None = None) -> None:
         self._log = log
@@ -316,6 +318,7 @@ class Recorder:
         return (
             isinstance(value, FakeTensor)
             and value.fake_device.type == self._device_type
+            and (value.fake_device.index or 0) == self.card
             and value.layout is torch.strided  # a sparse one is made of such
         )
 

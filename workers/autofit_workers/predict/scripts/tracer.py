@@ -12,7 +12,7 @@ from autofit_workers.apply.attention import every_model_told
 from autofit_workers.errors import UnsupportedError, WorkerError
 from autofit_workers.knobs.conv_algo import CUDA_POLICIES
 from autofit_workers.predict.explaining import Unpredictable, explanation
-from autofit_workers.predict.fake import fake_device, streams
+from autofit_workers.predict.fake import fake_device, of_transformers, streams
 from autofit_workers.predict.fake.fake_gpu import FakeGpuMode
 from autofit_workers.predict.kernels import triton
 from autofit_workers.predict.kernels.stand_ins import asking
@@ -198,6 +198,7 @@ class ScriptTracer:
         if own_conv_algo() != CUDA_POLICIES[0]:
             notes.append(f"the script sets PyTorch's flags for {own_conv_algo()} convolutions")
         notes += (*self._decisions.notes, *self._mode.notes, *asking.notes(), *triton.notes())
+        notes += of_transformers.notes()
         if self._watch.kind is not StepKind.OPTIMIZER:
             notes.append(f"the script steps no optimizer: a step is a {self._watch.kind}")
         if self._batches.whole_dataset is not None:
