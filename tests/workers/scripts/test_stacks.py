@@ -158,8 +158,14 @@ def test_a_long_generation_fills_its_cache_and_runs_few_of_its_passes_whole(writ
     trace = written(_CACHE, "assert generate(200).num_seen == 200", _STEPS)
     caches = {shape for shape in shapes_of(trace) if len(shape) == 3 and shape[0] == 4 and shape[2] == 64}
     assert {(4, length, 64) for length in range(2, 201)} <= caches
-    num_layers = sum(allocation.operator.startswith("addmm") for allocation in trace.allocations)
+    num_layers = sum(allocation.operator == "aten.addmm" for allocation in trace.allocations)
     assert num_layers < 8 * 200 / 4
+
+
+def test_the_longer_a_text_the_fewer_of_its_passes_run_whole_and_the_next_begins_again(written):
+    trace = written(_CACHE, "generate(600)", "generate(40)", _STEPS)
+    num_layers = sum(each.operator == "aten.addmm" for each in trace.allocations)
+    assert num_layers // 8 == 22 + 5  # 1, 2, 3, 19, 35 and so on; every sixteenth would be 40 of the first
 
 
 def test_a_cache_that_stops_growing_is_followed_whole(written):

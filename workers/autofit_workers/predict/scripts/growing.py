@@ -5,7 +5,11 @@
     2         8 × 66           8 × 4 × 65 × 32 → 8 × 4 × 66 × 32        whole
     3         8 × 67           8 × 4 × 66 × 32 → 8 × 4 × 67 × 32        whole: it grows as it did
     4 … 15                                                              what lasts is grown, nothing else
-    16                                                                  whole, with what it takes meanwhile
+    19                                                                  whole, with what it takes meanwhile
+    35, 51 … 131, 149 … 827, 944                                        whole: after an eighth of all before
+
+What a whole pass takes beside the cache grows with it: at the end of a text at most a ninth of that growth
+is not seen.
 
 Whatever numbers describe what a model is given, what it keeps in it and what it returns have to grow by
 the same each time. The cache is whatever object it is given beside tensors: nothing is known of its kind.
@@ -22,7 +26,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 _NUM_SHOWN = 3  # passes of which two have grown by the same
-_WHOLE_EVERY = 16
+_WHOLE_EVERY = 16  # passes at least
+_WHOLE_WITHIN = 8  # of which one goes by unseen
 _PLAIN = (bool, float, str, bytes, type(None), torch.dtype, torch.device, type)
 _MOST_DEPTH = 4  # of objects in what a model is given
 
@@ -76,12 +81,22 @@ class _Pass:
 
 @dataclass(slots=True)
 class _Series:
+    """Passes of one model that are given things of the same kinds.
+
+    Attributes:
+        passes: the last of them.
+        num_passes: of this text.
+        num_since_whole: how many were not run whole since one was.
+    """
+
     passes: list[_Pass] = field(default_factory=list)
+    num_passes: int = 0
     num_since_whole: int = 0
 
     def next_after(self, given: list[int]) -> _Pass | None:
         """What a pass that is given so much leaves and returns; None where that is not known."""
-        if len(self.passes) < _NUM_SHOWN or self.num_since_whole + 1 >= _WHOLE_EVERY:
+        most = max(_WHOLE_EVERY, self.num_passes // _WHOLE_WITHIN)
+        if len(self.passes) < _NUM_SHOWN or self.num_since_whole + 1 >= most:
             return None
         first, second, last = self.passes[-_NUM_SHOWN:]
         if not first.fixed == second.fixed == last.fixed:
@@ -94,6 +109,8 @@ class _Series:
         return _Pass(given, left, returned, last.fixed, last.leaves, last.structure)
 
     def append(self, shown: _Pass, *, is_whole: bool) -> None:
+        begins_again = bool(self.passes) and sum(shown.given) < sum(self.passes[-1].given)
+        self.num_passes = 1 if begins_again else self.num_passes + 1
         self.passes = [*self.passes[1 - _NUM_SHOWN :], shown]
         self.num_since_whole = 0 if is_whole else self.num_since_whole + 1
 
