@@ -72,18 +72,26 @@ def test_a_typo_in_an_attribute_is_an_unknown_name(autofit, workload_file):
     assert "Traceback" not in finished.err
 
 
-@pytest.mark.parametrize(
-    ("attribute", "said"),
-    [
-        ("ignores_batch_size", "make_batch ignores the batch size"),
-        ("vector_loss", "the loss must be a scalar"),
-    ],
-)
-def test_a_workload_that_is_not_what_it_must_be_exits_with_4(autofit, workload_file, attribute, said):
-    finished = search(autofit, f"{workload_file}:{attribute}")
+def test_a_workload_that_is_not_what_it_must_be_exits_with_4(autofit, workload_file):
+    finished = search(autofit, f"{workload_file}:vector_loss")
     assert finished.code == 4
     assert (finished.document["schema"], finished.document["exit_code"]) == ("autofit.error/1", 4)
-    assert said in finished.document["message"]
+    assert "the loss must be a scalar" in finished.document["message"]
+
+
+def test_a_workload_whose_batch_is_one_graph_is_answered_at_batch_1_alone(autofit, workload_file):
+    graph = f"{workload_file}:ignores_batch_size"
+    found = search(autofit, graph)
+    assert (found.code, found.document["best"]["batch_size"]) == (0, 1)
+    assert found.document["batch_source"] == "one_sample"
+    assert any("so no larger one was considered" in note for note in found.document["notes"])
+    one, more = (
+        autofit("estimate", "--model", graph, "--gpu", "t4", "--batch-size", size, "--json") for size in "12"
+    )
+    assert one.code == 0
+    assert any("all of it counts as one" in note for note in one.document["notes"])
+    assert more.code == 4
+    assert "ask for a batch of 1 where that is one sample" in more.document["message"]
 
 
 def test_an_exception_of_the_users_step_shows_its_line(autofit, workload_file):

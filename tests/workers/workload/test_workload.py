@@ -370,6 +370,13 @@ def test_batch_that_ignores_its_size_is_named_by_its_shapes_and_makes_the_trial_
         check_batch(batch, 8)
 
 
+def test_a_batch_that_is_all_there_is_counts_as_one_sample() -> None:
+    said = check_batch([torch.ones(7, 3), torch.ones(7, 7)], 1)
+    assert said is not None
+    assert said.startswith("make_batch makes (7, 3), (7, 7) where 1 sample is asked for")
+    assert check_batch(torch.ones(1, 3), 1) is None
+
+
 def test_batch_without_tensors_is_refused() -> None:
     with pytest.raises(InvalidBatchError, match="returned list without any tensor"):
         check_batch([8, "text", Workload], 8)
