@@ -137,6 +137,7 @@ def test_a_batch_has_the_samples_that_were_meant(predicted, lines, source):
     trace = trace_of(predicted(lines))
     assert (trace.batch_size, trace.batch_count.source) == (8, source)
     assert trace.batch_count.samples_per_step(8) == 8
+    assert (trace.lengths is not None) == (lines in (_PACKED, _DETECTION))
 
 
 @pytest.mark.parametrize("lines", [_PACKED, _REPLAY], ids=["packed", "replay"])
@@ -150,6 +151,17 @@ def test_an_argument_that_sets_another_size_than_the_batch_is_refused(predicted)
     outcome = predicted(lines, 16, batch_argument="--batch")  # which is the width of a sample
     assert outcome.verdict is Verdict.INVALID
     assert "its data loader gave 2" in outcome.error.message
+
+
+def test_the_size_of_an_evaluation_is_not_that_of_the_batch(predicted):
+    lines = """
+        with torch.no_grad():
+            for rows in DataLoader(torch.rand(64, 16), batch_size=asked): model(rows.cuda())
+        for rows in DataLoader(torch.rand(64, 16), batch_size=2): train(rows.cuda())
+    """
+    outcome = predicted(lines, 16, batch_argument="--batch")
+    assert outcome.verdict is Verdict.INVALID
+    assert "got no input with 16 samples" in outcome.error.message
 
 
 def test_a_batch_that_is_accumulated_in_parts_is_said_to_be(predicted):

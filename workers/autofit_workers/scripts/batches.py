@@ -210,18 +210,16 @@ class Batches:
         each = Pass(id(module), self._position(), shapes, self._loaders.batch_of(shapes))
         if torch.is_grad_enabled():
             self._of_steps.append(each)
-        if self.is_settled:
-            return None
-        self._shapes += shapes
-        self._note(each, _Rank.of(is_loaded=each.batch is not None))
-        if torch.is_grad_enabled():
-            self._passes.append(each)
+        if not self.is_settled:
+            self._shapes += shapes
+            self._note(each, _Rank.of(is_loaded=each.batch is not None))
+            self._passes += [each] if torch.is_grad_enabled() else []
         return each
 
     @property
     def trained_passes(self) -> list[Pass]:
-        """Those of the model that was trained first, one after the other."""
-        return [each for each in self._of_steps if each.module == self._trained_module]
+        """Those of the model that was trained first which backward passes reached, one after the other."""
+        return [each for each in self._of_steps if each.is_trained and each.module == self._trained_module]
 
     def coming(self) -> Iterator[LoadedBatch]:
         """The batches that come next from the loader that gave the trained one, which are not trained on."""
@@ -243,11 +241,15 @@ class Batches:
 
     def after_backward(self) -> None:
         """A backward pass has ended."""
-        trained = next((each for each in self._passes if each.is_trained), None)
+        trained = [each for each in self._passes if each.is_trained]
         self._passes.clear()
-        if trained is not None and not self.is_settled:
-            self._num_trained, self._trained_module = trained.num_samples, trained.module
-            self._note(trained, _Rank.TRAINED)
+        if not trained or self.is_settled:
+            return
+        proof = next((each for each in trained if self._shown_by(each) is not None), trained[0])
+        self._num_trained, self._trained_module = proof.num_samples, proof.module
+        # What is trained on decides, whatever an evaluation was given before.
+        self._found, self._rank = None, _Rank.GIVEN
+        self._note(proof, _Rank.TRAINED)
 
     def stepped(self, num_backwards: int) -> None:
         """A step of the script has ended.
@@ -260,7 +262,10 @@ class Batches:
         if self._found is None and self._num_trained is not None:
             num_parts = num_backwards * self._num_ranks()
             if self._num_trained * num_parts == self._wanted:  # which the script accumulates
-                self._found = _Found(self._wanted, BatchSource.MODEL_INPUT, num_parts)
+                self._found, self._rank = (
+                    _Found(self._wanted, BatchSource.MODEL_INPUT, num_parts),
+                    _Rank.TRAINED,
+                )
         if self._found is not None and self._found.batch is not None:
             self._num_given = self._loaders.num_given_by(self._found.batch)
 
@@ -292,17 +297,13 @@ class Batches:
             return
         shapes = list(dict.fromkeys(self._shapes))
         shown = ", ".join(map(str, shapes[:_NUM_SHOWN])) + (", …" if len(shapes) > _NUM_SHOWN else "")
-        gave = f" and its data loader gave {self._num_trained}" if self._loaders.has_given else ""
+        is_loaded = self._loaders.has_given and self._num_trained is not None
+        gave = f" and its data loader gave {self._num_trained}" if is_loaded else ""
         raise InvalidTrialError(
             f"the model of {self._name} got no input with {self._wanted} samples, only {shown}{gave}: name "
             "what sets its batch size, an argument (--batch-arg), an environment variable (--batch-env) or a "
             "constant in its code (--batch-name)"
         )
-
-
-def _last_step(counts: list[int]) -> int:
-    """How far a count rose in the last step; in the first, from nothing."""
-    return counts[-1] - counts[-2] if len(counts) > 1 else (counts[-1] if counts else 0)
 
 
 def _packed(given: Any) -> list[PackedSequence]:

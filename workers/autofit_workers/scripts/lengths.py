@@ -43,7 +43,7 @@ class LengthWatch:
     def wants_more(self, num_steps: int) -> bool:
         """Whether more steps would tell more than so many."""
         passes = self._batches.trained_passes
-        numbers = _differing([_shapes_of(each) for each in passes])
+        numbers = _differing([_shapes_of(each) for each in _whole(passes)])
         if not numbers:
             return False
         has_loader = passes[-1].batch is not None
@@ -53,10 +53,11 @@ class LengthWatch:
         """What was learned once the script has made its steps; None where all batches are alike."""
         passes = self._batches.trained_passes
         shapes = [_shapes_of(each) for each in passes]
-        coming = list(self._coming(are_alike=len(set(shapes)) == 1)) if shapes else []
-        numbers = _differing([*shapes, *coming])
-        if not numbers:
+        whole = [_shapes_of(each) for each in _whole(passes)]
+        coming = list(self._coming(are_alike=len(set(whole)) == 1)) if shapes else []
+        if not _differing([*whole, *coming]):
             return None
+        numbers = _differing([*shapes, *coming])
         last = passes[-1].batch
         return Lengths(
             starts=tuple(each.position for each in passes),
@@ -68,7 +69,7 @@ class LengthWatch:
         )
 
     def _coming(self, *, are_alike: bool) -> Iterator[_Shapes]:
-        last = self._batches.trained_passes[-1].batch
+        last = _whole(self._batches.trained_passes)[-1].batch
         if last is None:
             return
         until = time.monotonic() + (_GLANCE_SECONDS if are_alike else _MOST_SECONDS)
@@ -88,6 +89,13 @@ def _unless_it_fails(coming: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
         if batch is None:
             return
         yield batch
+
+
+def _whole(passes: Sequence[Pass]) -> list[Pass]:
+    """Those of batches with as many samples as most have: the last one of an epoch may have fewer."""
+    counts = [None if each.batch is None else each.batch.num_collated for each in passes]
+    usual = max(counts, key=counts.count, default=None)
+    return [each for each, count in zip(passes, counts, strict=True) if count == usual]
 
 
 def _shapes_of(each: Pass) -> _Shapes:

@@ -116,7 +116,8 @@ class Loaders:
         unused = [batch for batch in self._given if not batch.is_used]
         alike = [batch for batch in (unused or self._given) if set(batch.shapes) & set(given)]
         found = next(iter(alike or unused), self._given[-1])
-        found.is_used = True
+        for batch in self._given:  # what other loaders gave goes into the same step
+            batch.is_used = batch.is_used or batch is found or batch.loader != found.loader
         return found
 
     @contextmanager

@@ -77,6 +77,11 @@ class _Loop:
         """Whether it began all of its rounds."""
         return not self.is_ended and self.length is not None and self.num_rounds >= self.length
 
+    @property
+    def is_at_its_end(self) -> bool:
+        """Whether this is its last round, as of a loader of few batches in the epochs of a library."""
+        return self.length is not None and self.num_rounds >= self.length
+
     def stepped(self, *, counts: bool) -> None:
         self.num_steps += counts
         self.num_stepped += self.last_stepped != self.num_rounds
@@ -233,7 +238,9 @@ class Loops:
         self._num_more_steps += 1
         inner = [loop for loop in self._running.loops if self._is_to_end(loop)]
         through = [
-            loop for loop in self._given if loop.site in self._ended or (not inner and self._is_to_end(loop))
+            loop
+            for loop in self._given
+            if loop.site in self._ended or (not inner and (loop.is_at_its_end or self._is_to_end(loop)))
         ]
         # Batches that a library had fetched before its loader was ended make steps as well.
         is_draining = bool(self._ended) and not self._given and not inner
