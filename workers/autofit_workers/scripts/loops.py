@@ -49,7 +49,7 @@ class _Loop:
         last_stepped: the last of them.
         is_ended: whether it ends with this round.
         shapes: of the last batches of a loader.
-        lives: how many allocations there were after each of these.
+        lives: bytes of all allocations after each of these.
     """
 
     site: Hashable
@@ -62,25 +62,20 @@ class _Loop:
     shapes: deque[list[tuple[int, ...]]] = field(default_factory=lambda: deque(maxlen=_NUM_ALIKE))
     lives: deque[int | None] = field(default_factory=lambda: deque(maxlen=_NUM_ALIKE))
 
-    def repeats_itself(self, num_live: int | None) -> bool:
+    def repeats_itself(self, live_bytes: int | None) -> bool:
         """Whether its last rounds evaluated batches of the same shapes, and left nothing behind.
 
         Args:
-            num_live: how many allocations there are; None where it does not evaluate.
+            live_bytes: of all allocations; None where it does not evaluate.
         """
-        self.lives.append(num_live)
-        is_alike = len(self.lives) == _NUM_ALIKE and len({*self.lives}) == 1 and num_live is not None
+        self.lives.append(live_bytes)
+        is_alike = len(self.lives) == _NUM_ALIKE and len({*self.lives}) == 1 and live_bytes is not None
         return is_alike and all(shapes == self.shapes[0] for shapes in self.shapes)
 
     @property
     def has_run_out(self) -> bool:
         """Whether it began all of its rounds."""
         return not self.is_ended and self.length is not None and self.num_rounds >= self.length
-
-    @property
-    def is_at_its_end(self) -> bool:
-        """Whether this is its last round, as of a loader of few batches in the epochs of a library."""
-        return self.length is not None and self.num_rounds >= self.length
 
     def stepped(self, *, counts: bool) -> None:
         self.num_steps += counts
@@ -99,15 +94,15 @@ class Loops:
     """Follows the loops of a script, and ends those that make its steps.
 
     Args:
-        num_live: how many allocations there are while the script evaluates; else None.
+        live_bytes: of all allocations while the script evaluates; else None.
 
     Attributes:
         kept: what the script's code tells of what it keeps.
     """
 
-    def __init__(self, kept: KeptIn, num_live: Callable[[], int | None]) -> None:
+    def __init__(self, kept: KeptIn, live_bytes: Callable[[], int | None]) -> None:
         self.kept = kept
-        self._num_live = num_live
+        self._live_bytes = live_bytes
         self._running = _Running()
         self._loaders: weakref.WeakKeyDictionary[Any, _Loop] = weakref.WeakKeyDictionary()  # by iterator
         self._given: list[_Loop] = []  # those of loaders that gave a batch since the last step
@@ -155,7 +150,7 @@ class Loops:
             if loop is None:
                 loop = _Loop(iterator._index_sampler, _length(iterator))  # noqa: SLF001
                 self._loaders[iterator] = loop
-            if loop.is_ended or loop.repeats_itself(self._num_live()):
+            if loop.is_ended or loop.repeats_itself(self._live_bytes()):
                 raise StopIteration
             batch = advance(iterator)
             loop.num_rounds += 1
@@ -240,7 +235,7 @@ class Loops:
         through = [
             loop
             for loop in self._given
-            if loop.site in self._ended or (not inner and (loop.is_at_its_end or self._is_to_end(loop)))
+            if loop.site in self._ended or (not inner and (loop.has_run_out or self._is_to_end(loop)))
         ]
         # Batches that a library had fetched before its loader was ended make steps as well.
         is_draining = bool(self._ended) and not self._given and not inner

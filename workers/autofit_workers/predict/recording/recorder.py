@@ -105,6 +105,11 @@ class Recorder:
         return len(self._ids)
 
     @property
+    def live_bytes(self) -> int:
+        """Bytes of these storages."""
+        return sum(self.allocations[index].num_bytes for index in self._ids.values())
+
+    @property
     def position(self) -> int:
         """The number of events so far."""
         self._settle_pending()

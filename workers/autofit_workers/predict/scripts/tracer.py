@@ -71,7 +71,7 @@ class ScriptTracer:
         self._lengths = LengthWatch(self._batches)
         self._loops = Loops(
             self._follower.kept,
-            lambda: self._recorder.num_live if self._follower.is_evaluating else None,
+            lambda: self._recorder.live_bytes if self._follower.is_evaluating else None,
         )
         self._watch = StepWatch(
             self._batches, num_steps, self._follower, follows_modules=True, loops=self._loops
