@@ -28,7 +28,7 @@ def seen_part(seen: SeenPart | None) -> tuple[str, ...]:
     if seen.steps == seen.run_steps:
         said = f"all of the run was seen, in {steps}"
     if seen.lengths:
-        said += f", with batches of lengths {_lengths(seen.lengths)}"
+        said += f", of lengths {_lengths(seen.lengths)}"
     if len(seen.phases) > 1:
         said += f", with {_named(seen.phases[1:])}"
     if seen.unseen_phases:

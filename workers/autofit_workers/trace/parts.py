@@ -52,6 +52,8 @@ class Scratch:
 # libraries take to work on sparse tensors.
 MANAGED_MEMORY, COMPILED_STEP = "cudaMallocManaged", "torch.compile"
 CUSPARSE_BUFFER, SORT_BUFFER = "cusparse", "thrust::sort"
+# The module of an allocation that is a bucket of gradients, as views call it.
+DATA_PARALLEL = "DistributedDataParallel"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -186,15 +186,16 @@ def test_a_model_of_transformers_takes_what_it_is_told(
     modules = {a.module for a in trace.allocations if a.operator == operator}
     assert modules == {"model.layers.0.self_attn", "model.layers.1.self_attn"}
     if library is not None and importlib.util.find_spec("flash_attn") is None:
-        note, _ = trace.notes
+        (note,) = trace.notes
         assert note.startswith(f"{library} is not installed here")
 
 
 def test_another_model_in_the_same_process_looks_for_libraries_as_they_are(tmp_path: Path) -> None:
     of_transformers(tmp_path, "fa2")
     trace = of_transformers(tmp_path, "default")
-    (model,) = trace.notes
-    assert model.startswith("the model is MistralForCausalLM")
+    assert trace.model is not None
+    assert trace.model.model_class == "MistralForCausalLM"
+    assert not trace.notes
     assert not any("flash_attn" in a.operator for a in trace.allocations)
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import distributed
 
 import autofit_workers
-from autofit_workers.predict.recording.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, NAME, buckets_of
+from autofit_workers.predict.recording.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets_of
 from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.setup import ALONE, Parallel, Setup
-from autofit_workers.trace import Category, Trace
+from autofit_workers.trace import DATA_PARALLEL, Category, Trace
 from tests.workers.predict.test_against_cpu import canonical
 
 FILE = Path(__file__).parents[1] / "distributed_workloads.py"
@@ -45,7 +45,9 @@ def trace_of(name: str, architecture: str = "sm_80", **changes) -> Trace:
 
 def sizes_from_the_wrapper_on(trace: Trace) -> list[int]:
     sizes = [a.num_bytes for a in trace.allocations]
-    first = next(i for i, e in enumerate(trace.events) if trace.allocations[max(e, ~e)].module == NAME)
+    first = next(
+        i for i, e in enumerate(trace.events) if trace.allocations[max(e, ~e)].module == DATA_PARALLEL
+    )
     return [sizes[event] if event >= 0 else -sizes[~event] for event in trace.events[first:]]
 
 
@@ -79,7 +81,7 @@ def test_the_buckets_hold_every_gradient_once_more():
     alive = set()
     for event in with_ranks.events[:start]:
         alive.add(event) if event >= 0 else alive.discard(~event)
-    buckets = [a for i, a in enumerate(with_ranks.allocations) if i in alive and a.module == NAME]
+    buckets = [a for i, a in enumerate(with_ranks.allocations) if i in alive and a.module == DATA_PARALLEL]
     gradients = {a.num_bytes for a in alone.allocations if a.category is Category.GRADIENT}
     parameters = sum(a.num_bytes for a in alone.allocations if a.category is Category.PARAMETER)
     assert all(a.category is Category.GRADIENT for a in buckets)

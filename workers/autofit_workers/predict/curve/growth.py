@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
 
-from autofit_workers.trace import Allocation, Trace
+from autofit_workers.trace import DATA_PARALLEL, Allocation, Trace
 
 # Bytes a step from which growth is told. Two of the allocator's smallest blocks: one of them, a loss that is
 # kept without its graph, takes 49 MiB in 100,000 steps.
@@ -153,6 +153,8 @@ class LiveAfterSteps:
             for event in self._events[start:end]:
                 index = max(event, ~event)
                 source, num_bytes = self._allocations[index].source, self._bytes_of(event)
+                if self._allocations[index].module == DATA_PARALLEL:
+                    continue  # its buckets are made anew after the first step, and never again
                 if event >= 0:
                     born[index] = number
                     newest[source] += num_bytes

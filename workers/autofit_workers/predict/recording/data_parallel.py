@@ -29,10 +29,9 @@ from torch import nn
 from autofit_workers.errors import InapplicableError, UnsupportedError
 from autofit_workers.predict.recording.recorder import Recorder
 from autofit_workers.predict.recording.work_log import operand
-from autofit_workers.trace import Category
+from autofit_workers.trace import DATA_PARALLEL, Category
 from autofit_workers.work import Group, Work
 
-NAME = "DistributedDataParallel"  # what views call the module that holds the buckets
 FIRST_BUCKET_BYTES = 2**20
 BUCKET_BYTES = 25 * 2**20
 _BROADCAST_BYTES = 250 * 2**20
@@ -138,14 +137,14 @@ class DataParallel:
         if not self._has_run:
             raise UnsupportedError(
                 "--parallel ddp: a step calls parts of the model but never the model itself, and so bypasses "
-                f"{NAME}: call the model that step or loss receives, or leave the option out"
+                f"{DATA_PARALLEL}: call the model that step or loss receives, or leave the option out"
             )
         missing = [name for key, name in self._names.items() if key not in self._ready]
         if missing:
             raise UnsupportedError(
-                f"--parallel ddp: {missing[0]} gets no gradient in the step; {NAME} then fails unless "
-                "find_unused_parameters=True, which is not predicted: set requires_grad to False for what is "
-                "not trained, or leave the option out"
+                f"--parallel ddp: {missing[0]} gets no gradient in the step; {DATA_PARALLEL} then fails "
+                "unless find_unused_parameters=True, which is not predicted: set requires_grad to False for "
+                "what is not trained, or leave the option out"
             )
 
     def _arrived(self, parameter: torch.Tensor) -> None:
@@ -160,7 +159,7 @@ class DataParallel:
         gradient = parameter.grad
         if bucket is None or gradient is None or self._recorder.work.is_paused:
             return
-        with torch.no_grad(), self._recorder.within(NAME):
+        with torch.no_grad(), self._recorder.within(DATA_PARALLEL):
             torch.mul(gradient, 1 / self._ranks.num_ranks, out=bucket.places[id(parameter)])
         bucket.missing.discard(id(parameter))
         while self._num_reduced < len(self._buckets) and not self._buckets[self._num_reduced].missing:
@@ -176,7 +175,7 @@ class DataParallel:
         recorder.work.wait_for(0, self)
         parameters = {id(each): each for each in self._reduced}
         self._num_reduced = 0
-        with torch.no_grad(), recorder.within(NAME):
+        with torch.no_grad(), recorder.within(DATA_PARALLEL):
             for bucket in self._buckets:
                 bucket.missing = set(bucket.places)
                 for key, place in bucket.places.items():
@@ -187,7 +186,7 @@ class DataParallel:
     def _exchange(self, operator: str, tensor: torch.Tensor, handle: object) -> None:
         whole = operand(tensor)
         work = Work(operator, (whole,), (whole,), group=self._ranks)
-        self._recorder.exchanged(work, name_of_group=NAME, handle=handle)
+        self._recorder.exchanged(work, name_of_group=DATA_PARALLEL, handle=handle)
 
     def _before_forward(self, _model: nn.Module, _inputs: object) -> None:
         if not torch.is_grad_enabled():
@@ -243,7 +242,7 @@ class DataParallel:
     def _recording(self, category: Category) -> Iterator[None]:
         before, self._recorder.category = self._recorder.category, category
         try:
-            with torch.no_grad(), self._recorder.within(NAME):
+            with torch.no_grad(), self._recorder.within(DATA_PARALLEL):
                 yield
         finally:
             self._recorder.category = before
