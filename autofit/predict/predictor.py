@@ -127,6 +127,13 @@ class Predictor:
         own._follow(dataclasses.replace(self._setup, rank=rank), traces)  # noqa: SLF001 - a copy of this one
         return own
 
+    def among(self, setup: Setup) -> Predictor:
+        """The predictor of one of the ranks of another setup; nothing was observed of those."""
+        own = copy.copy(self)
+        own.observations = Observations()
+        own._follow(setup, self.traces.among(setup))  # noqa: SLF001 - a copy of this one
+        return own
+
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
         """The trace at a batch size; see `autofit.predict.traces.Traces.trace`."""
         return self.traces.trace(knobs, batch_size)

@@ -192,6 +192,10 @@ class Traces:
         """Those of another rank of the same step."""
         return self._like(self._workload, dataclasses.replace(self._setup, rank=rank))
 
+    def among(self, setup: Setup) -> Traces:
+        """Those of one of the ranks of another setup."""
+        return self._like(self._workload, setup)
+
     def _like(self, workload: WorkloadRef, setup: Setup) -> Traces:
         return Traces(
             workload,

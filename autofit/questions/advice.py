@@ -24,6 +24,7 @@ from autofit.questions.promises import Candidate, Promises, candidates, minimal
 from autofit.questions.tried_changes import Changes, TriedChanges
 from autofit.settings.goals import Risk
 from autofit_workers.knobs import KNOBS, Knobs
+from autofit_workers.setup import Setup
 from autofit_workers.trace import Trace
 
 ADVICE_SECONDS = 10.0
@@ -88,6 +89,25 @@ class Advice:
     others: tuple[Combination, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoCards:
+    """Two cards in place of one.
+
+    Attributes:
+        setup: of the ranks.
+        card: one of them, beside another.
+        limit_bytes: that the allocator may reserve there.
+    """
+
+    setup: Setup
+    card: Card
+    limit_bytes: int
+
+    @property
+    def num_cards(self) -> int:
+        return self.setup.num_ranks
+
+
 class Adviser:
     """Tries changes of a configuration that does not fit, alone and together, until the time is over.
 
@@ -104,6 +124,7 @@ class Adviser:
     Args:
         risk: the level of the peak that has to be within the limit.
         fixed: names of knobs that are left as they are.
+        two_cards: what the same is on two cards; None where that is not to be tried.
         given: names of knobs that were asked for, which are changed where nothing else fits.
         with_traces: whether changes are tried that cost a trace each.
         seconds: after which nothing further is tried, on any card.
@@ -123,6 +144,7 @@ class Adviser:
         risk: Risk,
         fixed: Container[str] = (),
         given: Container[str] = (),
+        two_cards: TwoCards | None = None,
         with_traces: bool = True,
         seconds: float = ADVICE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
@@ -144,7 +166,9 @@ class Adviser:
         ]
         self.num_untried = len(usable) - len(self._levers)
         self._combining = Combining(self._tried, self._levers)
-        self._candidates = candidates(self._levers, Promises(trace, knobs, batch_size))
+        self._two_cards = two_cards
+        self._promises = Promises(trace, knobs, batch_size)
+        self._candidates = candidates(self._levers, self._promises)
 
     def on(self, card: Card, limit_bytes: int) -> Advice:
         """What was tried for a card, and what fits within a limit there.
@@ -156,6 +180,7 @@ class Adviser:
         fits_already = base_bytes <= limit_bytes
         changes: Changes = ()
         others: list[Changes] = []
+        on_two: Combination | None = None
         if not fits_already:
             promising = minimal(self._candidates, _PROMISED * limit_bytes / base_bytes)
             changes = self._first_promised(promising, card, limit_bytes)
@@ -164,6 +189,7 @@ class Adviser:
             gentler = [each for each in close if gentleness(each.changes) < gentleness(changes)]
             changes = self._first_promised(gentler, card, limit_bytes) or changes
             others = self._other_ways(promising, changes, card, limit_bytes)
+            on_two = self._on_two_cards(base_bytes)
         alone = [
             (peak, lever)
             for lever in self._levers
@@ -186,7 +212,10 @@ class Adviser:
                 for peak_bytes, lever in alone
             ),
             combination=self._combination(changes, card) if changes else None,
-            others=tuple(self._combination(each, card) for each in others if each != changes),
+            others=(
+                *(self._combination(each, card) for each in others if each != changes),
+                *(() if on_two is None else (on_two,)),
+            ),
             is_complete=not self._tried.is_cut_short,
         )
 
@@ -228,6 +257,34 @@ class Adviser:
             if self._combining.fits(candidate.changes, card, limit_bytes):
                 ways[kind] = candidate.changes
         return list(ways.values())
+
+    def _on_two_cards(self, base_bytes: int) -> Combination | None:
+        """What fits on two cards: as it is, else with checkpointing; None where neither does, or is tried."""
+        two = self._two_cards
+        if two is None:
+            return None
+        batch_size = self._batch_size // 2 if self._batch_size % 2 == 0 else self._batch_size
+        tried = self._tried.on_ranks(two.setup, batch_size)
+
+        def share(changes: Changes) -> float:
+            of_batch = batch_size / self._batch_size
+            return self._promises.share(changes, num_shards=two.num_cards, batch_share=of_batch)
+
+        single = [
+            (lever,) for lever in self._levers if lever.effect is Effect.SLOWER and lever.batch_size is None
+        ]
+        for changes in ((), *sorted(single, key=share)[:1]):
+            if share(changes) > two.limit_bytes / base_bytes:
+                continue
+            peak_bytes = tried.peak_bytes(changes, two.card)
+            if peak_bytes is not None and peak_bytes <= two.limit_bytes:
+                smaller = () if batch_size == self._batch_size else (f"--batch-size {batch_size}",)
+                return Combination(
+                    options=(f"--parallel {two.setup.parallel}", *smaller, *(lever.how for lever in changes)),
+                    peak_reserved_bytes=peak_bytes,
+                    effect=Effect.MORE_CARDS,
+                )
+        return None
 
 
 def _is_to_be_tried(lever: Lever, trace: Trace) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from autofit.dispatch.base import Devices
 from autofit.errors import ExitCode
 from autofit.events import EventSink, ignore
 from autofit.explain.timing import StepSeconds
@@ -20,7 +19,8 @@ from autofit.predict.estimate import Interval, RankEstimate, WorkspaceSpan
 from autofit.predict.predictor import Predictor
 from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart, fills
-from autofit.questions.advice import Advice, Adviser
+from autofit.questions.advice import Advice
+from autofit.questions.advising import advice_on, nothing_to_measure_on
 from autofit.settings.goals import Risk
 from autofit.settings.target import among_ranks_of_script, resolve_target
 from autofit.settings.tune_settings import TuneSettings
@@ -227,7 +227,7 @@ def run_check(
         UsageError: no card is named and none is here.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
-    target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=_nothing_to_measure_on)
+    target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=nothing_to_measure_on)
     knobs = settings.configuration("a check")
     curve = predictor.curve_at(knobs, target.card, batch_size)
     target = among_ranks_of_script(target, predictor.traces.first)
@@ -235,17 +235,5 @@ def run_check(
     result = dataclasses.replace(result, epoch_samples=settings.epoch_samples)
     if result.verdict is Answer.FITS or settings.script is not None or fills(result.growth):
         return result
-    adviser = Adviser(
-        predictor,
-        knobs,
-        batch_size,
-        risk=Risk.SAFE,
-        fixed=settings.fixed_knobs,
-        given=settings.given_knobs,
-        emit=emit,
-    )
-    return dataclasses.replace(result, advice=adviser.on(target.card, target.budget.usable_bytes))
-
-
-def _nothing_to_measure_on() -> Devices:
-    raise AssertionError("a check asks for no measurement")
+    advice = advice_on(settings, predictor, knobs, batch_size, target, risk=Risk.SAFE, emit=emit)
+    return dataclasses.replace(result, advice=advice)

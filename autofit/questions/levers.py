@@ -29,6 +29,7 @@ class Effect(StrEnum):
     `OTHER_RULE`: another optimizer's rule updates the weights, by a learning rate that has to be found anew.
     `DRASTIC`: weights are in half precision or fewer bits, or convolutions may take many times as long.
     `LESS`: an adapter is trained beside frozen weights, or samples are shorter.
+    `MORE_CARDS`: the step runs on two such cards.
     """
 
     NONE = "none"
@@ -37,6 +38,7 @@ class Effect(StrEnum):
     OTHER_RULE = "other-rule"
     DRASTIC = "drastic"
     LESS = "less"
+    MORE_CARDS = "more-cards"
 
     @property
     def rank(self) -> int:
@@ -46,7 +48,7 @@ class Effect(StrEnum):
     @property
     def changes_training(self) -> bool:
         """Whether what comes out of a training is another thing, and not just rounded otherwise."""
-        return self.rank > Effect.ROUNDS.rank
+        return Effect.ROUNDS.rank < self.rank < Effect.MORE_CARDS.rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

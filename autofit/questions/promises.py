@@ -115,8 +115,13 @@ class Promises:
             return False
         return True
 
-    def share(self, changes: Iterable[Lever]) -> float:
-        """What changes leave of the peak as it is, made together."""
+    def share(self, changes: Iterable[Lever], *, num_shards: int = 1, batch_share: float = 1.0) -> float:
+        """What changes leave of the peak as it is, made together.
+
+        Args:
+            num_shards: of what lasts, where so many ranks have a part each.
+            batch_share: of the batch, that one of them has.
+        """
         changes = tuple(changes)
         values = {name: value for lever in changes for name, value in lever.changed(self._knobs).items()}
         parts = self._parts
@@ -127,6 +132,7 @@ class Promises:
         for lever in changes:
             if lever.batch_size is not None:
                 parts = self._in_batches(parts, lever)
+        parts = _sharded(parts, num_shards, batch_share)
         return parts.peak_bytes / self._parts.peak_bytes if self._parts.peak_bytes else 1.0
 
     def _with(self, parts: Parts, name: str, value: Any) -> Parts:
@@ -149,6 +155,17 @@ class Promises:
             activations=parts.activations * lever.batch_size / self._batch_size,
             kept_gradients=parts.gradients if lever.knobs.accumulates else parts.kept_gradients,
         )
+
+
+def _sharded(parts: Parts, num_shards: int, batch_share: float) -> Parts:
+    return Parts(
+        weights=parts.weights / num_shards,
+        gradients=parts.gradients / num_shards,
+        states=parts.states / num_shards,
+        activations=parts.activations * batch_share,
+        temporaries=parts.temporaries / num_shards,
+        kept_gradients=parts.kept_gradients / num_shards,
+    )
 
 
 @dataclass(frozen=True, slots=True)

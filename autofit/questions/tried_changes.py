@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable
+from typing import Self
 
 from autofit.errors import AutofitError, UnpredictableCardError, WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
@@ -15,6 +16,7 @@ from autofit.questions.levers import Lever
 from autofit.settings.goals import Risk
 from autofit_workers.knobs import Knobs
 from autofit_workers.predict.curve.peak_curve import traced_knobs
+from autofit_workers.setup import Setup
 from autofit_workers.trace import Trace
 
 Changes = tuple[Lever, ...]
@@ -30,7 +32,6 @@ class TriedChanges:
         emit: is told of each change.
 
     Attributes:
-        trace: of the configuration as it is.
         is_cut_short: whether anything was not tried as the time was over.
     """
 
@@ -52,12 +53,32 @@ class TriedChanges:
         self._clock = clock
         self._ends_at = clock() + seconds
         self._emit = emit
-        self.trace: Trace = predictor.trace(knobs, batch_size)
         self.is_cut_short = False
         self._curves: dict[Changes, PredictedCurve] = {}
         self._peaks: dict[tuple[Changes, str], int | None] = {}
-        self._traced = {self._traced_as(())}
+        self._traced: set[tuple[Knobs, int]] = set()
         self._longest_seconds = 0.0  # that a trace took
+
+    @property
+    def trace(self) -> Trace:
+        """The trace of the configuration as it is, whatever the time."""
+        self._traced.add(self._traced_as(()))
+        return self._predictor.trace(self._knobs, self._batch_size)
+
+    def on_ranks(self, setup: Setup, batch_size: int) -> Self:
+        """The same on ranks that train together, in what is left of the time."""
+        left_seconds = self._ends_at - self._clock()
+        other = type(self)(
+            self._predictor.among(setup),
+            self._knobs,
+            batch_size,
+            risk=self._risk,
+            seconds=left_seconds,
+            clock=self._clock,
+            emit=self._emit,
+        )
+        other._longest_seconds = self._longest_seconds  # noqa: SLF001 - of the same kind
+        return other
 
     def peak_bytes(self, changes: Changes, card: Card) -> int | None:
         """The peak at the risk; None where the changes do not apply, or no time is left to try them."""

@@ -12,7 +12,8 @@ from autofit.events import EventSink
 from autofit.hardware import gpus
 from autofit.identity import versions
 from autofit.predict.estimate import Estimate
-from autofit.questions.advice import Advice, Adviser
+from autofit.questions.advice import Advice
+from autofit.questions.advising import advice_on
 from autofit.questions.late_failure import LengthsAnswer, of_lengths
 from autofit.settings.target import Target
 from autofit.settings.tune_settings import TuneSettings
@@ -125,15 +126,15 @@ def _advice(
     if not nothing_fits or settings.script is not None or target.probe is not None:
         return None
     try:
-        return Adviser(
+        return advice_on(
+            settings,
             predicted.predictor,
             space.settings[0],
             space.min_batch,
+            target,
             risk=settings.risk,
-            fixed=settings.fixed_knobs,
-            given=settings.given_knobs,
             emit=emit,
-        ).on(target.card, target.budget.usable_bytes)
+        )
     except AutofitError:  # what cannot be predicted has no advice either; its trials say why
         return None
 

@@ -30,6 +30,7 @@ _BESIDE = {
     Effect.ROUNDS: "with autocast's rounding",
     Effect.OTHER_RULE: "with another optimizer's rule, whose learning rate has to be found anew",
     Effect.DRASTIC: "with weights rounded",
+    Effect.MORE_CARDS: "on each of two such cards",
     Effect.LESS: "with less that is trained: an adapter beside frozen weights, or shorter samples",
 }
 _OF_KNOBS = {
@@ -118,7 +119,7 @@ def _other_ways(advice: Advice) -> Iterator[str]:
 
 
 def _trained(effect: Effect) -> str:
-    return f", {_BESIDE[effect]}" if effect.changes_training else ""
+    return f", {_BESIDE[effect]}" if effect.changes_training or effect is Effect.MORE_CARDS else ""
 
 
 def how_it_fits(advice: Advice) -> Iterator[str]:

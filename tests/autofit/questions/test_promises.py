@@ -11,13 +11,14 @@ import pytest
 from autofit.hardware.card import Card
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
-from autofit.questions.advice import Adviser
-from autofit.questions.levers import Lever, levers, shorter_samples, smaller_batches
+from autofit.questions.advice import Adviser, TwoCards
+from autofit.questions.levers import Effect, Lever, levers, shorter_samples, smaller_batches
 from autofit.questions.promises import Parts, Promises, candidates, minimal, parts_of
 from autofit.settings.goals import Risk
 from autofit_workers.knobs import Knobs
 from autofit_workers.predict.plans.formula_plans import FormulaPlans
 from autofit_workers.protocol import TrialOutcome, TrialSpec
+from autofit_workers.setup import Parallel, Setup
 from autofit_workers.trace import Allocation, Category, Mark, SampleSize, Trace
 
 MIB = 1024**2
@@ -27,6 +28,7 @@ SAMPLE = SampleSize(size=512, multiple=64)
 
 def training(
     *,
+    weights: int = WEIGHTS,
     states: int = STATES,
     activations: int = ACTIVATIONS,
     gradients: int = WEIGHTS,
@@ -35,7 +37,7 @@ def training(
 ) -> Trace:
     """A step of a model of 100 MiB by AdamW: forward, backward, and an optimizer's step with temporaries."""
     parts = (
-        (Category.PARAMETER, WEIGHTS),
+        (Category.PARAMETER, weights),
         (Category.OPTIMIZER_STATE, states),
         (Category.ACTIVATION, activations),
         (Category.GRADIENT, gradients),
@@ -134,11 +136,12 @@ def adviser(workload: Any, worker: Any, exact: Residuals) -> Callable[..., Advis
 
     def traced(spec: TrialSpec) -> TrialOutcome:
         states = {"adamw8bit": 50, "adafactor": 2}.get(spec.knobs.optimizer or "", STATES)
-        trained = 100 if spec.knobs.adapter is None else 1
+        trained = (100 if spec.knobs.adapter is None else 1) // spec.setup.num_ranks
         is_at_once = spec.knobs.optimizer is None and not spec.knobs.optimizer_in_backward
         activations = 60 if spec.knobs.checkpointing == "blocks" else ACTIVATIONS
         worker.trace_at = lambda batch_size: dataclasses.replace(
             training(
+                weights=WEIGHTS // spec.setup.num_ranks,
                 states=states * trained // 100,
                 activations=activations * batch_size // 4,
                 gradients=0 if spec.knobs.optimizer_in_backward else trained,
@@ -182,3 +185,29 @@ def test_what_was_asked_for_gives_way_before_something_else_is_trained(
     given = adviser(given=("optimizer",)).on(card, 380 * MIB).combination
     assert given is not None
     assert set(given.options) == {"--checkpointing blocks", "--optimizer adamw8bit"}
+
+
+@pytest.mark.parametrize(
+    ("limit_mib", "options"),
+    [
+        (460, ("--parallel fsdp:2", "--batch-size 2")),
+        (300, ("--parallel fsdp:2", "--batch-size 2", "--checkpointing blocks")),
+        (50, None),
+    ],
+)
+def test_two_cards_are_a_way_with_as_many_samples_a_step(
+    adviser: Callable[..., Adviser], card: Card, limit_mib: int, options: tuple[str, ...] | None
+) -> None:
+    setup = Setup(parallel=Parallel.parse("fsdp:2"), rank=0)
+    two = TwoCards(setup=setup, card=card, limit_bytes=limit_mib * MIB)
+    advice = adviser(clock=lambda: 0.0, two_cards=two).on(card, 380 * MIB)
+    told = [other.options for other in advice.others if other.effect is Effect.MORE_CARDS]
+    assert told == ([] if options is None else [options])
+
+
+def test_two_cards_cost_a_trace_for_which_there_has_to_be_time(
+    adviser: Callable[..., Adviser], card: Card, worker: Any
+) -> None:
+    two = TwoCards(setup=Setup(parallel=Parallel.parse("fsdp:2"), rank=0), card=card, limit_bytes=460 * MIB)
+    adviser(two_cards=two).on(card, 380 * MIB)
+    assert not [spec for spec in worker.specs if spec.setup.parallel]

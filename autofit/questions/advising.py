@@ -1,0 +1,65 @@
+"""Advice on a configuration of settings, on the card that they name and on two such cards."""
+
+from __future__ import annotations
+
+from autofit.dispatch.base import Devices
+from autofit.errors import AutofitError
+from autofit.events import EventSink
+from autofit.hardware import gpus
+from autofit.predict.predictor import Predictor
+from autofit.questions.advice import Advice, Adviser, TwoCards
+from autofit.settings.goals import Risk
+from autofit.settings.target import Target, resolve_target
+from autofit.settings.tune_settings import TuneSettings
+from autofit_workers.knobs import Knobs
+from autofit_workers.setup import GENERATE, INFER, Parallel
+
+_BOTH = Parallel.parse("fsdp:2")  # ranks with copies of all weights save nothing
+
+
+def advice_on(
+    settings: TuneSettings,
+    predictor: Predictor,
+    knobs: Knobs,
+    batch_size: int,
+    target: Target,
+    *,
+    risk: Risk,
+    emit: EventSink,
+) -> Advice:
+    """What makes a configuration fit within the budget of its target.
+
+    Raises:
+        AutofitError: the configuration cannot be predicted as it is.
+    """
+    adviser = Adviser(
+        predictor,
+        knobs,
+        batch_size,
+        risk=risk,
+        fixed=settings.fixed_knobs,
+        given=settings.given_knobs,
+        two_cards=_two_cards(settings, predictor, knobs, batch_size),
+        emit=emit,
+    )
+    return adviser.on(target.card, target.budget.usable_bytes)
+
+
+def _two_cards(
+    settings: TuneSettings, predictor: Predictor, knobs: Knobs, batch_size: int
+) -> TwoCards | None:
+    """Two of the card; None where it is not the model that they would share, or nothing is left on them."""
+    is_training = predictor.trace(knobs, batch_size).mode not in (INFER, GENERATE)
+    if settings.setup.parallel or settings.parallels or knobs.global_batch is not None or not is_training:
+        return None
+    try:
+        on_ranks = settings.with_parallel(_BOTH)
+        target = resolve_target(on_ranks, local_gpus=gpus.local_gpus, reachable=nothing_to_measure_on)
+    except AutofitError:
+        return None
+    return TwoCards(setup=on_ranks.setup, card=target.card, limit_bytes=target.budget.usable_bytes)
+
+
+def nothing_to_measure_on() -> Devices:
+    """Stands for the devices of what is predicted alone."""
+    raise AssertionError("this asks for no measurement")
