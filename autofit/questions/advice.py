@@ -228,18 +228,20 @@ class Adviser:
 
     def _first_promised(self, promising: Sequence[Candidate], card: Card, limit_bytes: int) -> Changes:
         """The first that fits of what promises to; empty where promises are broken."""
-        broken, enough = 0, 1.0
+        num_broken, enough = 0, dict.fromkeys(self._levers, 1.0)
         for candidate in promising:
-            if broken == _MOST_BROKEN:
+            if num_broken == _MOST_BROKEN:
                 break
-            if candidate.share > enough:
+            if any(candidate.share > enough[lever] for lever in candidate.changes):
                 continue
             peak_bytes = self._tried.peak_bytes(candidate.changes, card)
             if peak_bytes is not None and peak_bytes <= limit_bytes:
                 return candidate.changes
             if peak_bytes is not None:
-                # Whatever is to fit has to promise as much more as this one lacks.
-                broken, enough = broken + 1, min(enough, candidate.share * limit_bytes / peak_bytes)
+                num_broken += 1
+                # Whatever else has one of these changes has to promise as much more as is missing here.
+                for lever in candidate.changes:
+                    enough[lever] = min(enough[lever], candidate.share * limit_bytes / peak_bytes)
         return ()
 
     def _other_ways(
