@@ -22,10 +22,12 @@ from autofit.hardware.gpus import Gpu, catalogue
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor
+from autofit.questions.advice import Advice
 from autofit.questions.what_if import WhatIf
 from autofit.report.answer import answer_in_words
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, SizeMap, Times
 from autofit.report.html.tables import breakdown_table, frontier_table, parallels_table
+from autofit.report.remedies import how_it_fits, what_each_saves
 from autofit.report.words import (
     PeakNames,
     assumptions,
@@ -82,10 +84,15 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
         size_map=size_map,
         parallels=parallels_table(result) if result.parallels else None,
         frontier=frontier_table(result) if result.frontier else None,
+        remedies=_remedies(result.advice),
         notes=tuple(dict.fromkeys(notes)),
         made=_made(result.versions, f"study {result.study}"),
         **_of_profile(profile, estimate),
     )
+
+
+def _remedies(advice: Advice | None) -> tuple[str, ...]:
+    return () if advice is None else (*what_each_saves(advice), *how_it_fits(advice))
 
 
 def report_on_estimate(
@@ -140,6 +147,7 @@ def report_on_estimate(
         budget_bytes=None if budget is None else budget.usable_bytes,
         curves=curves,
         what_if=what_if,
+        remedies=_remedies(None if what_if is None else what_if.advice),
         notes=(*(() if budget is None else budget.assumptions), *notes),
         made=_made(estimate.versions),
         **_of_profile(profile, estimate),

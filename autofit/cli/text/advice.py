@@ -11,9 +11,9 @@ from autofit.cli.text.commands import as_typed
 from autofit.cli.text.output import bullets, code, heading, stdout
 from autofit.errors import BudgetError
 from autofit.hardware.gpus import Gpu, catalogue
-from autofit.questions.advice import Advice, Combination, TriedLever
-from autofit.questions.levers import Effect
+from autofit.questions.advice import Advice, Combination
 from autofit.report.answer import needed_at_least
+from autofit.report.remedies import how_it_fits, what_each_saves
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
@@ -22,29 +22,13 @@ from autofit_workers.architecture import Vendor
 from autofit_workers.setup import TRAIN
 
 _NUM_CARDS = 4
-_NUM_LEVERS = 6
-# What a change does beside saving memory.
-_BESIDE = {
-    Effect.NONE: "",
-    Effect.SLOWER: "in a slower step",
-    Effect.ROUNDS: "with autocast's rounding",
-    Effect.OTHER_RULE: "with another optimizer's rule, whose learning rate has to be found anew",
-    Effect.DRASTIC: "with weights rounded",
-    Effect.MORE_CARDS: "on each of two such cards",
-    Effect.LESS: "with less that is trained: an adapter beside frozen weights, or shorter samples",
-}
-_OF_KNOBS = {
-    ("batch_size", Effect.SLOWER): "in more and smaller batches",
-    ("optimizer", Effect.ROUNDS): "with the optimizer's states in fewer bits",
-    ("conv_algo", Effect.DRASTIC): "with convolutions that may take many times as long",
-}
 
 
 def print_advice(advice: Advice, command: str, asked: Mapping[str, Any]) -> None:
     """Prints what each change saves, and the whole command that fits."""
     console = stdout()
     heading(console, "What may help")
-    bullets(console, (*_what_each_saves(advice), *how_it_fits(advice)))
+    bullets(console, (*what_each_saves(advice), *how_it_fits(advice)))
     print_fitting(console, advice, command, asked)
 
 
@@ -78,7 +62,7 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
         yield f"a smaller --margin or --reserve: they keep {format_bytes(kept_bytes)} free"
     state_bytes = 0 if result.estimate is None else result.estimate.breakdown.optimizer_state
     if result.advice is not None:
-        yield from _what_each_saves(result.advice)
+        yield from what_each_saves(result.advice)
         yield from how_it_fits(result.advice)
     elif settings.script is None:
         yield from _settings_to_change(settings, _trains(result, settings), state_bytes, on_cpu=on_cpu)
@@ -99,48 +83,6 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
         yield "a larger card (`autofit gpus` lists them)"
     else:
         yield _larger_card(needed_bytes, settings)
-
-
-def _what_each_saves(advice: Advice) -> Iterator[str]:
-    for lever in advice.levers[:_NUM_LEVERS]:
-        if lever.saved_bytes > 0:
-            enough = f": batch {advice.batch_size} fits" if lever.fits else ""
-            yield f"{lever.how} saves {format_bytes(lever.saved_bytes)}{_beside(lever)}{enough}"
-
-
-def _other_ways(advice: Advice) -> Iterator[str]:
-    """What fits as well, by changes of another kind."""
-    listed = {(lever.how,) for lever in advice.levers[:_NUM_LEVERS] if lever.fits}
-    for other in advice.others:
-        if other.options in listed:
-            continue
-        options, peak = " ".join(other.options), format_bytes(other.peak_reserved_bytes)
-        yield f"or {options}: batch {advice.batch_size} fits in {peak}{_trained(other.effect)}"
-
-
-def _trained(effect: Effect) -> str:
-    return f", {_BESIDE[effect]}" if effect.changes_training or effect is Effect.MORE_CARDS else ""
-
-
-def how_it_fits(advice: Advice) -> Iterator[str]:
-    """Which changes are enough together, or the gentlest alone, where that is to be said."""
-    at = f"batch {advice.batch_size}"
-    if advice.combination is None:
-        tried = "" if advice.is_complete else " in the time there was"
-        yield f"no combination of such options that was tried{tried} makes {at} fit"
-        return
-    combination = advice.combination
-    if len(combination.options) > 1:
-        options, peak = " ".join(combination.options), format_bytes(combination.peak_reserved_bytes)
-        yield f"{options} together: {at} fits in {peak}{_trained(combination.effect)}"
-    elif sum(lever.fits for lever in advice.levers) > 1:
-        yield f"{combination.options[0]} is the gentlest of those that are enough"
-    yield from _other_ways(advice)
-
-
-def _beside(lever: TriedLever) -> str:
-    words = _OF_KNOBS.get((lever.name, lever.effect)) or _BESIDE[lever.effect]
-    return f" {words}" if words else ""
 
 
 def _settings_to_change(

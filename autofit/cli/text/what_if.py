@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from autofit.cli.text.advice import how_it_fits, print_fitting
+from autofit.cli.text.advice import print_fitting
 from autofit.cli.text.output import bullets, grid, headed, heading, indented, stdout, styled
 from autofit.predict.estimate import Estimate
 from autofit.questions.what_if import LeverResult, WhatIf
+from autofit.report.remedies import how_it_fits
 from autofit.report.words import change_in_words, seconds_in_words, span_of_seconds
 from autofit.units import format_bytes
 

@@ -131,6 +131,7 @@ class Content:
         answer: sentences, the answer first.
         budget_bytes: what the allocator may reserve; None where there is no budget.
         lane: the memory over the step of the allocated peak.
+        remedies: where it does not fit, what makes it fit, in sentences.
         nodes: of the tree of modules, each after its parent.
         times: of the step; None where none are predicted.
         made: versions and the like, for the foot of the page.
@@ -147,6 +148,7 @@ class Content:
     size_map: SizeMap | None = None
     parallels: Table | None = None
     frontier: Table | None = None
+    remedies: tuple[str, ...] = ()
     nodes: tuple[Node, ...] = ()
     times: Times | None = None
     workspaces: tuple[LayerWorkspaces, ...] = ()

@@ -59,6 +59,9 @@ def sections(content: Content) -> Iterator[Section]:
         yield Section(name="parallels", title="Ways of training together", table=content.parallels)
     if content.frontier is not None:
         yield Section(name="frontier", title="The largest batch of every setting", table=content.frontier)
+    if content.remedies:
+        tried = Table(columns=("predicted",), rows=tuple((said,) for said in content.remedies))
+        yield Section(name="remedies", title="What may help", table=tried)
     if content.curves or content.measured:
         yield Section(
             name="curves",

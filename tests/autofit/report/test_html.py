@@ -16,6 +16,8 @@ from autofit.explain.views.timeline import timeline
 from autofit.explain.views.workspaces import layer_workspaces
 from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
+from autofit.questions.advice import Advice, Combination
+from autofit.questions.levers import Effect
 from autofit.questions.what_if import what_if
 from autofit.report.gather import report_on_estimate, report_on_profile, report_on_search
 from autofit.report.html import figures
@@ -354,3 +356,23 @@ def test_a_prediction_without_rows_behind_it_has_no_seconds_in_the_report():
 
 def test_without_times_the_report_has_no_such_sections():
     assert of_time(PROFILE) == {}
+
+
+def test_what_makes_it_fit_is_in_the_report_as_it_is_in_the_text(predictor, searched):
+    result, content = searched
+    assert not content.remedies
+    fits = Combination(
+        options=("--checkpointing blocks", "--optimizer adafactor"),
+        peak_reserved_bytes=GIB,
+        effect=Effect.OTHER_RULE,
+    )
+    advice = Advice(batch_size=1, peak_reserved_bytes=9 * GIB, levers=(), combination=fits, is_complete=True)
+    nothing = dataclasses.replace(result, best=None, advice=advice)
+    section = next(each for each in sections(report_on_search(nothing, predictor)) if each.name == "remedies")
+    assert section.table is not None
+    assert section.table.rows == (
+        (
+            "--checkpointing blocks --optimizer adafactor together: batch 1 fits in 1.00 GiB, with another "
+            "optimizer's rule, whose learning rate has to be found anew",
+        ),
+    )

@@ -9,7 +9,7 @@ from decimal import Decimal
 
 import pytest
 
-from autofit.cli.text.advice import fitting_command, how_it_fits, what_may_help
+from autofit.cli.text.advice import fitting_command, what_may_help
 from autofit.cli.text.tune import print_result
 from autofit.explain.timing import StepSeconds
 from autofit.hardware.budget import make_budget
@@ -18,6 +18,7 @@ from autofit.predict.estimate import Interval, Unknown
 from autofit.questions.advice import Advice, Combination, TriedLever
 from autofit.questions.levers import Effect
 from autofit.report.answer import needed_at_least
+from autofit.report.remedies import how_it_fits
 from autofit.search.choice import Knee, RecommendedBy
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Risk
