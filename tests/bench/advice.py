@@ -3,8 +3,8 @@
 Twelve configurations, six built-ins and six configs of transformers that are written here, each on a card
 of which so much is reserved for others that 2 to 5 % are missing of its need at risk safe. Asked as a user
 would, by `autofit check`, which may take 10 s for its advice: the command that it prints has to fit by
-`autofit check`. Then every change and every pair of changes that is not fixed by the command is tried,
-however long that takes, also those that advice passes over. The advice says the gentlest that fits
+`autofit check`. Then every change and every pair of changes that trains the same thing and was not typed is
+tried, however long that takes, also those that advice passes over. The advice says the gentlest that fits
 (`autofit.questions.levers.gentleness`), so nothing gentler may fit, and nothing as gentle may save more;
 on a slow machine, where 10 s did not suffice for that, it is asked again without an end, and the table says
 so. Beside it stands what saves most of all, whatever it does to the step.
@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import io
 import itertools
 import json
+import math
 import os
 import shlex
 import sys
@@ -34,11 +34,19 @@ from pathlib import Path
 from typing import Any
 
 from autofit.cli.app import main as autofit
-from autofit.errors import AutofitError
 from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor, local_predictor
 from autofit.questions.advice import Adviser
-from autofit.questions.levers import Effect, Lever, gentleness, levers
+from autofit.questions.levers import (
+    Effect,
+    Lever,
+    gentleness,
+    in_order,
+    levers,
+    shorter_samples,
+    smaller_batches,
+)
+from autofit.questions.tried_changes import TriedChanges
 from autofit.settings.goals import Risk
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.tune_settings import TuneSettings
@@ -175,25 +183,34 @@ CASES = (
 
 
 class Tried:
-    """Every change of a configuration and every pair of them, at risk safe."""
+    """Every change of a configuration that trains the same thing, and every pair of them, at risk safe."""
 
     def __init__(self, predictor: Predictor, settings: TuneSettings, card: Card, batch_size: int) -> None:
-        self._knobs = settings.configuration("a bench")
-        trace = predictor.trace(self._knobs, batch_size)
-        self._predictor, self._card, self._batch_size = predictor, card, batch_size
-        self.need_bytes = self._peak_bytes(()) or 0
-        self._levers = [
+        knobs, self._card = settings.configuration("a bench"), card
+        self._changes = TriedChanges(
+            predictor, knobs, batch_size, risk=Risk.SAFE, seconds=math.inf, clock=lambda: 0.0
+        )
+        trace = self._changes.trace
+        self.need_bytes = self._changes.predicted_bytes((), card)
+        every = (
+            *levers(knobs, trace.mode),
+            *smaller_batches(knobs, batch_size, trace.mode),
+            *shorter_samples(knobs, trace.sample),
+        )
+        self._levers = [lever for lever in every if not lever.why_pointless(trace)]
+        self._of_same_training = [
             lever
-            for lever in levers(self._knobs)
-            if lever.name not in settings.fixed_knobs and not lever.why_pointless(trace)
+            for lever in self._levers
+            if not lever.effect.changes_training
+            and lever.name not in (*settings.fixed_knobs, *settings.given_knobs)
         ]
         self.peaks: dict[Changes, int] = {}
 
     def everything(self) -> None:
         """Tries what there is to try."""
-        pairs = itertools.combinations(self._levers, 2)
+        pairs = itertools.combinations(self._of_same_training, 2)
         together = ((a, b) for a, b in pairs if a.name != b.name)
-        for changes in (*((lever,) for lever in self._levers), *together):
+        for changes in (*((lever,) for lever in self._of_same_training), *together):
             if (peak_bytes := self._peak_bytes(changes)) is not None:
                 self.peaks[changes] = peak_bytes
 
@@ -215,7 +232,16 @@ class Tried:
 
     def named(self, options: Sequence[str]) -> Changes:
         """The changes of some options, which are predicted if there are more than two."""
-        changes = tuple(lever for lever in self._levers if lever.how in options)
+        said = _spelled(" ".join(options).split())
+        found = [lever for lever in self._levers if set(_spelled(lever.how.split())) <= set(said)]
+        # Quantized weights come with an adapter, which is a change by itself too.
+        changes = in_order(
+            *(
+                each
+                for each in found
+                if not any(each.how in other.how for other in found if other is not each)
+            )
+        )
         if changes and changes not in self.peaks:
             peak_bytes = self._peak_bytes(changes)
             assert peak_bytes is not None, f"{options} do not apply"
@@ -231,13 +257,7 @@ class Tried:
         return f"{_options(lever.how for lever in changes)} ({_gib(self.need_bytes - self.peaks[changes])})"
 
     def _peak_bytes(self, changes: Changes) -> int | None:
-        changed = {lever.name: getattr(lever.knobs, lever.name) for lever in changes}
-        knobs = dataclasses.replace(self._knobs, **changed)
-        try:
-            curve = self._predictor.curve_at(knobs, self._card, self._batch_size)
-        except AutofitError:  # it does not apply
-            return None
-        return curve.at_risk(Risk.SAFE).peak_reserved_bytes(self._batch_size)
+        return self._changes.peak_bytes(changes, self._card)
 
 
 def asked(arguments: Sequence[str]) -> tuple[int, str]:
@@ -317,6 +337,7 @@ def _advised(
         batch_size,
         risk=Risk.SAFE,
         fixed=settings.fixed_knobs,
+        given=settings.given_knobs,
         clock=lambda: 0.0,
     )
     combination = adviser.on(settings.card, limit_bytes).combination
