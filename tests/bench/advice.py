@@ -235,13 +235,8 @@ class Tried:
         said = _spelled(" ".join(options).split())
         found = [lever for lever in self._levers if set(_spelled(lever.how.split())) <= set(said)]
         # Quantized weights come with an adapter, which is a change by itself too.
-        changes = in_order(
-            *(
-                each
-                for each in found
-                if not any(each.how in other.how for other in found if other is not each)
-            )
-        )
+        part_of_others = {each for each in found for other in found if each.how in other.how and each != other}
+        changes = in_order(*(each for each in found if each not in part_of_others))
         if changes and changes not in self.peaks:
             peak_bytes = self._peak_bytes(changes)
             assert peak_bytes is not None, f"{options} do not apply"
@@ -320,7 +315,7 @@ def compared(case: Case, missing: float, folder: Path) -> tuple[list[str], list[
     at_leisure = _advised(predictor, settings, case.batch_size, limit_bytes)
     ends = ("yes" if fits else "no", f"{seconds:.1f}")
     rows = [row(f"{missing:.0%}", limit_bytes, at_leisure, name, *ends)]
-    if set(in_time) != set(at_leisure):
+    if tried.named(in_time) != tried.named(at_leisure):
         rows.append(f"| | in the time there was | {tried.in_words(tried.named(in_time))} | | | | | |")
     for what, limit in _harder(tried):
         rows.append(row(what, limit, _advised(predictor, settings, case.batch_size, limit)))
