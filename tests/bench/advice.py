@@ -235,8 +235,8 @@ class Tried:
         said = _spelled(" ".join(options).split())
         found = [lever for lever in self._levers if set(_spelled(lever.how.split())) <= set(said)]
         # Quantized weights come with an adapter, which is a change by itself too.
-        part_of_others = {each for each in found for other in found if each.how in other.how and each != other}
-        changes = in_order(*(each for each in found if each not in part_of_others))
+        parts = {each for each in found for other in found if each.how in other.how and each != other}
+        changes = in_order(*(each for each in found if each not in parts))
         if changes and changes not in self.peaks:
             peak_bytes = self._peak_bytes(changes)
             assert peak_bytes is not None, f"{options} do not apply"
