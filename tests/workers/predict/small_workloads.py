@@ -587,6 +587,15 @@ def _large_known_masks(_: nn.Module, x: Tensor) -> Tensor:
 
 
 large_known_masks = _applying(_large_known_masks)
+
+
+def _beyond_this_machine(_: nn.Module, x: Tensor) -> Tensor:
+    """Bytes that one number fills, more than the host has."""
+    filled = torch.empty(2**44, dtype=torch.uint8, device=x.device).zero_()
+    return x * torch.zeros_like(filled)[0] * torch.full_like(filled, 2)[0]
+
+
+beyond_this_machine = _applying(_beyond_this_machine)
 different_alone = _applying(lambda _, x: (x.detach() > 0).unique() * x.mean())
 item = _applying(lambda _, x: x * x.sum().item())
 several_items = _applying(lambda _, x: x * torch.tensor([x.sum(), x.mean()], device=x.device).mean())

@@ -54,6 +54,13 @@ def test_masks_that_are_computed_from_known_values_are_known_whatever_their_size
     assert (2048, 30) in {a.shape for a in trace.allocations if a.operator == "aten.cat"}
 
 
+def test_what_one_number_fills_takes_no_memory_of_the_host(outcome_of):
+    outcome = outcome_of("beyond_this_machine")
+    assert outcome.trace_json is not None, outcome.error
+    filled = [a.num_bytes for a in Trace.from_json(outcome.trace_json).allocations if a.num_bytes == 2**44]
+    assert len(filled) == 3 * 3  # of three steps
+
+
 def test_the_assumed_share_can_be_told(outcome_of):
     outcome = outcome_of("nonzero", share=1.0)
     (assumed,) = Trace.from_json(outcome.trace_json).assumptions

@@ -74,6 +74,10 @@ class Effort:
         self._written_bytes += all_bytes
         return True
 
+    def has_room_for(self, tensor: Tensor) -> bool:
+        """Whether as many bytes may be held beside those that are."""
+        return self._held_bytes + _num_bytes(tensor) <= _MOST_HELD_BYTES
+
     def hold(self, values: Tensor) -> bool:
         """Counts values in a storage of their own until nobody has them; whether there is room for them."""
         if is_small(values):

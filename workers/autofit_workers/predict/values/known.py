@@ -252,7 +252,7 @@ def _follow_write(
 
 def _is_kept_where_filled(tensor: Tensor) -> bool:
     """Whether what one number fills is followed: of large real ones, gradients and states, there are many."""
-    return is_small(tensor) or not tensor.is_floating_point()
+    return is_small(tensor) or (not tensor.is_floating_point() and running().effort.has_room_for(tensor))
 
 
 def _written(func: torch._ops.OpOverload, given: _Given, target: Tensor) -> bool:
