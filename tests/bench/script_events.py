@@ -213,7 +213,10 @@ class _Marker:
 
     def stepping(self, _optimizer: Any) -> None: ...
 
-    stepped = stepping
+    stepped = counted = stepping
+
+    def wants_more(self, _kind: Any) -> bool:
+        return False
 
 
 def real_sizes(listed: Listed, root: Path) -> list[int]:
