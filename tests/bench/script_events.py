@@ -177,7 +177,9 @@ def predicted_sizes(listed: Listed, root: Path) -> list[int]:
     }
     start = next(mark.position for mark in trace.marks if mark.name == "step 1 forward")
     sizes = [0 if n in copies else _bytes_of(each) for n, each in enumerate(trace.allocations)]
-    return canonical([sizes[event] if event >= 0 else -sizes[~event] for event in trace.events[start:]])
+    assert trace.seen is not None
+    events = trace.events[start : trace.seen.step_ends[_NUM_STEPS - 1]]  # and not what comes after the steps
+    return canonical([sizes[event] if event >= 0 else -sizes[~event] for event in events])
 
 
 def _bytes_of(allocation: Any) -> int:
