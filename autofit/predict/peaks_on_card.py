@@ -236,8 +236,10 @@ class PeaksOnCard:
             return Verdict.OOM  # whatever workspaces may add, which costs more to find out
         limit_bytes = self._before_widening(on_card, budget_bytes)
         verdict = on_card.verdict(limit_bytes, self._replayed_level(on_card))
+        if verdict is not Verdict.FITS:
+            return verdict  # whatever its lengths add, which costs more to find out
         lengths = self.run_lengths(on_card, None)
-        if verdict is not Verdict.FITS or lengths is None:
+        if lengths is None:
             return verdict
         peak_bytes = lengths.likely_bytes if self.risk is Risk.LIKELY else lengths.high_bytes
         if peak_bytes <= limit_bytes:

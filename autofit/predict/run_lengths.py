@@ -207,7 +207,10 @@ class DrawnOrders:
 
     def share_within(self, limit_bytes: int) -> float:
         """The share of orders that a limit lets run, with all that the allocator can release."""
-        within = [self._replay(number, limit_bytes).completed for number in range(len(self.orders))]
+        within = [
+            self._at_most(number, limit_bytes).peak_reserved_bytes <= limit_bytes
+            for number in range(len(self.orders))
+        ]
         return sum(within) / len(within)
 
     def _drawn(self, rng: random.Random, known: Sequence[Numbers], longest: Numbers) -> list[Numbers]:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Self
 
 from autofit_workers.predict.curve.call_lines import CallLines, call_lines
@@ -127,8 +127,7 @@ class VaryingRun:
             template = num_warm + (place - num_warm) % self._period
             batch, first = batches[template], len(sizes)
             firsts.append(first)
-            around = tuple(numbers[min(max(place + shift, 0), len(numbers) - 1)] for shift in _SHIFTS)
-            sizes += self._sizes_at(template, around)
+            sizes += self._sizes_at(template, _around(numbers, place))
             bases = [first, 0, *(~firsts[place - ago] for ago in range(min(place, self._most_ago) + 1))]
             events += [bases[base] + number for base, number in batch.events]
         return events, sizes
@@ -141,10 +140,7 @@ class VaryingRun:
     @cached_property
     def num_steady(self) -> int:
         """Batches from which on the same events come again, as many whole periods as there are."""
-        events = [batch.events for batch in self._batches]
-        steady = self._period
-        while steady < len(events) and events[-steady - 1] == events[-steady - 1 + self._period]:
-            steady += 1
+        steady = self._period + _num_alike(self._batches, self._period)
         return steady - steady % self._period
 
     def _events_before(self, num_batches: int) -> list[int]:
@@ -176,11 +172,9 @@ class VaryingRun:
         }
 
     def _through(self, alike: Sequence[int]) -> tuple[list[_VaryingSize], list[int]]:
-        own, allocations = self._lengths.numbers, self._trace.allocations
-        fits = [
-            _Recording(fitted([own[min(max(number + shift, 0), len(own) - 1)] for number in alike]))
-            for shift in _SHIFTS
-        ]
+        allocations = self._trace.allocations
+        around = [_around(self._lengths.numbers, number) for number in alike]
+        fits = [_Recording(fitted(points)) for points in zip(*around, strict=True)]
         columns = zip(
             *(
                 allocations[self._batches[number].first :][: self._batches[number].num_allocations]
@@ -272,11 +266,19 @@ def _batches_of(trace: Trace, lengths: Lengths) -> list[_Batch]:
 
 def _period_of(batches: Sequence[_Batch]) -> int | None:
     """After how many batches the same events come again, at the end of those that were traced."""
-    events = [batch.events for batch in batches]
-    for period in range(1, min(_MOST_PERIOD, len(events) // 2) + 1):
-        num_alike = 0
-        while num_alike < len(events) - period and events[-1 - num_alike] == events[-1 - num_alike - period]:
-            num_alike += 1
-        if num_alike >= max(period, _LEAST_ALIKE, round((1 - _MOST_WARM_UP) * len(events)) - period):
+    for period in range(1, min(_MOST_PERIOD, len(batches) // 2) + 1):
+        least = max(period, _LEAST_ALIKE, round((1 - _MOST_WARM_UP) * len(batches)) - period)
+        if _num_alike(batches, period) >= least:
             return period
     return None
+
+
+def _num_alike(batches: Sequence[_Batch], period: int) -> int:
+    """How many batches, counted from the last one, have the events of the one so many before them."""
+    pairs = zip(reversed(batches), reversed(batches[:-period]), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0].events == pair[1].events, pairs))
+
+
+def _around(numbers: Sequence[Numbers], place: int) -> tuple[Numbers, ...]:
+    """The numbers of a batch and of those beside it, by `_SHIFTS`; at an end those of the batch itself."""
+    return tuple(numbers[min(max(place + shift, 0), len(numbers) - 1)] for shift in _SHIFTS)
