@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 
 import pytest
-
-from autofit_workers.protocol import Probe, TrialSpec, Verdict
-from autofit_workers.run import run
-from autofit_workers.scripts.reference import Script
-from autofit_workers.trace import Trace
 
 pytestmark = pytest.mark.process  # a process for each script
 
@@ -132,21 +126,10 @@ _SCRIPTS = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def traced(tmp_path):
-    """The trace of a script with its own batch, beside a module that trains."""
-
-    def trace(text: str) -> Trace:
-        (tmp_path / "fitting.py").write_text(_MODULE)
-        path = tmp_path / "train.py"
-        path.write_text(text)
-        ref = Script(path=path).reference()
-        own = dataclasses.replace(ref, script=dataclasses.replace(ref.script, keeps_batch=True))
-        outcome = run(TrialSpec(workload=own, batch_size=1, probe=Probe.PREDICT, with_trace=True))
-        assert outcome.verdict is Verdict.FITS, outcome.error
-        return Trace.from_json(outcome.trace_json)
-
-    return trace
+@pytest.fixture(autouse=True)
+def fitting(tmp_path):
+    """A module beside the script that trains."""
+    (tmp_path / "fitting.py").write_text(_MODULE)
 
 
 @pytest.mark.parametrize("name", _SCRIPTS)

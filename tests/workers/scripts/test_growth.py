@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from autofit_workers.predict.curve.growth import LiveAfterSteps
 from autofit_workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.run import run
-from autofit_workers.scripts.reference import Script
 from autofit_workers.trace import Trace
 from tests.workers.scripts.growing_loops import CLEAN, HEAD, LEAKS
 
 pytestmark = pytest.mark.process  # a process for each script
-
-
-@pytest.fixture
-def traced(tmp_path):
-    """The trace of a script with its own batch."""
-
-    def trace(text: str) -> Trace:
-        path = tmp_path / "train.py"
-        path.write_text(text)
-        ref = Script(path=path).reference()
-        own = dataclasses.replace(ref, script=dataclasses.replace(ref.script, keeps_batch=True))
-        outcome = run(TrialSpec(workload=own, batch_size=1, probe=Probe.PREDICT, with_trace=True))
-        assert outcome.verdict is Verdict.FITS, outcome.error
-        return Trace.from_json(outcome.trace_json)
-
-    return trace
 
 
 @pytest.mark.parametrize("name", LEAKS)

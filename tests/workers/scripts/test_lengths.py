@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-
 import pytest
-
-from autofit_workers.protocol import Probe, TrialSpec, Verdict
-from autofit_workers.run import run
-from autofit_workers.scripts.reference import Script
-from autofit_workers.trace import Trace
 
 pytestmark = pytest.mark.process  # a process for each script
 
@@ -43,21 +36,8 @@ for tokens in torch.utils.data.DataLoader(torch.randint(100, (50, 8)), batch_siz
 """
 
 
-@pytest.fixture
-def traced(tmp_path):
-    def trace(lines: str) -> Trace:
-        path = tmp_path / "train.py"
-        path.write_text(_HEAD + textwrap.dedent(lines))
-        ref = Script(path=path).reference()
-        outcome = run(TrialSpec(workload=ref, batch_size=4, probe=Probe.PREDICT))
-        assert outcome.verdict is Verdict.FITS, outcome.error
-        return Trace.from_json(outcome.trace_json)
-
-    return trace
-
-
 def test_the_batches_that_a_loader_gives_later_are_read_without_being_trained_on(traced):
-    trace = traced(_LOADER)
+    trace = traced(_HEAD + _LOADER)
     assert trace.lengths is not None
     lengths = [*trace.lengths.numbers, *trace.lengths.numbers_coming]
     assert lengths == [(13 + 4 * number,) for number in range(12)]  # the last batch has 2 texts
@@ -68,7 +48,7 @@ def test_the_batches_that_a_loader_gives_later_are_read_without_being_trained_on
 
 
 def test_of_a_script_that_draws_its_lengths_more_steps_are_traced(traced):
-    trace = traced(_DRAWN)
+    trace = traced(_HEAD + _DRAWN)
     assert trace.lengths is not None
     assert not trace.lengths.is_read
     assert not trace.lengths.numbers_coming
@@ -77,6 +57,6 @@ def test_of_a_script_that_draws_its_lengths_more_steps_are_traced(traced):
 
 
 def test_batches_that_are_alike_but_for_a_short_last_one_have_no_lengths(traced):
-    trace = traced(_ALIKE)
+    trace = traced(_HEAD + _ALIKE)
     assert trace.lengths is None
     assert len(trace.seen.step_ends) == 3

@@ -1,0 +1,28 @@
+"""Scripts that tests write, traced with their own batches."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from autofit_workers.protocol import Probe, TrialSpec, Verdict
+from autofit_workers.run import run
+from autofit_workers.scripts.reference import Script
+from autofit_workers.trace import Trace
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """The trace of a script with its own batch; it lies in `tmp_path`, with what a test puts beside it."""
+
+    def trace(text: str) -> Trace:
+        path = tmp_path / "train.py"
+        path.write_text(text)
+        ref = Script(path=path).reference()
+        own = dataclasses.replace(ref, script=dataclasses.replace(ref.script, keeps_batch=True))
+        outcome = run(TrialSpec(workload=own, batch_size=1, probe=Probe.PREDICT, with_trace=True))
+        assert outcome.verdict is Verdict.FITS, outcome.error
+        return Trace.from_json(outcome.trace_json)
+
+    return trace
