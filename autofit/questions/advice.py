@@ -117,7 +117,8 @@ class Adviser:
     and pair of changes. Little time goes to what the trace that is here promises to fit (`Promises`), the
     gentlest first; then to gentler ones that may, to what fits by other kinds of changes, to what each change
     does alone, and to what else is gentler. Where no promise is kept, more than two are found by adding what
-    saves most beside those taken, and leaving out what is needless.
+    saves most beside those taken, and leaving out what is needless. Once something fits, what is tried
+    further may take as long as finding that did.
 
     Cards share the traces, and those of one architecture what is predicted.
 
@@ -185,6 +186,8 @@ class Adviser:
             promising = minimal(self._candidates, _PROMISED * limit_bytes / base_bytes)
             changes = self._first_promised(promising, card, limit_bytes)
             changes = changes or self._combining.first_fitting(card, limit_bytes)
+            if changes:
+                self._tried.end_soon()
             close = minimal(self._candidates, limit_bytes / base_bytes)
             gentler = [each for each in close if gentleness(each.changes) < gentleness(changes)]
             changes = self._first_promised(gentler, card, limit_bytes) or changes

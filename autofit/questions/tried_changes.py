@@ -19,6 +19,7 @@ from autofit_workers.predict.curve.peak_curve import traced_knobs
 from autofit_workers.setup import Setup
 from autofit_workers.trace import Trace
 
+_LEAST_SECONDS = 4.0  # in which more is tried after something was found
 Changes = tuple[Lever, ...]
 
 
@@ -51,7 +52,8 @@ class TriedChanges:
         self._batch_size = batch_size
         self._risk = risk
         self._clock = clock
-        self._ends_at = clock() + seconds
+        self._began_at = clock()
+        self._ends_at = self._began_at + seconds
         self._emit = emit
         self.is_cut_short = False
         self._curves: dict[Changes, PredictedCurve] = {}
@@ -79,6 +81,11 @@ class TriedChanges:
         )
         other._longest_seconds = self._longest_seconds  # noqa: SLF001 - of the same kind
         return other
+
+    def end_soon(self) -> None:
+        """Leaves as much time for what is still tried as everything took so far, a little at least."""
+        now = self._clock()
+        self._ends_at = min(self._ends_at, now + max(_LEAST_SECONDS, now - self._began_at))
 
     def peak_bytes(self, changes: Changes, card: Card) -> int | None:
         """The peak at the risk; None where the changes do not apply, or no time is left to try them."""

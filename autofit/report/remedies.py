@@ -28,10 +28,11 @@ _OF_KNOBS = {
 
 def what_each_saves(advice: Advice) -> Iterator[str]:
     """What changes save alone, as far as a reader looks."""
+    peak = format_bytes(advice.peak_reserved_bytes)  # where it is had: a run that has less may need less
     for lever in advice.levers[:_NUM_LEVERS]:
         if lever.saved_bytes > 0:
             enough = f": batch {advice.batch_size} fits" if lever.fits else ""
-            yield f"{lever.how} saves {format_bytes(lever.saved_bytes)}{_beside(lever)}{enough}"
+            yield f"{lever.how} saves {format_bytes(lever.saved_bytes)} of {peak}{_beside(lever)}{enough}"
 
 
 def _other_ways(advice: Advice) -> Iterator[str]:

@@ -167,6 +167,20 @@ def test_no_trace_is_begun_that_would_take_longer_than_there_is_time(advised: Ad
     assert seconds[0] == 12.0  # the base's and two others'
 
 
+def test_once_something_fits_the_rest_takes_no_longer_than_finding_it_did(advised: Advised) -> None:
+    """Each trace takes ten seconds; the first changes that are tried leave a step's numbers as they are."""
+    tried: list[set[str]] = []
+
+    def saved(options: set[str]) -> int:
+        tried.append(options)
+        return 400 if "--optimizer-impl fused" in options else 0
+
+    advice = advised(380, saved, clock=lambda: 10.0 * len(tried), seconds=1000.0)
+    assert chosen(advice) == {"--optimizer-impl fused"}
+    assert not advice.is_complete
+    assert len(tried) <= 20
+
+
 def test_changes_that_cost_a_trace_may_be_left_out(advised: Advised) -> None:
     advice = advised(100, with_traces=False)
     assert [lever.name for lever in advice.levers] == ["allocator"]

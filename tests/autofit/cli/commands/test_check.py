@@ -271,8 +271,8 @@ def test_what_may_help_stands_below_with_the_whole_command_that_fits(autofit, ch
     first, *below = finished.out.splitlines()
     assert first.startswith("does not fit: davenet at batch 94")
     assert " ".join(" ".join(below).split()).startswith(
-        "What may help · --checkpointing blocks saves 3.00 GiB in a slower step: batch 94 fits "
-        "· --optimizer-impl fused saves 1.00 GiB: batch 94 fits "
+        "What may help · --checkpointing blocks saves 3.00 GiB of 15.00 GiB in a slower step: batch 94 fits "
+        "· --optimizer-impl fused saves 1.00 GiB of 15.00 GiB: batch 94 fits "
         "· --optimizer-impl fused is the gentlest of those that are enough"
     )
     command = below[-1].strip()

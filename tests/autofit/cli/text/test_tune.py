@@ -497,8 +497,8 @@ def test_what_was_tried_stands_with_what_it_saves_and_the_command_that_fits(rend
     )
     nothing = results.nothing_fits(advice=computed)
     text = rendered(nothing, asked={"model": "davenet", "gpu_mem": "16G", "fresh": None})
-    assert "--optimizer-impl fused saves 3.00 GiB: batch 1 fits" in text
-    assert "--allocator x saves 1.00 GiB\n" in re.sub(" +\n", "\n", text)
+    assert "--optimizer-impl fused saves 3.00 GiB of 17.00 GiB: batch 1 fits" in text
+    assert "--allocator x saves 1.00 GiB of 17.00 GiB\n" in re.sub(" +\n", "\n", text)
     assert "    autofit tune --model davenet --gpu-mem 16G --optimizer-impl fused\n" in text
     assert "--optimizer sgd" not in text
 
