@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 
 import pytest
 
@@ -165,7 +166,19 @@ def test_a_long_generation_fills_its_cache_and_runs_few_of_its_passes_whole(writ
 def test_the_longer_a_text_the_fewer_of_its_passes_run_whole_and_the_next_begins_again(written):
     trace = written(_CACHE, "generate(600)", "generate(40)", _STEPS)
     num_layers = sum(each.operator == "aten.addmm" for each in trace.allocations)
-    assert num_layers // 8 == 22 + 5  # 1, 2, 3, 19, 35 and so on; every sixteenth would be 40 of the first
+    # 1, 2, 3, 19, 35 and so on, of the second 1, 2, 3, 19, 38; every sixteenth would be 40 of the first.
+    assert num_layers // 8 == 22 + 5
+
+
+def test_a_second_text_runs_fewer_of_its_passes_whole_and_the_last_one_as_the_first_did(written):
+    once = written(_CACHE, "generate(600)", _STEPS)
+    twice = written(_CACHE, "generate(600)", "generate(600)", _STEPS)
+    num_first, num_both = (
+        sum(each.operator == "aten.addmm" for each in trace.allocations) // 8 for trace in (once, twice)
+    )
+    assert num_both - num_first <= num_first / 2
+    logits = Counter(each.shape for each in twice.allocations if each.operator == "aten.bmm")
+    assert logits[max(logits)] == 2, logits
 
 
 def test_a_cache_that_stops_growing_is_followed_whole(written):

@@ -9,7 +9,8 @@
     35, 51 … 131, 149 … 827, 944                                        whole: after an eighth of all before
 
 What a whole pass takes beside the cache grows with it: at the end of a text at most a ninth of that growth
-is not seen.
+is not seen. Of later texts as many passes as of the longest before are known to come: whole are the first
+three, those after as many as all before, and the last one that was whole in the longest text.
 
 Whatever numbers describe what a model is given, what it keeps in it and what it returns have to grow by
 the same each time. The cache is whatever object it is given beside tensors: nothing is known of its kind.
@@ -86,17 +87,18 @@ class _Series:
     Attributes:
         passes: the last of them.
         num_passes: of this text.
-        num_since_whole: how many were not run whole since one was.
+        last_whole: the last pass of this text that was run whole, by its number.
+        last_of_longest: likewise, of the longest text before.
     """
 
     passes: list[_Pass] = field(default_factory=list)
     num_passes: int = 0
-    num_since_whole: int = 0
+    last_whole: int = 0
+    last_of_longest: int = 0
 
     def next_after(self, given: list[int]) -> _Pass | None:
         """What a pass that is given so much leaves and returns; None where that is not known."""
-        most = max(_WHOLE_EVERY, self.num_passes // _WHOLE_WITHIN)
-        if len(self.passes) < _NUM_SHOWN or self.num_since_whole + 1 >= most:
+        if len(self.passes) < _NUM_SHOWN or self._is_to_be_whole(self.num_passes + 1):
             return None
         first, second, last = self.passes[-_NUM_SHOWN:]
         if not first.fixed == second.fixed == last.fixed:
@@ -108,11 +110,20 @@ class _Series:
             return None
         return _Pass(given, left, returned, last.fixed, last.leaves, last.structure)
 
+    def _is_to_be_whole(self, number: int) -> bool:
+        unseen = self.num_passes // _WHOLE_WITHIN
+        if number <= self.last_of_longest:
+            unseen = self.last_whole  # as many as before it
+        return number == self.last_of_longest or number - self.last_whole >= max(_WHOLE_EVERY, unseen)
+
     def append(self, shown: _Pass, *, is_whole: bool) -> None:
         begins_again = bool(self.passes) and sum(shown.given) < sum(self.passes[-1].given)
+        if begins_again:
+            self.last_of_longest = max(self.last_of_longest, self.last_whole)
         self.num_passes = 1 if begins_again else self.num_passes + 1
+        if is_whole:
+            self.last_whole = self.num_passes
         self.passes = [*self.passes[1 - _NUM_SHOWN :], shown]
-        self.num_since_whole = 0 if is_whole else self.num_since_whole + 1
 
 
 class GrowingPasses:
