@@ -9,6 +9,7 @@ them, each repository in a folder of its own.
 One row a script:
 
     outcome    answered: at this first command
+               wrong batch: answered, of another batch than the list says
                refused clearly: with one sentence, where the list says that nothing else can be done
                refused wrongly: with one sentence, where there is no reason to
                crashed: what the user sees has frames of autofit or of PyTorch's internals
@@ -57,6 +58,7 @@ _FRAME = re.compile(
 
 class Outcome(StrEnum):
     ANSWERED = "answered"
+    WRONG_BATCH = "wrong batch"
     REFUSED = "refused clearly"
     WRONGLY = "refused wrongly"
     CRASHED = "crashed"
@@ -73,7 +75,7 @@ class Listed:
         script: its file, from there.
         arguments: what the README's first command has, `{root}` for the folder of all repositories.
         batch: options of autofit that say how the batch is named; none: found by itself.
-        batch_size: the command's, or the script's own.
+        batch_size: the command's, or the script's own, which is found where no option says how it is named.
         replaced: what is not as in that command, and why.
         refusal: why no answer is the right one; empty where there has to be one.
         environment: variables beside those of the whole list.
@@ -94,7 +96,7 @@ class Listed:
         options = ["--script", self.script]
         options += [f"--script-arg={each.format(root=root)}" for each in self.arguments]
         options += self.batch
-        if sized and self.batch_size is not None:
+        if sized and self.batch and self.batch_size is not None:
             options += ["--batch-size", str(self.batch_size)]
         return options
 
@@ -264,7 +266,9 @@ def judged(listed: Listed, code: int | None, printed: str, told: str) -> tuple[O
         return (Outcome.REFUSED if listed.refusal else Outcome.WRONGLY), message
     best = document.get("best", document)
     peak = best.get("peak_reserved_bytes") or best.get("interval", {}).get("likely_bytes") or 0
-    return Outcome.ANSWERED, f"batch {best.get('batch_size')}: {peak / 2**30:.2f} GiB"
+    is_other = best is document and listed.batch_size not in (None, best.get("batch_size"))
+    outcome = Outcome.WRONG_BATCH if is_other else Outcome.ANSWERED
+    return outcome, f"batch {best.get('batch_size')}: {peak / 2**30:.2f} GiB"
 
 
 def digests(folder: Path) -> dict[str, str]:
