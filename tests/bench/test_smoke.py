@@ -350,6 +350,15 @@ def test_scripts(run: Run, listed: tuple[Path, str]) -> None:
     assert "1 of 1, 100 %" in done.out
 
 
+@of("tests/bench/script_data.py")
+def test_script_data(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "minGPT").mkdir()
+    said = run("--root", tmp_path, "--only", "GPT").out.splitlines()
+    assert said == ["karpathy/nanoGPT: not there", "karpathy/minGPT: ready"]
+    text = (tmp_path / "minGPT" / "projects" / "chargpt" / "input.txt").read_text(encoding="utf-8")
+    assert len(set(text)) == 65  # as many characters as Shakespeare's works have
+
+
 @of("tests/bench/script_events.py")
 def test_script_events(run: Run, listed: tuple[Path, str]) -> None:
     _, num_events, num_bytes, said = row_of(run(*listed, "--only", "mine/train").out, "mine/train")
