@@ -343,3 +343,25 @@ def test_torchaudio_of_another_build_goes_on_without_its_library(tmp_path, monke
     for name in [each for each in sys.modules if each.partition(".")[0] == "torchaudio"]:
         monkeypatch.delitem(sys.modules, name)
     assert utils._load_lib("_torchaudio") is False
+
+
+# ── weights in classes of a library ───────────────────────────────────────────────────────────────────
+
+_QUANTIZED = """
+import bitsandbytes
+for place in ("cpu", "cuda"):
+    layer = bitsandbytes.nn.Linear4bit(1024, 1024, bias=False, compute_dtype=torch.float16)
+    weight = torch.randn(1024, 1024, dtype=torch.float16, device=place)
+    layer.weight = bitsandbytes.nn.Params4bit(weight, requires_grad=False, module=layer).to("cuda")
+    for layer in (layer, layer.to("cuda")):
+        assert isinstance(layer.weight, bitsandbytes.nn.Params4bit)
+        assert (layer.weight.shape, layer.weight.dtype) == ((1024 * 1024 // 2, 1), torch.uint8)
+        assert layer.weight.quant_state is not None
+        layer(torch.randn(4, 1024, dtype=torch.float16, device="cuda"))
+"""
+
+
+def test_weights_that_their_class_quantizes_are_quantized_wherever_they_were_before(written):
+    trace = written(_QUANTIZED, _STEPS)
+    quantized = [each for each in trace.allocations if each.shape == (1024 * 1024 // 2, 1)]
+    assert len(quantized) == 2

@@ -37,7 +37,6 @@ OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, A
 # In a backward pass calls are seen as operators alone.
 _READS = {aten._local_scalar_dense.default: scalar, aten.equal.default: ANSWERS[torch.equal]}
 _HOST = torch.device("cpu")
-_MADE_AS = "_class_of_library"  # of a fake parameter: what its library made it as
 
 
 def _unseen(*_call: object) -> None:
@@ -342,9 +341,11 @@ def _let_data_be_moved() -> None:
     def taken(tensor: torch.Tensor, data: torch.Tensor) -> None:
         """A real tensor, as a buffer is, becomes a fake one where its data are."""
         if isinstance(data, FakeTensor) and not isinstance(tensor, FakeTensor):
-            own = dict(vars(tensor))  # which stay, as `ds_numel` of DeepSpeed's shards
+            own, kind = dict(vars(tensor)), type(tensor)
             _become(tensor, data.detach())
-            vars(tensor).update(own)
+            vars(tensor).update(own)  # which stay, as `ds_numel` of DeepSpeed's shards
+            if issubclass(kind, torch.nn.Parameter):
+                tensor.__class__ = _fake_class(kind)
             return
         with torch._C.DisableTorchFunction():  # a mode would come back here
             plain.__set__(tensor, data)
@@ -426,41 +427,59 @@ def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
     """
     fake: Any = FakeTensor
     tensor: Any = torch.Tensor
-    kinds: Any = type(torch.nn.Parameter)
     make, initialize, make_subclass = fake.__new__, fake.__init__, tensor._make_subclass
-    is_instance = kinds.__instancecheck__
 
     def made(cls: type, *args: Any, **kwargs: Any) -> Any:
         if not (args and isinstance(args[0], torch.Tensor)):
             return make(cls, *args, **kwargs)
         data = args[0] if isinstance(args[0], FakeTensor) else mode.without_values(args[0])
-        return torch.nn.Parameter(data, requires_grad=kwargs.get("requires_grad", True))
+        return torch.nn.Parameter(_of_no_class(data), requires_grad=kwargs.get("requires_grad", True))
 
     def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
         if not (args and isinstance(args[0], torch.Tensor)):
             initialize(self, *args, **kwargs)
 
     def made_of_class(cls: type, data: torch.Tensor, requires_grad: bool = False, **kwargs: Any) -> Any:
-        """A library's own class of parameters goes on with a fake one, which passes for one of that class."""
+        """A library's own class of parameters goes on with a fake one, which is one of that class too."""
         if isinstance(data, FakeTensor):
-            parameter = torch.nn.Parameter(data, requires_grad=requires_grad)
-            parameter.__dict__[_MADE_AS] = cls
+            parameter: Any = torch.nn.Parameter(_of_no_class(data), requires_grad=requires_grad)
+            parameter.__class__ = _fake_class(cls)
             return parameter
         return make_subclass(cls, data, requires_grad, **kwargs)
 
-    def is_instance_of(cls: type, each: object) -> bool:
-        made_as = vars(each).get(_MADE_AS) if isinstance(each, FakeTensor) else None
-        return is_instance(cls, each) or (made_as is not None and issubclass(made_as, cls))
-
     fake.__new__, fake.__init__ = staticmethod(made), initialized
     tensor._make_subclass = staticmethod(made_of_class)
-    kinds.__instancecheck__ = is_instance_of
     try:
         yield
     finally:
         fake.__new__, fake.__init__ = make, initialize
         tensor._make_subclass = make_subclass
-        kinds.__instancecheck__ = is_instance
+
+
+def _of_no_class(data: torch.Tensor) -> torch.Tensor:
+    """The same data, not as a parameter of a library's class."""
+    return data if type(data) is FakeTensor else torch.Tensor.detach(data)
+
+
+@functools.cache
+def _fake_class(cls: type) -> type:
+    """Fake tensors that have the methods of a library's class of parameters, such as those that quantize."""
+    if cls is torch.nn.Parameter:
+        return FakeTensor
+    if issubclass(cls, FakeTensor):
+        return cls
+
+    def detach(self: Any) -> Any:
+        """One of the class, with what it knows: `Module.to` makes fake parameters of such."""
+        data: Any = torch.Tensor.detach(self)
+        data.__class__ = type(self)
+        for name, value in vars(self).items():
+            vars(data).setdefault(name, value)
+        return data
+
+    kind: Any = type(cls)
+    made: type = kind(cls.__name__, (cls, FakeTensor), {"__module__": cls.__module__, "detach": detach})
+    return made
 
 
 def move_to_device(
