@@ -159,6 +159,14 @@ for x, y in loader:
         for mean, weight in zip(average.parameters(), model.parameters()):
             mean.lerp_(weight, 0.01)
 """,
+    "copies of the best weights and of the optimizer's states": """
+best = None
+for x, y in loader:
+    train(mse_loss(model(x.cuda()), y.cuda()))
+    best = copy.deepcopy(model.state_dict())
+    states = copy.deepcopy(optimizer.state_dict())
+    half = copy.deepcopy(model).half()
+""",
     "a buffer of fixed size that fills": """
 buffer = collections.deque(maxlen=20)
 for x, y in loader:

@@ -35,6 +35,14 @@ _MODULE = """
 import torch
 from torch.nn.functional import mse_loss
 
+class Endless(torch.utils.data.DataLoader):
+    batches = None
+    def __iter__(self):
+        if self.batches is None:
+            self.batches = super().__iter__()
+        for _ in range(len(self)):
+            yield next(self.batches)
+
 def fit(model, optimizer, training, validation):
     for epoch in range(5):
         for number, (x, y) in enumerate(training):
@@ -101,6 +109,17 @@ _SCRIPTS = {
         torch.save(model, "model.pt")
         """,
         500, {"evaluation", "checkpoint"}, (),
+    ),
+    "by a library's loader that goes on and on": (
+        """
+        from fitting import Endless
+        endless = Endless(data, batch_size=64, shuffle=True)
+        for epoch in range(10):
+            for x, y in endless:
+                train(x, y)
+            evaluate()
+        """,
+        1000, {"evaluation"}, (),
     ),
     "by a counter of the script's own": (
         """

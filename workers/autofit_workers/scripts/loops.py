@@ -14,6 +14,8 @@ and nothing else would.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
 import threading
 import weakref
@@ -84,10 +86,16 @@ class _Loop:
 
 
 class _Running(threading.local):
-    """The loops of a thread, the outermost first."""
+    """What runs in a thread.
+
+    Attributes:
+        loops: the outermost first.
+        outer_loader: the data loader that is followed and takes a batch from another.
+    """
 
     def __init__(self) -> None:
         self.loops: list[_Loop] = []
+        self.outer_loader: _Loop | None = None
 
 
 class Loops:
@@ -113,6 +121,7 @@ class Loops:
         self._steps_per_round = 1.0
         self._told: int | None = None
         self._unreached: dict[Hashable, str] = {}
+        self._followed: set[type] = set()  # classes of data loaders
 
     @property
     def are_ended(self) -> bool:
@@ -143,27 +152,75 @@ class Loops:
     def followed(self) -> Iterator[None]:
         """Sees meanwhile what data loaders give; one that is ended loads nothing more."""
         kind: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
-        advance = kind.__next__
+        loader: Any = dataloader.DataLoader
+        advance, initialize = kind.__next__, loader.__init__
 
         def advanced(iterator: Any) -> Any:
+            outer = self._running.outer_loader
             loop = self._loaders.get(iterator)
             if loop is None:
                 loop = _Loop(iterator._index_sampler, _length(iterator))  # noqa: SLF001
                 self._loaders[iterator] = loop
-            if loop.is_ended or loop.repeats_itself(self._live_bytes()):
+            if outer.is_ended if outer is not None else self._is_over(loop):
                 raise StopIteration
             batch = advance(iterator)
-            loop.num_rounds += 1
-            loop.shapes.append([tuple(tensor.shape) for tensor in tensors_of(batch)])
-            if loop not in self._given:
-                self._given.append(loop)
+            if outer is None:
+                self._note_batch(loop, batch)
             return batch
 
+        def initialized(each: Any, *args: Any, **kwargs: Any) -> None:
+            self._follow_generator(type(each))
+            initialize(each, *args, **kwargs)
+
         kind.__next__ = kind.next = advanced
+        loader.__init__ = initialized
         try:
             yield
         finally:
             kind.__next__ = kind.next = advance
+            loader.__init__ = initialize
+
+    def _is_over(self, loop: _Loop) -> bool:
+        return loop.is_ended or loop.repeats_itself(self._live_bytes())
+
+    def _note_batch(self, loop: _Loop, batch: Any) -> None:
+        loop.num_rounds += 1
+        loop.shapes.append([tuple(tensor.shape) for tensor in tensors_of(batch)])
+        if loop not in self._given:
+            self._given.append(loop)
+
+    def _follow_generator(self, kind: Any) -> None:
+        """Of a library's class of data loaders whose `__iter__` is a generator, each run of that is a loop.
+
+        What such a generator takes its batches from may go on from epoch to epoch. It ends where that ends:
+        some do more then, and some call `next`, which may not end a generator.
+        """
+        iterate = kind.__iter__
+        if kind in self._followed or not inspect.isgeneratorfunction(iterate):
+            return
+        self._followed.add(kind)
+
+        @functools.wraps(iterate)
+        def iterated(each: Any) -> Iterator[Any]:
+            batches, loop = iterate(each), _Loop(each, _length(each))
+            while True:
+                loop.is_ended = is_over = self._is_over(loop)
+                self._running.outer_loader = loop
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                except RuntimeError as error:
+                    if is_over and isinstance(error.__cause__, StopIteration):
+                        return
+                    raise
+                finally:
+                    self._running.outer_loader = None
+                if not is_over:
+                    self._note_batch(loop, batch)
+                yield batch
+
+        kind.__iter__ = iterated
 
     def each(self, values: Iterable[Any], site: Hashable, decides: bool) -> Iterator[Any]:
         """The rounds of a `for` loop.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    disable_fake_tensor_cache,
     in_kernel_invocation_manager,
 )
 
@@ -80,7 +82,7 @@ class ShapeCache:
         if known is not None:
             return self._rebuild(*known)
         try:
-            with self._fake_mode:
+            with self._fake_mode, self._cache_of(func):
                 result = self._finish(func, args, _called(func, args, kwargs))
         except RuntimeError as error:
             if "no fake impl registered" not in str(error):
@@ -89,6 +91,10 @@ class ShapeCache:
         if key is not None and key not in self._known:
             self._known[key] = _describe(args, result, self._device)
         return result
+
+    def _cache_of(self, func: torch._ops.OpOverload) -> AbstractContextManager[None]:
+        """The fake mode's own cache, but for operators whose storages would live as long as its keys do."""
+        return disable_fake_tensor_cache(self._fake_mode) if _takes_a_storage(func) else nullcontext()
 
     def _key(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What decides the shapes of a call's results; None where that is not known to suffice."""
@@ -190,6 +196,12 @@ def returns_its_first_argument(func: torch._ops.OpOverload) -> bool:
         and first is not None
         and first.is_write
     )
+
+
+@functools.cache
+def _takes_a_storage(func: torch._ops.OpOverload) -> bool:
+    """Whether a storage is an argument, as of `set_`, by which `copy.deepcopy` copies a tensor."""
+    return any(str(argument.type) == "Storage" for argument in func._schema.arguments)
 
 
 @functools.cache

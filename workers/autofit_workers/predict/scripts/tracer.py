@@ -184,9 +184,12 @@ class ScriptTracer:
 
     def _num_run_steps(self) -> int | None:
         """How many steps the run makes; those that were seen where it ended before its loops were ended."""
-        if self._loops.are_ended or not self._watch.is_to_end:
-            return self._loops.num_run_steps
-        return self._watch.num_seen
+        if not self._loops.are_ended and self._watch.is_to_end:
+            return self._watch.num_seen
+        number = self._loops.num_run_steps
+        if number is not None and number < len(self._follower.step_ends[self._watch.kind].positions):
+            return None  # of one epoch, as a library's loop of epochs is not seen
+        return number
 
     def _versions(self) -> dict[str, str]:
         num_samples = self._batches.num_in_dataset
