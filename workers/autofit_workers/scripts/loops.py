@@ -168,6 +168,7 @@ class Loops:
                 self._note_batch(loop, batch)
             return batch
 
+        @functools.wraps(initialize)  # Lightning asks for the names of its parameters
         def initialized(each: Any, *args: Any, **kwargs: Any) -> None:
             self._follow_generator(type(each))
             initialize(each, *args, **kwargs)
