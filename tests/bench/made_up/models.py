@@ -110,8 +110,11 @@ def _of_transformers(folder: Path, model_class: Any, config: Any) -> None:
 # ── tokenizers ───────────────────────────────────────────────────────────────
 
 
-def _lines() -> list[str]:
-    return Words(3000).sentences(_NUM_LINES, 20, 6)
+def _trained(tokenizer: Any, trainer: Any) -> dict[str, Any]:
+    """What a tokenizer learned of made-up text, as its file has it."""
+    tokenizer.train_from_iterator(Words(3000).sentences(_NUM_LINES, 20, 6), trainer)
+    model: dict[str, Any] = json.loads(tokenizer.to_str())["model"]
+    return model
 
 
 def byte_pairs(
@@ -133,8 +136,7 @@ def byte_pairs(
         end_of_word_suffix=end_of_word,
         show_progress=False,
     )
-    tokenizer.train_from_iterator(_lines(), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
+    model = _trained(tokenizer, trainer)
     return model["vocab"], [tuple(each) for each in model["merges"]]
 
 
@@ -146,8 +148,7 @@ def word_pieces(size: int, *, lowercase: bool) -> dict[str, int]:
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special, show_progress=False)
-    tokenizer.train_from_iterator(_lines(), trainer)
-    vocabulary: dict[str, int] = json.loads(tokenizer.to_str())["model"]["vocab"]
+    vocabulary: dict[str, int] = _trained(tokenizer, trainer)["vocab"]
     return vocabulary
 
 
@@ -160,8 +161,7 @@ def unigrams(size: int) -> list[tuple[str, float]]:
     trainer = trainers.UnigramTrainer(
         vocab_size=size, special_tokens=special, unk_token="<unk>", show_progress=False
     )
-    tokenizer.train_from_iterator(_lines(), trainer)
-    return [(token, score) for token, score in json.loads(tokenizer.to_str())["model"]["vocab"]]
+    return [(token, score) for token, score in _trained(tokenizer, trainer)["vocab"]]
 
 
 # ── torchvision and timm ─────────────────────────────────────────────────────

@@ -43,6 +43,13 @@ class Endless(torch.utils.data.DataLoader):
         for _ in range(len(self)):
             yield next(self.batches)
 
+class Derived(Endless):
+    pass
+
+class Nested(Endless):
+    def __iter__(self):
+        yield from super().__iter__()
+
 def fit(model, optimizer, training, validation):
     for epoch in range(5):
         for number, (x, y) in enumerate(training):
@@ -114,6 +121,30 @@ _SCRIPTS = {
         """
         from fitting import Endless
         endless = Endless(data, batch_size=64, shuffle=True)
+        for epoch in range(10):
+            for x, y in endless:
+                train(x, y)
+            evaluate()
+        """,
+        1000, {"evaluation"}, (),
+    ),
+    "by such a loader of a class that has it from another": (
+        """
+        from fitting import Derived, Endless
+        Endless(data), Derived(data)
+        endless = Derived(data, batch_size=64, shuffle=True)
+        for epoch in range(10):
+            for x, y in endless:
+                train(x, y)
+            evaluate()
+        """,
+        1000, {"evaluation"}, (),
+    ),
+    "by such a loader in a generator in a generator": (
+        """
+        from fitting import Nested, Endless
+        Endless(data), Nested(data)
+        endless = Nested(data, batch_size=64, shuffle=True)
         for epoch in range(10):
             for x, y in endless:
                 train(x, y)

@@ -157,15 +157,18 @@ class Loops:
 
         def advanced(iterator: Any) -> Any:
             outer = self._running.outer_loader
+            if outer is not None:
+                if outer.is_ended:
+                    raise StopIteration
+                return advance(iterator)
             loop = self._loaders.get(iterator)
             if loop is None:
                 loop = _Loop(iterator._index_sampler, _length(iterator))  # noqa: SLF001
                 self._loaders[iterator] = loop
-            if outer.is_ended if outer is not None else self._is_over(loop):
+            if self._is_over(loop):
                 raise StopIteration
             batch = advance(iterator)
-            if outer is None:
-                self._note_batch(loop, batch)
+            self._note_batch(loop, batch)
             return batch
 
         @functools.wraps(initialize)  # Lightning asks for the names of its parameters
@@ -196,13 +199,17 @@ class Loops:
         What such a generator takes its batches from may go on from epoch to epoch. It ends where that ends:
         some do more then, and some call `next`, which may not end a generator.
         """
-        iterate = kind.__iter__
-        if kind in self._followed or not inspect.isgeneratorfunction(iterate):
+        owner = next(each for each in kind.__mro__ if "__iter__" in vars(each))  # those made of it share it
+        iterate = owner.__iter__
+        if owner in self._followed or not inspect.isgeneratorfunction(iterate):
             return
-        self._followed.add(kind)
+        self._followed.add(owner)
 
         @functools.wraps(iterate)
         def iterated(each: Any) -> Iterator[Any]:
+            if self._running.outer_loader is not None:  # another generator's, which is the loop
+                yield from iterate(each)
+                return
             batches, loop = iterate(each), _Loop(each, _length(each))
             while True:
                 loop.is_ended = is_over = self._is_over(loop)
@@ -221,7 +228,7 @@ class Loops:
                     self._note_batch(loop, batch)
                 yield batch
 
-        kind.__iter__ = iterated
+        owner.__iter__ = iterated
 
     def each(self, values: Iterable[Any], site: Hashable, decides: bool) -> Iterator[Any]:
         """The rounds of a `for` loop.
