@@ -14,6 +14,7 @@ import functools
 import math
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
@@ -169,7 +170,9 @@ def _over_texts(run: Run) -> Answer:
     )
 
 
-def _import_as_ran(folders: Sequence[str], hidden: Sequence[str]) -> None:
+def _begin(temporary: str, folders: Sequence[str], hidden: Sequence[str]) -> None:
+    """Readies a process: temporary files go to a folder that outlives it, imports come from what ran."""
+    tempfile.tempdir = temporary
     own = str(Path(__file__).parent)  # a script's own modules may be called as those beside this file
     sys.path[:] = [folder for folder in sys.path if folder != own]
     sys.path[:0] = folders
@@ -235,13 +238,16 @@ def main() -> int:
         table = TABLES[name]
         runs = [run for run in table.read(options.tables) if run.group in (options.group or (run.group,))]
         runs = runs[: options.limit]
-        with ProcessPoolExecutor(
-            options.jobs,
-            mp_context=get_context("spawn"),
-            initializer=_import_as_ran,
-            initargs=(options.library, options.without),
-            max_tasks_per_child=1 if table.of_scripts else None,
-        ) as pool:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            ProcessPoolExecutor(
+                options.jobs,
+                mp_context=get_context("spawn"),
+                initializer=_begin,
+                initargs=(folder, options.library, options.without),
+                max_tasks_per_child=1 if table.of_scripts else None,
+            ) as pool,
+        ):
             answers = list(pool.map(predict, runs))
             beside = list(pool.map(predict_beside, runs)) if options.beside else [Answer()] * len(runs)
         for quantity, (median, ninth) in table.asked.items():

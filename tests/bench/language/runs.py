@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 from statistics import median
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 
 import torch
 
@@ -150,15 +150,16 @@ class ScriptRun(Traced):
         from autofit_workers.predict.probe import trace_script
 
         fake_gpu.install()  # before `lay` imports what asks for a GPU
-        with TemporaryDirectory() as folder:
-            spec = TrialSpec(
-                workload=self.lay(Path(folder)).reference(),
-                batch_size=self.batch_size,
-                probe=Probe.PREDICT,
-                architecture=self.architecture,
-            )
-            with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # what the script says
-                return trace_script(spec)
+        # A script cannot remove files until its process ends: whoever started that removes the folder.
+        folder = mkdtemp()
+        spec = TrialSpec(
+            workload=self.lay(Path(folder)).reference(),
+            batch_size=self.batch_size,
+            probe=Probe.PREDICT,
+            architecture=self.architecture,
+        )
+        with redirect_stdout(StringIO()), redirect_stderr(StringIO()):  # what the script says
+            return trace_script(spec)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
