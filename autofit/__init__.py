@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from autofit.training.probe_step import StepPeak, probe_step
     from autofit.tuning.found import Best, FrontierEntry
     from autofit.tuning.result import TuneResult
-    from autofit_workers.knobs import Knobs
-    from autofit_workers.scripts.reference import Script
+    from autofit_workers.spec.knobs import Knobs
+    from autofit_workers.spec.workloads.scripts import Script
     from autofit_workers.workload.workload import Workload
 
 __all__ = [
@@ -88,12 +88,12 @@ _PLACES = {
     "Estimate": "autofit.predict.estimate",
     "FrontierEntry": "autofit.tuning.found",
     "Interval": "autofit.predict.estimate",
-    "Knobs": "autofit_workers.knobs",
+    "Knobs": "autofit_workers.spec.knobs",
     "KvCache": "autofit.questions.kv",
     "ObservedPeak": "autofit.questions.observe",
     "PredictedCurve": "autofit.predict.curve",
     "PredictedSurface": "autofit.predict.surface",
-    "Script": "autofit_workers.scripts.reference",
+    "Script": "autofit_workers.spec.workloads.scripts",
     "StepPeak": "autofit.training.probe_step",
     "TuneResult": "autofit.tuning.result",
     "Workload": "autofit_workers.workload.workload",

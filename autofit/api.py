@@ -25,9 +25,10 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer, require_its_own
 from autofit.tuning.result import TuneResult
 from autofit.tuning.session import run
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.scripts.reference import Script
-from autofit_workers.workload.workload import Workload, WorkloadError
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.workloads.references import WorkloadError
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.trials.door import Workload
 
 
 def tune(
@@ -40,7 +41,7 @@ def tune(
         on_event: receives the events of `autofit.events` while the search runs.
         options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
             `device`, `probe`, `mode`, `worst_case`, `parallel`, `search`, `max_batch`, `risk`, …, and the
-            knobs, the fields of `autofit_workers.knobs.Knobs`: `conv_algo`, `precision`, `optimizer`, …
+            knobs, the fields of `autofit_workers.spec.knobs.Knobs`: `conv_algo`, `precision`, `optimizer`, …
 
     Raises:
         UsageError: an option is wrong, or neither a card nor its memory is known.
@@ -64,7 +65,7 @@ def estimate(workload: Workload | Script | str, *, batch_size: int | None = None
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
         batch_size: samples a batch; of a script, None for its own.
         options: those of `autofit estimate`, with `_` for `-`, and the knobs, the fields of
-            `autofit_workers.knobs.Knobs` (`conv_algo`, `precision`, `optimizer`, …). Among them are
+            `autofit_workers.spec.knobs.Knobs` (`conv_algo`, `precision`, `optimizer`, …). Among them are
             gpu: a card of the catalogue; without it an sm_80 card is likely, and the interval spans all of
                 NVIDIA's architectures there.
             mode: `train`, `infer` or `generate`, instead of the workload's own.

@@ -31,7 +31,7 @@ import json
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 
-from autofit_workers.shown import shown
+from autofit_workers.spec.shown import shown
 
 ERROR_SCHEMA = "autofit.error/1"
 

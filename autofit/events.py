@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Evidence, Peaks, TrialOutcome, TrialSpec
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Evidence, Peaks, TrialOutcome, TrialSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

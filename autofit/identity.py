@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autofit_workers.installation import DISTRIBUTION
-from autofit_workers.predict.versions import is_supported
+from autofit_workers.spec.versions import is_supported
 
 
 def versions() -> dict[str, str]:

@@ -23,7 +23,7 @@ from pathlib import Path
 import platformdirs
 
 from autofit.errors import StorageError
-from autofit_workers.documents import resolved
+from autofit_workers.spec.documents import resolved
 
 STATE_DIR_VARIABLE = "AUTOFIT_STATE_DIR"
 _OWN = 0o700  # folders hold names of models and lines of code, which others need not read

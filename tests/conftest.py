@@ -19,10 +19,10 @@ os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
 pytest.register_assert_rewrite("tests.conformance.dispatcher", "tests.conformance.searches")
 
-from autofit_workers.predict.plans import cudnn_plans  # noqa: E402
-from autofit_workers.run import close_predictor  # noqa: E402
+from autofit_workers.replay.plans import cudnn_plans  # noqa: E402
+from autofit_workers.trials.run import close_predictor  # noqa: E402
 from tests.marks import CRD_FOLDER_VARIABLE, marking  # noqa: E402 - what is asserted in is rewritten first
-from tests.workers.predict.plan_servers import servers  # noqa: E402
+from tests.workers.replay.plan_servers import servers  # noqa: E402
 
 # The settings refuse AUTOFIT_… variables that they do not know, in every process that a test starts.
 if "AUTOFIT_CRD_DIR" in os.environ:
@@ -39,7 +39,7 @@ _SLOW = (
     "tests/conformance/",
     "tests/autofit/dispatch/",
     "tests/autofit/test_api.py",
-    "tests/workers/predict/curve/",
+    "tests/workers/replay/curve/",
     "tests/workers/scripts/",
 )
 

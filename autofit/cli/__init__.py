@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
 def _start_to_predict(options: Sequence[str]) -> None:
     """Starts the process of the predictions, whose import of torch takes as long as all that follows."""
     if _NOT_WITH.isdisjoint(option.partition("=")[0] for option in options):
-        from autofit_workers.run import start_predictor
+        from autofit_workers.trials.door import start_predictor
 
         with suppress(OSError):  # the first prediction says it in words
             start_predictor()

@@ -27,9 +27,9 @@ from autofit.report.html.content import Content
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import session
 from autofit.tuning.result import CardResults, TuneResult
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.setup import Setup
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.setup import Setup
 
 if TYPE_CHECKING:
     from autofit.questions.doctor import Check

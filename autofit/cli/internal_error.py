@@ -13,7 +13,7 @@ import click
 
 from autofit.errors import InternalError, StorageError
 from autofit.paths import errors_dir, write_atomically
-from autofit_workers.shown import brief_error, shown
+from autofit_workers.spec.shown import brief_error, shown
 
 _PACKAGES = ("autofit", "torch", "ray", "optuna")
 

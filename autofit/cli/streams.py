@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from typing import Any, TextIO
 
 from autofit.errors import AutofitError, OutputError, ReaderGoneError
-from autofit_workers.shown import redacted, shown
+from autofit_workers.spec.shown import redacted, shown
 
 
 def open_missing() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from urllib.parse import urlsplit
 
 from autofit.errors import DispatchError, UsageError
-from autofit_workers.shown import redacted_place
+from autofit_workers.spec.shown import redacted_place
 
 _ANSWER_SECONDS = 3.0
 _HTTP2_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))

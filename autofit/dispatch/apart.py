@@ -24,8 +24,8 @@ from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, DispatchError
 from autofit.events import EventSink, Progress, ignore
 from autofit_workers.process.descendants import MARK, kill_marked
-from autofit_workers.process.isolate import require_wanted
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.trials.door import require_wanted
 
 # Both packages by their path, as another `autofit` may be in front of ours.
 _BOOTSTRAP = """
@@ -52,7 +52,7 @@ class RayApart(Dispatcher):
 
     Raises:
         RayStartError, DispatchError, UsageError: see `RayDispatcher`.
-        StoppedError: nobody wants it any more; see `autofit_workers.process.isolate.ended_by`.
+        StoppedError: nobody wants it any more; see `autofit_workers.trials.isolate.ended_by`.
     """
 
     def __init__(

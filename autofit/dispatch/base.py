@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
 
 Handle = TypeVar("Handle")
 
 Runner = Callable[[TrialSpec], TrialOutcome]
-"""Runs one trial to its end; `autofit_workers.run` where nothing else is said."""
+"""Runs one trial to its end; `autofit_workers.trials.run` where nothing else is said."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,13 +10,13 @@ from contextlib import nullcontext
 
 import psutil
 
-import autofit_workers
 from autofit.dispatch.base import Devices, Dispatcher, PendingTrials, Runner
 from autofit.dispatch.requests import Node, Wishes, can_run, in_words, offers_in_words
 from autofit.errors import DispatchError
 from autofit.hardware.gpus import LocalGpu, local_gpus, visible_gpus
-from autofit_workers.process.isolate import ended_by
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.trials import door
+from autofit_workers.trials.door import ended_by
 
 
 class InlineDispatcher(Dispatcher):
@@ -34,7 +34,7 @@ class InlineDispatcher(Dispatcher):
         self,
         *,
         num_parallel: int = 1,
-        runner: Runner = autofit_workers.run,
+        runner: Runner = door.run,
         gpus: Callable[[], Sequence[LocalGpu]] = local_gpus,
         notes: tuple[str, ...] = (),
     ) -> None:

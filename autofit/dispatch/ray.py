@@ -1,7 +1,7 @@
 """Trials on a Ray cluster: one started here, or one that runs already.
 
     driver (this process)           Ray worker: the supervisor          trial
-      submit(spec) ── JSON ──▶        autofit_workers.run(spec) ───────────▶      a fresh process
+      submit(spec) ── JSON ──▶        autofit_workers.trials.run(spec) ───────────▶      a fresh process
       Future       ◀── JSON ──        never imports torch, reused         dies with its supervisor
 
 Ray is imported when a dispatcher is made, never by `import autofit`.
@@ -56,9 +56,9 @@ from autofit.dispatch.requests import (
 )
 from autofit.errors import DispatchError
 from autofit.events import EventSink, Progress, ignore
-from autofit_workers.process.outcomes import without_answer
-from autofit_workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
-from autofit_workers.shown import brief_error
+from autofit_workers.spec.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.shown import brief_error
+from autofit_workers.trials.door import without_answer
 
 _EXIT_SECONDS = 4.0
 _LOOK_SECONDS = (0.2, 2.0)  # how often to look for nodes: the least and the most
@@ -78,7 +78,7 @@ class RayDispatcher(Dispatcher):
         node_wait_seconds: so long a trial waits for a node that could run it, which an autoscaler
             may add; 0 for not at all. Nothing is waited for on a cluster started here.
         emit: is told when a trial waits for a node.
-        runner: what a worker calls instead of `autofit_workers.run`; it has to pickle by value.
+        runner: what a worker calls instead of `autofit_workers.trials.run`; it has to pickle by value.
         folder: where a cluster that is started has its files, and whoever gives it removes it; a private
             one, gone with the dispatcher, unless given.
 
@@ -289,7 +289,7 @@ def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
         import importlib
 
         load(driver_root)
-        protocol = importlib.import_module("autofit_workers.protocol")
+        protocol = importlib.import_module("autofit_workers.spec.protocol")
         run: Runner = runner or importlib.import_module("autofit_workers").run
         return run(protocol.TrialSpec.from_json(spec_json)).to_json()
 

@@ -20,7 +20,7 @@ import psutil
 from autofit.dispatch import processes
 from autofit.dispatch.addresses import require_answer
 from autofit.errors import DispatchError, UsageError
-from autofit_workers.shown import brief_error
+from autofit_workers.spec.shown import brief_error
 
 # Specs and outcomes are all that a local cluster's object store holds. Ray's own choice, 30 % of
 # the memory, would be missing from what trials can be given.

@@ -39,8 +39,8 @@ from autofit.dispatch.requests import Wishes
 from autofit.errors import AutofitError, DispatchError, UsageError
 from autofit.events import Event, Progress
 from autofit_workers.process.descendants import adopt_orphans, below, die_with_parent, kill_below
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec
-from autofit_workers.shown import brief_error
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.spec.shown import brief_error
 
 # A search is to end within ten seconds, so Ray has this long to end by itself.
 GRACE_SECONDS = 6.0

@@ -22,10 +22,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from autofit.dispatch.requests import RAY_OPTIONS, Request
-from autofit_workers.process.ranks import joined, took_all_steps
-from autofit_workers.process.supervision import StoppedError
-from autofit_workers.protocol import TrialOutcome, TrialSpec
-from autofit_workers.run import measured_by
+from autofit_workers.spec.protocol import TrialOutcome, TrialSpec
+from autofit_workers.trials.door import StoppedError, joined, measured_by, took_all_steps
 
 _LOOK_SECONDS = 0.2
 # A node that lives ends its ranks and answers in a second or two: one that does not answer is lost.
@@ -49,8 +47,8 @@ def agent_class(load: Load) -> type:
             import importlib
 
             load(driver_root)
-            self._ranks = importlib.import_module("autofit_workers.process.ranks")
-            self._protocol = importlib.import_module("autofit_workers.protocol")
+            self._ranks = importlib.import_module("autofit_workers.trials.ranks")
+            self._protocol = importlib.import_module("autofit_workers.spec.protocol")
             self._ended = importlib.import_module("threading").Event()
             self._ran = importlib.import_module("contextlib").ExitStack()
             self._listener: Any = None

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from autofit.units import format_bytes
-from autofit_workers.protocol import Probe, TrialSpec
+from autofit_workers.spec.protocol import Probe, TrialSpec
 
 Node = Mapping[str, float]
 Request = dict[str, float]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from autofit.explain.profile import Profile, alive_at, peak_position, phase_of, phases
 from autofit.explain.summary import ELEMENT_BYTES, OUTPUT_COPIES, Summary, SummaryRow
-from autofit_workers.trace import Allocation, Category
+from autofit_workers.spec.trace import Allocation, Category
 
 _MOST_NAMED = 3
 

@@ -14,13 +14,13 @@ from typing import Any, Self
 
 from autofit.errors import UsageError
 from autofit.explain.timing import Timing
-from autofit_workers.allocator import AllocatorSettings
-from autofit_workers.architecture import Architecture
-from autofit_workers.documents import DocumentError, inflate, parse_json, read_file
-from autofit_workers.knobs import Knobs
-from autofit_workers.plain import from_plain
 from autofit_workers.process.garbage import without_collections
-from autofit_workers.trace import FORWARD_END, Mark, Trace, last_step
+from autofit_workers.replay.allocator import AllocatorSettings
+from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.documents import DocumentError, inflate, parse_json, read_file
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.trace import FORWARD_END, Mark, Trace, last_step
 
 PROFILE_SCHEMA = "autofit.profile/1"
 
@@ -41,7 +41,7 @@ class Profile:
     """The memory of a few steps at one batch size on one card.
 
     A saved profile is this as gzipped JSON: the fields below by their names, `trace` as the document
-    of `autofit_workers.trace`, and `schema`.
+    of `autofit_workers.spec.trace`, and `schema`.
 
     Attributes:
         knobs: those that were asked for; the trace has those that decide its events.

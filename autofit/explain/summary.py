@@ -20,7 +20,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autofit_workers.trace import ListedLayer, Role, Trace
+from autofit_workers.spec.trace import ListedLayer, Role, Trace
 
 ELEMENT_BYTES = 4
 OUTPUT_COPIES = 2  # an output and its gradient

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
-from autofit_workers.plain import from_plain
-from autofit_workers.predict.time.kernels import KernelClass
+from autofit_workers.replay.time.kernels import KernelClass
+from autofit_workers.spec.plain import from_plain
 
 # Bounds of what is read, beyond which nothing real lies, so that no sum of a view leaves floating point.
 _MOST_CHARACTERS = 4096  # of a name, as in a trace

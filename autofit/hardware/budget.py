@@ -20,8 +20,8 @@ from autofit.hardware.context import ContextInterval, context_interval
 from autofit.hardware.gpus import Gpu
 from autofit.hardware.nccl import communicators_interval
 from autofit.units import format_bytes
-from autofit_workers.architecture import Architecture, Vendor
-from autofit_workers.predict.versions import wheel_for
+from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.versions import wheel_for
 
 DEFAULT_MARGIN = Decimal("0.03")
 DEFAULT_ARCHITECTURE = "sm_80"

@@ -1,7 +1,7 @@
 """From one of NVIDIA's cards of the catalogue to the properties that cuDNN plans by.
 
 What differs within an architecture is in `data/chips.toml`, with its sources; what does not is in
-`autofit_workers.predict.plans.device_properties`.
+`autofit_workers.replay.plans.device_properties`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from autofit.errors import UnknownGpuError
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
-from autofit_workers.predict.plans.device_properties import DeviceProperties
+from autofit_workers.replay.plans.device_properties import DeviceProperties
 
 # The card that stands for its architecture where only the memory is known: the one most trained on.
 TYPICAL_CARDS = {

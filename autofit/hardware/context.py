@@ -24,8 +24,8 @@ from typing import Any, Literal
 
 from autofit.hardware.chips import TYPICAL_CARDS, properties_for
 from autofit.hardware.gpus import find_gpu
-from autofit_workers.architecture import Architecture, Vendor
-from autofit_workers.predict.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
+from autofit_workers.replay.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
+from autofit_workers.spec.architecture import Architecture, Vendor
 
 Loading = Literal["lazy", "eager"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from autofit.errors import DriverError, UnknownGpuError, did_you_mean, either
 from autofit.hardware.gpu_names import known_elsewhere, matching
-from autofit_workers.architecture import Architecture, Vendor, of_capability
+from autofit_workers.spec.architecture import Architecture, Vendor, of_capability
 
 _MIB = 1024**2
 # Words in capitals up to the first that has a digit: V100, A100, RTX PRO 6000; not GeForce RTX 3090.

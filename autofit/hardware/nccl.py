@@ -27,7 +27,7 @@ import math
 from collections.abc import Sequence
 
 from autofit.hardware.context import ContextInterval
-from autofit_workers.architecture import Architecture, Vendor
+from autofit_workers.spec.architecture import Architecture, Vendor
 
 _MIB = 1024**2
 

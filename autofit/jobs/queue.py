@@ -45,7 +45,7 @@ from autofit.study.damage import (
 )
 from autofit.study.storage import Storage, journal_path, open_storage, quiet_optuna
 from autofit.tuning.result import TUNE_SCHEMA
-from autofit_workers.plain import from_plain
+from autofit_workers.spec.plain import from_plain
 
 __all__ = ["JOBS_STUDY", "Attempt", "JobQueue", "JobRecord", "JobSpec", "JobState", "WorkingDir"]
 

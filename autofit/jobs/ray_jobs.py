@@ -18,8 +18,8 @@ from autofit.dispatch.addresses import require_answer
 from autofit.dispatch.ray_connection import cluster_of_this_machine, process_state_kept, use_token_at_hand
 from autofit.errors import DispatchError, UsageError
 from autofit.jobs.submission import ADDRESS_VARIABLES
-from autofit_workers.errors import text_of
-from autofit_workers.shown import brief, brief_error, redacted_place
+from autofit_workers.spec.errors import text_of
+from autofit_workers.spec.shown import brief, brief_error, redacted_place
 
 DRIVER_RESOURCE = "autofit_driver"
 

@@ -14,8 +14,8 @@ from typing import Any
 from autofit.errors import ERROR_SCHEMA, ExitCode, did_you_mean
 from autofit.study.damage import UNREADABLE, DamagedError
 from autofit.tuning.result import TUNE_SCHEMA
-from autofit_workers.documents import inflate, parse_json
-from autofit_workers.plain import from_plain
+from autofit_workers.spec.documents import inflate, parse_json
+from autofit_workers.spec.plain import from_plain
 
 _MOST_ANSWER_BYTES = 16 << 20
 DEFAULT_MAX_DRIVERS = 4  # a driver is a few processes and a hundred megabytes on the head

@@ -16,10 +16,10 @@ from autofit.jobs.records import JobRecord, JobSpec
 from autofit.settings.options import OPTIONS
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
-from autofit_workers.documents import read_file, resolved
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.shown import has_secret
-from autofit_workers.workload.libraries import library_of
+from autofit_workers.spec.documents import read_file, resolved
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.shown import has_secret
+from autofit_workers.spec.workloads.libraries import library_of
 
 STORAGE_VARIABLE = "AUTOFIT_STORAGE"
 ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # those of Ray's own command line

@@ -8,10 +8,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Self
 
 from autofit.dispatch.base import Runner
-from autofit_workers.process.isolate import ended_by
-from autofit_workers.protocol import TrialOutcome, TrialSpec
+from autofit_workers.spec.protocol import TrialOutcome, TrialSpec
+from autofit_workers.trials.door import ended_by
 
-_AT_ONCE = 2  # `autofit_workers.run` decides whether they share a process
+_AT_ONCE = 2  # `autofit_workers.trials.run` decides whether they share a process
 
 
 class TracesAhead:

@@ -14,13 +14,13 @@ from autofit.predict.estimate import Estimate, RankEstimate
 from autofit.predict.step_times import StepTime
 from autofit.predict.whole_run import LineGrowth
 from autofit.settings.goals import Risk
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.mixed_convolutions import Candidate
-from autofit_workers.predict.curve.peak_estimate import PeakEstimate
-from autofit_workers.protocol import TrialOutcome, Verdict
-from autofit_workers.setup import Parallel
-from autofit_workers.trace import AlikeRanks, BatchCount
-from autofit_workers.work import Convolution
+from autofit_workers.replay.curve.mixed_convolutions import Candidate
+from autofit_workers.replay.curve.peak_estimate import PeakEstimate
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import TrialOutcome, Verdict
+from autofit_workers.spec.setup import Parallel
+from autofit_workers.spec.trace import AlikeRanks, BatchCount
+from autofit_workers.spec.work import Convolution
 
 if TYPE_CHECKING:
     from autofit.predict.predictor import Predictor

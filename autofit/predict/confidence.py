@@ -36,9 +36,9 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Self
 
-from autofit_workers.architecture import Architecture, Vendor
-from autofit_workers.trace import Category, Trace
-from autofit_workers.work import ConvPass
+from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.trace import Category, Trace
+from autofit_workers.spec.work import ConvPass
 
 SCHEMA = "autofit.residuals/2"
 ANY, _AMDS = "any", "amd-instinct"
@@ -69,7 +69,7 @@ _LEAST_SHARE, _LEAST_CONVOLUTION_SHARE = 0.002, 0.01
 _LEAST_GROUPED_SHARE = 0.1
 _ATTENTION = ("scaled_dot_product", "flash_attention", "flash_attn", "efficient_attention", "aten._softmax")
 _RECURRENT = ("rnn", "lstm", "gru")
-# Those whose scratch memory `autofit_workers/predict/recording/hidden.py` leaves out.
+# Those whose scratch memory `autofit_workers/tracing/recording/hidden.py` leaves out.
 _UNKNOWN_SCRATCH = ("aten.sort", "aten.topk", "aten.cum", "aten._unique", "aten.unique", "aten._fft")
 # Where the workload brings its own step, all that it allocates counts as activations.
 _NOT_FORWARD = ("backward", "aten._foreach_", "aten._fused_adam", "aten._fused_sgd")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from autofit.errors import UsageError
-from autofit_workers import conv
-from autofit_workers.conv import Rewrite
-from autofit_workers.knobs import Knobs
-from autofit_workers.trace import Trace
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.conv_algorithms import Rewrite
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Trace
 
 
 def require_applicable(knobs: Knobs, trace: Trace) -> None:

@@ -1,6 +1,6 @@
 """How long convolutions likely take by each algorithm, to order them.
 
-cuDNN's own choice takes what `autofit_workers.predict.time` has for it. Nothing was timed of the other
+cuDNN's own choice takes what `autofit_workers.replay.time` has for it. Nothing was timed of the other
 algorithms: they take the larger of arithmetic and memory traffic, by what the card can do, and never less
 than cuDNN's choice, which has products of matrices, transforms and kernels for windows to choose from itself.
 So nothing is said in seconds of them. Where trials were measured, their times count instead.
@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from autofit_workers import conv
-from autofit_workers.conv import ConvPolicy, Rewrite
-from autofit_workers.conv.algorithm import direct_flops, tensor_bytes
-from autofit_workers.predict.time.costs import Costs
-from autofit_workers.work import Convolution
+from autofit_workers.replay.time.costs import Costs
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.conv_algorithms import ConvPolicy, Rewrite
+from autofit_workers.spec.conv_algorithms.algorithm import direct_flops, tensor_bytes
+from autofit_workers.spec.work import Convolution
 
 # Shares of a card's arithmetic that kernels reach which nothing was timed of: assumptions, for every card.
 _OF_PRODUCTS, _OF_PLAIN_KERNELS, _OF_TRANSFORMS = 0.7, 0.25, 0.25

@@ -20,13 +20,13 @@ from typing import Any, Self
 
 from autofit.errors import StorageError, UsageError
 from autofit.predict.conv_costs import FALLBACK_SLOWDOWN, ConvCosts
-from autofit_workers.documents import parse_json, read_file
-from autofit_workers.plain import from_plain
-from autofit_workers.predict.curve.conditions import Level
-from autofit_workers.predict.curve.mixed_convolutions import Candidate
-from autofit_workers.predict.curve.step_on_card import StepOnCard
-from autofit_workers.predict.spans import Workspace
-from autofit_workers.work import Convolution
+from autofit_workers.replay.curve.conditions import Level
+from autofit_workers.replay.curve.mixed_convolutions import Candidate
+from autofit_workers.replay.curve.step_on_card import StepOnCard
+from autofit_workers.replay.spans import Workspace
+from autofit_workers.spec.documents import parse_json, read_file
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.work import Convolution
 
 PLAN_SCHEMA = "autofit.conv-plan/1"
 _NUM_ATTEMPTS = 24  # halvings of the limit's span, from a budget of terabytes down to bytes

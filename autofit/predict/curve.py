@@ -13,13 +13,7 @@ from autofit.explain.timing import Timing
 from autofit.identity import versions
 from autofit.predict.conv_costs import ConvCosts
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
-from autofit.predict.estimate import (
-    AssumedSize,
-    Estimate,
-    Interval,
-    PhasePeak,
-    PhasePeaks,
-)
+from autofit.predict.estimate import AssumedSize, Estimate, Interval, PhasePeak, PhasePeaks
 from autofit.predict.estimate_parts import breakdown, largest, unknowns, workspace_span
 from autofit.predict.limited import limited, on_any_card
 from autofit.predict.peaks_on_card import PeaksOnCard
@@ -28,18 +22,18 @@ from autofit.predict.timings import timing_of
 from autofit.predict.whole_run import LineGrowth, RunGrowth, SeenPart
 from autofit.predict.widening import spanning
 from autofit.settings.goals import Risk
-from autofit_workers import conv
-from autofit_workers.allocator import given_blocks
-from autofit_workers.architecture import Architecture, Vendor
-from autofit_workers.conv import ConvPolicy
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.conditions import MIXED, Level
-from autofit_workers.predict.curve.mixed_convolutions import Candidate, smallest
-from autofit_workers.predict.curve.step_on_card import StepOnCard
-from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome
-from autofit_workers.setup import Parallel
-from autofit_workers.trace import BatchCount, Trace
-from autofit_workers.work import Convolution
+from autofit_workers.replay.allocator import given_blocks
+from autofit_workers.replay.curve.conditions import MIXED, Level
+from autofit_workers.replay.curve.mixed_convolutions import Candidate, smallest
+from autofit_workers.replay.curve.step_on_card import StepOnCard
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.conv_algorithms import ConvPolicy
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome
+from autofit_workers.spec.setup import Parallel
+from autofit_workers.spec.trace import BatchCount, Trace
+from autofit_workers.spec.work import Convolution
 
 _NO_WORK = "no step time is given, as the step at this batch size was not traced"
 _SEVERAL_STREAMS = (

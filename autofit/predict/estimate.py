@@ -13,9 +13,9 @@ from autofit.explain.timing import StepSeconds
 from autofit.predict.confidence import Calibration
 from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence, Verdict
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, Verdict
+from autofit_workers.spec.setup import Parallel
 
 ESTIMATE_SCHEMA = "autofit.estimate/1"
 

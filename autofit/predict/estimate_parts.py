@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from autofit.predict.confidence import Calibration
 from autofit.predict.estimate import Breakdown, LargeTensor, Unknown, WorkspaceSpan
-from autofit_workers.predict.curve.peak_estimate import LiveAllocation, PeakEstimate
-from autofit_workers.trace import Category
+from autofit_workers.replay.curve.peak_estimate import LiveAllocation, PeakEstimate
+from autofit_workers.spec.trace import Category
 
 _NUM_LARGEST = 8
 

@@ -10,7 +10,7 @@ from autofit.errors import (
     UnknownModelError,
     WorkloadFailedError,
 )
-from autofit_workers.protocol import TrialOutcome, Verdict
+from autofit_workers.spec.protocol import TrialOutcome, Verdict
 
 # Kinds of failure that say nothing against the workload: it has to be measured.
 UNPREDICTABLE = ("data-dependent", "unsupported", "dispatch", "infrastructure")

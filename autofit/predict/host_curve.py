@@ -11,11 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autofit.settings.goals import Risk
-from autofit_workers.predict.curve.host_blocks import HostBlocks
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+from autofit_workers.replay.curve.host_blocks import HostBlocks
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 
 _MIB = 1024**2
-_BASELINE = WorkloadRef(kind="import", target="autofit_workers.measure.baseline:workload")
+_BASELINE = WorkloadRef(kind="import", target="autofit_workers.trials.measure.baseline:workload")
 _BASELINE_BATCH = 4
 # How far real trials were from the likely peak, beside the spans of the blocks; see
 # tests/bench/host_accuracy.py.

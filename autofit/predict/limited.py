@@ -8,8 +8,8 @@ from collections.abc import Callable
 from autofit.predict.confidence import Calibration
 from autofit.predict.estimate import Estimate, Interval, Unknown
 from autofit.units import format_bytes
-from autofit_workers.predict.curve.step_on_card import WithinLimit
-from autofit_workers.protocol import Verdict
+from autofit_workers.replay.curve.step_on_card import WithinLimit
+from autofit_workers.spec.protocol import Verdict
 
 _MUCH_BYTES = 1 << 30  # below it the free parts of segments may be more than all tensors of a small model
 

@@ -4,7 +4,7 @@ $AUTOFIT_STATE_DIR/step-times/<workload>-<measured step>.json, one file each
 
 What a prediction is off by is much the same for a workload on a card, whatever its batch. So the likely time
 is multiplied by measured / predicted of the steps of its own setting, or else of other settings. What is left
-is less than without, `observed` of `autofit_workers/predict/time/residuals.toml`.
+is less than without, `observed` of `autofit_workers/replay/time/residuals.toml`.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from autofit import paths
 from autofit.hardware.card import Card
 from autofit.identity import fingerprint
 from autofit.predict.observations import card_key, workload_key
-from autofit_workers.documents import parse_json, read_file
-from autofit_workers.knobs import Knobs
-from autofit_workers.plain import from_plain
-from autofit_workers.protocol import WorkloadRef
+from autofit_workers.spec.documents import parse_json, read_file
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import WorkloadRef
 
 _STORED = "step-time/1"  # the key of a file, with its version
 _log = logging.getLogger(__name__)

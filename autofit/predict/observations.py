@@ -37,11 +37,11 @@ from autofit.hardware.card import Card
 from autofit.hardware.gpus import find_gpu
 from autofit.identity import fingerprint
 from autofit.predict.confidence import Calibration
-from autofit_workers.documents import parse_json, read_file
-from autofit_workers.knobs import Knobs
-from autofit_workers.plain import from_plain
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.setup import Setup
+from autofit_workers.spec.documents import parse_json, read_file
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.setup import Setup
 
 _STORED = "observation/1"  # the key of a file, with its version
 _REPEATS = 0.02  # by which identical runs differ

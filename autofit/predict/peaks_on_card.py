@@ -20,13 +20,13 @@ from autofit.predict.unpredictable import why_unpredictable
 from autofit.predict.widening import Widening
 from autofit.search.curves import PeakMemory
 from autofit.settings.goals import Risk
-from autofit_workers.allocator import AllocatorSettings
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.conditions import Conditions, Level
-from autofit_workers.predict.curve.peak_curve import StepCurve
-from autofit_workers.predict.curve.peak_estimate import PeakEstimate
-from autofit_workers.predict.curve.step_on_card import StepOnCard
-from autofit_workers.protocol import Verdict
+from autofit_workers.replay.allocator import AllocatorSettings
+from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.peak_curve import StepCurve
+from autofit_workers.replay.curve.peak_estimate import PeakEstimate
+from autofit_workers.replay.curve.step_on_card import StepOnCard
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Verdict
 
 _LEVELS = {Risk.SAFE: Level.HIGH, Risk.LIKELY: Level.LIKELY, Risk.WORST: Level.WORST}
 # Those whose peaks are never above a risk's own, the likely one first: their replays are among its replays.

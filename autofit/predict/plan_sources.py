@@ -16,14 +16,14 @@ from autofit import paths
 from autofit.errors import StorageError, UnknownGpuError
 from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
-from autofit_workers.architecture import Architecture
-from autofit_workers.predict.curve.other_cards import OtherCards
-from autofit_workers.predict.plans.cudnn import CudnnError
-from autofit_workers.predict.plans.cudnn_plans import CudnnPlans
-from autofit_workers.predict.plans.grid_plans import GridPlans
-from autofit_workers.predict.plans.offline_plans import offline_source
-from autofit_workers.predict.plans.plan import PassedOn, Plan, PlanSource
-from autofit_workers.work import Convolution
+from autofit_workers.replay.curve.other_cards import OtherCards
+from autofit_workers.replay.plans.cudnn import CudnnError
+from autofit_workers.replay.plans.cudnn_plans import CudnnPlans
+from autofit_workers.replay.plans.grid_plans import GridPlans
+from autofit_workers.replay.plans.offline_plans import offline_source
+from autofit_workers.replay.plans.plan import PassedOn, Plan, PlanSource
+from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.work import Convolution
 
 PlanSources = Callable[[str], PlanSource]  # by architecture
 

@@ -8,7 +8,6 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-import autofit_workers
 from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError, UsageError, WorkloadFailedError
 from autofit.events import EventSink, ignore
@@ -30,15 +29,16 @@ from autofit.predict.surface import PredictedSurface
 from autofit.predict.traces import Traces
 from autofit.predict.unpredictable import require_predictable, why_unpredictable
 from autofit.settings.goals import Risk
-from autofit_workers import conv
-from autofit_workers.conv import Rewrite
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.host_blocks import HostBlocks
-from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve
-from autofit_workers.predict.time.interval import TimeResiduals
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.setup import ALONE, Setup
-from autofit_workers.trace import SampleSize, Trace
+from autofit_workers.replay.curve.host_blocks import HostBlocks
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve
+from autofit_workers.replay.time.interval import TimeResiduals
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.conv_algorithms import Rewrite
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.setup import ALONE, Setup
+from autofit_workers.spec.trace import SampleSize, Trace
+from autofit_workers.trials import door
 
 _SAME_PEAK = 0.002  # of it, by which two count as one
 _SAME_WORKLOAD = 0.02  # by which a prediction may have moved since a peak was observed
@@ -393,7 +393,7 @@ def local_predictor(
     """A predictor that traces on this machine, once the PyTorch here is known to be understood."""
     return Predictor(
         workload,
-        checked(autofit_workers.run),
+        checked(door.run),
         setup=setup,
         observations=Observations.load(workload),
         measured_steps=MeasuredSteps.load(workload),

@@ -16,12 +16,12 @@ from itertools import chain, count, cycle, islice
 from math import prod
 from typing import Self
 
-from autofit_workers.allocator import AllocatorSettings, Replay, replay
-from autofit_workers.predict.curve.peak_estimate import PeakEstimate
-from autofit_workers.predict.curve.step_on_card import StepOnCard, WithinLimit
-from autofit_workers.predict.curve.varying_run import Numbers, VaryingRun
-from autofit_workers.protocol import Verdict
-from autofit_workers.trace import Category, Lengths
+from autofit_workers.replay.allocator import AllocatorSettings, Replay, replay
+from autofit_workers.replay.curve.peak_estimate import PeakEstimate
+from autofit_workers.replay.curve.step_on_card import StepOnCard, WithinLimit
+from autofit_workers.replay.curve.varying_run import Numbers, VaryingRun
+from autofit_workers.spec.protocol import Verdict
+from autofit_workers.spec.trace import Category, Lengths
 
 _NUM_ORDERS, _LEAST_ORDERS = 20, 8  # fewer where steps have many events
 _MOST_BATCHES = 400  # of an order

@@ -17,10 +17,10 @@ from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import InfrastructureError
 from autofit.paths import UNVERIFIED_VARIABLE
-from autofit_workers.predict.self_test import BATCH_SIZE, findings
-from autofit_workers.predict.versions import SUPPORTED_RELEASES, is_supported
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
-from autofit_workers.trace import UNPROTECTED, Trace
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+from autofit_workers.spec.trace import UNPROTECTED, Trace
+from autofit_workers.spec.versions import SUPPORTED_RELEASES, is_supported
+from autofit_workers.trials.door import SELF_TEST_BATCH_SIZE, findings
 
 SUPPORTED = " or ".join(SUPPORTED_RELEASES)
 
@@ -41,9 +41,9 @@ class SelfTest:
 
 def run_self_test(run: Runner) -> SelfTest:
     """Predicts a tiny workload whose memory events on a GPU are known."""
-    source = Path(autofit_workers.__path__[0]) / "predict" / "self_test.py"
+    source = Path(autofit_workers.__path__[0]) / "tracing" / "self_test.py"
     workload = WorkloadRef(kind="file", target=f"{source}:workload")
-    outcome = run(TrialSpec(workload=workload, batch_size=BATCH_SIZE, probe=Probe.PREDICT))
+    outcome = run(TrialSpec(workload=workload, batch_size=SELF_TEST_BATCH_SIZE, probe=Probe.PREDICT))
     unprotected = ""
     if outcome.trace_json is not None:
         found, unprotected = _findings_in(outcome.trace_json)

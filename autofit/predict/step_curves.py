@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from autofit.errors import WorkloadFailedError
 from autofit.predict.surfaces import Surfaces
 from autofit.predict.traces import Traces
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.host_blocks import HostBlocks
-from autofit_workers.predict.curve.peak_curve import (
+from autofit_workers.replay.curve.host_blocks import HostBlocks
+from autofit_workers.replay.curve.peak_curve import (
     TRACED_BATCH_SIZES,
     AccumulatedCurve,
     PeakCurve,
@@ -17,9 +16,10 @@ from autofit_workers.predict.curve.peak_curve import (
     StepCurve,
     TracedCurve,
 )
-from autofit_workers.predict.curve.step_lines import BatchDependentEventsError
-from autofit_workers.setup import Setup
-from autofit_workers.trace import SampleSize, Trace
+from autofit_workers.replay.curve.step_lines import BatchDependentEventsError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import Setup
+from autofit_workers.spec.trace import SampleSize, Trace
 
 
 class StepCurves:

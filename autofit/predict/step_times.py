@@ -1,6 +1,6 @@
 """How long a step takes on a card: predicted from its traces, with an interval.
 
-`autofit_workers.predict.time` knows the work of a step and what kernels take; here it meets knob settings,
+`autofit_workers.replay.time` knows the work of a step and what kernels take; here it meets knob settings,
 cards of the catalogue and what was measured of the same workload.
 """
 
@@ -19,20 +19,20 @@ from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.measured_steps import MeasuredSteps, Scale
-from autofit_workers.architecture import Architecture, Vendor
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.conv_algo import CUDA_POLICIES, split_conv_algo
-from autofit_workers.predict.curve.peak_curve import PeakCurve, StepCurve
-from autofit_workers.predict.time.collectives import network_of
-from autofit_workers.predict.time.constants import constants
-from autofit_workers.predict.time.costs import Costs
-from autofit_workers.predict.time.interval import HOST, Confidence, TimeResiduals, time_residuals
-from autofit_workers.predict.time.kernels import KernelClass
-from autofit_workers.predict.time.lines import BatchDependentWorkError, StepWork, WorkLines, work_of
-from autofit_workers.predict.time.speeds import speeds_of
-from autofit_workers.predict.time.step import StepClock, clocked, step_seconds
-from autofit_workers.setup import ALONE, Parallel
-from autofit_workers.trace import Trace
+from autofit_workers.replay.curve.peak_curve import PeakCurve, StepCurve
+from autofit_workers.replay.time.collectives import network_of
+from autofit_workers.replay.time.constants import constants
+from autofit_workers.replay.time.costs import Costs
+from autofit_workers.replay.time.interval import HOST, Confidence, TimeResiduals, time_residuals
+from autofit_workers.replay.time.kernels import KernelClass
+from autofit_workers.replay.time.lines import BatchDependentWorkError, StepWork, WorkLines, work_of
+from autofit_workers.replay.time.speeds import speeds_of
+from autofit_workers.replay.time.step import StepClock, clocked, step_seconds
+from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES, split_conv_algo
+from autofit_workers.spec.setup import ALONE, Parallel
+from autofit_workers.spec.trace import Trace
 
 _CUDNN_CHOOSES = CUDA_POLICIES[:2]  # what times were measured with
 _MOST_NAMED = 3  # classes of kernels

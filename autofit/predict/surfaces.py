@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
-from autofit_workers.predict.curve.peak_surface import PeakSurface
-from autofit_workers.predict.curve.step_lines import BatchDependentEventsError
-from autofit_workers.trace import SampleSize, Trace
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
+from autofit_workers.replay.curve.peak_surface import PeakSurface
+from autofit_workers.replay.curve.step_lines import BatchDependentEventsError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import SampleSize, Trace
 
 Point = tuple[int, int]  # batch size, size of a sample
 _DEGREES = (1, 2)  # of texts, and of images

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from autofit.explain.timing import Roofs, TimedCall, TimedKernel, Timing
 from autofit.predict.step_times import ClockedStep, StepTime
-from autofit_workers.predict.time.kernels import Kernel
-from autofit_workers.predict.time.speeds import Speeds
-from autofit_workers.predict.time.step import done_after, kernel_seconds, step_seconds
-from autofit_workers.work import Work
+from autofit_workers.replay.time.kernels import Kernel
+from autofit_workers.replay.time.speeds import Speeds
+from autofit_workers.replay.time.step import done_after, kernel_seconds, step_seconds
+from autofit_workers.spec.work import Work
 
 _DIGITS = 9  # of a share: a nanosecond of a second
 

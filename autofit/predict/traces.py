@@ -16,11 +16,11 @@ from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.predict.ahead import TracesAhead
 from autofit.predict.conv_choice import require_its_conv_algo
 from autofit.predict.failures import raise_if_failed
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.peak_curve import traced_knobs
-from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.setup import ALONE, Setup
-from autofit_workers.trace import BatchSource, Trace
+from autofit_workers.replay.curve.peak_curve import traced_knobs
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.setup import ALONE, Setup
+from autofit_workers.spec.trace import BatchSource, Trace
 
 
 class Traces:

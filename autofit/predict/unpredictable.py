@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from autofit.errors import UnpredictableCardError
 from autofit.hardware.card import Card
-from autofit_workers.architecture import Architecture, Vendor
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.conditions import leaves_some_to_backend
-from autofit_workers.trace import Trace
+from autofit_workers.replay.curve.conditions import leaves_some_to_backend
+from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Trace
 
 _OF_CUDNN = {
     "_cudnn_rnn": "AMD's cards run recurrent layers with MIOpen, whose memory is not known: name an NVIDIA "

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
-from autofit_workers.predict.curve.growth import LiveAfterSteps
-from autofit_workers.trace import Trace
+from autofit_workers.replay.curve.growth import LiveAfterSteps
+from autofit_workers.spec.trace import Trace
 
 _PHASES = ("evaluation", "generation", "checkpoint")  # beside training
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from autofit.predict.confidence import Calibration, Residuals, classify
 from autofit.predict.observations import Residual, sharpened
-from autofit_workers.predict.curve.conditions import Level
-from autofit_workers.predict.curve.peak_estimate import PeakEstimate
-from autofit_workers.predict.curve.step_on_card import StepOnCard
-from autofit_workers.trace import COMPILED_STEP, CUSPARSE_BUFFER, MANAGED_MEMORY, SORT_BUFFER, Trace
+from autofit_workers.replay.curve.conditions import Level
+from autofit_workers.replay.curve.peak_estimate import PeakEstimate
+from autofit_workers.replay.curve.step_on_card import StepOnCard
+from autofit_workers.spec.trace import COMPILED_STEP, CUSPARSE_BUFFER, MANAGED_MEMORY, SORT_BUFFER, Trace
 
 _SPANNING = {
     MANAGED_MEMORY: "pages of managed memory",

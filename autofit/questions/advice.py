@@ -12,20 +12,13 @@ from autofit.events import EventSink, ignore
 from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor
 from autofit.questions.combining import Combining
-from autofit.questions.levers import (
-    Effect,
-    Lever,
-    gentleness,
-    levers,
-    shorter_samples,
-    smaller_batches,
-)
+from autofit.questions.levers import Effect, Lever, gentleness, levers, shorter_samples, smaller_batches
 from autofit.questions.promises import Candidate, Promises, candidates, minimal
 from autofit.questions.tried_changes import Changes, TriedChanges
 from autofit.settings.goals import Risk
-from autofit_workers.knobs import KNOBS, Knobs
-from autofit_workers.setup import Setup
-from autofit_workers.trace import Trace
+from autofit_workers.spec.knobs import KNOBS, Knobs
+from autofit_workers.spec.setup import Setup
+from autofit_workers.spec.trace import Trace
 
 ADVICE_SECONDS = 10.0
 _PROMISED = 0.9  # of what there is: what promises to need no more is likely to fit, what needs all may

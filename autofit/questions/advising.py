@@ -11,8 +11,8 @@ from autofit.questions.advice import Advice, Adviser, TwoCards
 from autofit.settings.goals import Risk
 from autofit.settings.target import Target, resolve_target
 from autofit.settings.tune_settings import TuneSettings
-from autofit_workers.knobs import Knobs
-from autofit_workers.setup import GENERATE, INFER, Parallel
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import GENERATE, INFER, Parallel
 
 _BOTH = Parallel.parse("fsdp:2")  # ranks with copies of all weights save nothing
 

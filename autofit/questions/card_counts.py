@@ -14,7 +14,7 @@ from autofit.predict.predictor import Predictor
 from autofit.questions.cards import CardFit, CardsAnswer, CardsQuestion, Unpredictable, which_cards
 from autofit.questions.check import Answer
 from autofit.settings.tune_settings import TuneSettings
-from autofit_workers.setup import Setup
+from autofit_workers.spec.setup import Setup
 
 
 def on_how_many(

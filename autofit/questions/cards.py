@@ -25,9 +25,9 @@ from autofit.search.boundary import nearly_largest_batch
 from autofit.search.sizes import sizes_for
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Evidence, Verdict
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Evidence, Verdict
+from autofit_workers.spec.setup import Parallel
 
 CARDS_SCHEMA = "autofit.cards/1"
 

@@ -24,8 +24,8 @@ from autofit.questions.advising import advice_on, nothing_to_measure_on
 from autofit.settings.goals import Risk
 from autofit.settings.target import among_ranks_of_script, resolve_target
 from autofit.settings.tune_settings import TuneSettings
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, Verdict
 
 CHECK_SCHEMA = "autofit.check/1"
 

@@ -14,12 +14,12 @@ from autofit.hardware.card import Card
 from autofit.identity import versions
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import local_predictor
-from autofit_workers.knobs import Knobs
-from autofit_workers.measure.comparison import ComparisonFailedError, OutputComparison, compare_outputs
 from autofit_workers.process.boundary.entering import Permissions
-from autofit_workers.protocol import Device, WorkloadRef
-from autofit_workers.setup import ALONE, Setup
-from autofit_workers.trace import FORWARD_END, Trace
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, WorkloadRef
+from autofit_workers.spec.setup import ALONE, Setup
+from autofit_workers.spec.trace import FORWARD_END, Trace
+from autofit_workers.trials.door import ComparisonFailedError, OutputComparison, compare_outputs
 
 # One pass of each on the CPU; who compares more than that takes gets the lists without the outputs.
 _DEADLINE_SECONDS = 600.0
@@ -32,7 +32,7 @@ class TensorRow:
     """A tensor of a forward pass.
 
     Attributes:
-        name: see `autofit_workers.trace.ListedTensor`.
+        name: see `autofit_workers.spec.trace.ListedTensor`.
         role: `parameter`, `buffer`, `input` or `output`.
         num_bytes: by its shape.
         storage_bytes: of the storage that it brought; 0 for a view.

@@ -8,20 +8,20 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import autofit_workers
 from autofit.events import EventSink, ignore
 from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor, local_predictor
-from autofit_workers import conv
-from autofit_workers.conv import ConvPolicy, Rewrite
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.mixed_convolutions import layer_of
-from autofit_workers.predict.curve.peak_curve import PeakCurve
-from autofit_workers.predict.spans import Workspace, between, certain
-from autofit_workers.protocol import HOST_ARCHITECTURE, Device, WorkloadRef
-from autofit_workers.setup import ALONE, Setup
-from autofit_workers.trace import Category, Trace
-from autofit_workers.work import Convolution
+from autofit_workers.replay.curve.mixed_convolutions import layer_of
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.replay.spans import Workspace, between, certain
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.conv_algorithms import ConvPolicy, Rewrite
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Device, WorkloadRef
+from autofit_workers.spec.setup import ALONE, Setup
+from autofit_workers.spec.trace import Category, Trace
+from autofit_workers.spec.work import Convolution
+from autofit_workers.trials import door
 
 _OPERATORS = ("aten.convolution", "aten.convolution_backward")
 # What an algorithm takes for a layer that it applies to.
@@ -149,7 +149,7 @@ def find_conv_layers(
     trace = predictor.trace(Knobs(), batch_size)
     if card is None:
         on_host = dataclasses.replace(setup, mode=trace.mode)
-        host = Predictor(workload, autofit_workers.run, setup=on_host, emit=emit, for_host=True)
+        host = Predictor(workload, door.run, setup=on_host, emit=emit, for_host=True)
         taken = _on_host(host, trace)
     else:
         taken = _on_card(predictor, trace, card, names)

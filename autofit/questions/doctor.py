@@ -12,7 +12,6 @@ from typing import Literal
 
 from packaging.requirements import Requirement
 
-import autofit_workers
 from autofit import paths
 from autofit.dispatch.base import Runner
 from autofit.errors import AutofitError
@@ -21,8 +20,9 @@ from autofit.paths import UNVERIFIED_VARIABLE
 from autofit.predict.self_test import SUPPORTED, SelfTest, run_self_test
 from autofit.units import format_bytes
 from autofit_workers.installation import DISTRIBUTION
-from autofit_workers.predict.unprotected import MORE
-from autofit_workers.predict.versions import is_supported
+from autofit_workers.spec.versions import is_supported
+from autofit_workers.trials import door
+from autofit_workers.trials.door import MORE
 
 Status = Literal["ok", "warning", "failed"]
 
@@ -43,7 +43,7 @@ class Check:
 
 
 def examine(
-    *, run: Runner = autofit_workers.run, gpus: Callable[[], tuple[LocalGpu, ...]] = local_gpus
+    *, run: Runner = door.run, gpus: Callable[[], tuple[LocalGpu, ...]] = local_gpus
 ) -> tuple[Check, ...]:
     """Looks at everything; the state directory is created where it is missing.
 

@@ -17,9 +17,10 @@ from autofit.serving.engine import Engine, Options, Sizing
 from autofit.serving.engines import ENGINES
 from autofit.serving.weights import weights_bytes
 from autofit.units import format_bytes
-from autofit_workers.architecture import Vendor
-from autofit_workers.predict.model_parts import ModelParts, PartsFailedError, list_parts
-from autofit_workers.protocol import WorkloadRef
+from autofit_workers.spec.architecture import Vendor
+from autofit_workers.spec.model_parts import ModelParts
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.trials.door import PartsFailedError, list_parts
 
 KV_SCHEMA = "autofit.kv/1"
 DTYPES = {"bf16": 2, "fp16": 2, "fp32": 4}

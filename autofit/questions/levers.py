@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from autofit_workers import conv
-from autofit_workers.knobs import KNOBS, Knob, Knobs
-from autofit_workers.knobs.adapter import USUAL
-from autofit_workers.knobs.allocator import allocator_conf
-from autofit_workers.knobs.base import QUANTIZATIONS
-from autofit_workers.knobs.optimizer import NAMED
-from autofit_workers.setup import GENERATE, INFER, TRAIN
-from autofit_workers.trace import SampleSize, Trace
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.knobs import KNOBS, Knob, Knobs
+from autofit_workers.spec.knobs.adapter import USUAL
+from autofit_workers.spec.knobs.allocator import allocator_conf
+from autofit_workers.spec.knobs.base import QUANTIZATIONS
+from autofit_workers.spec.knobs.optimizer import NAMED
+from autofit_workers.spec.setup import GENERATE, INFER, TRAIN
+from autofit_workers.spec.trace import SampleSize, Trace
 
 _CAPABILITY = 80  # of a GPU: which one makes no difference to the costs that are compared here
 

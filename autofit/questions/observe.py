@@ -19,11 +19,11 @@ from autofit.predict.observations import Observation, Observations, PeakKind
 from autofit.predict.predictor import Predictor
 from autofit.settings.tune_settings import TuneSettings
 from autofit.units import format_bytes, parse_bytes
-from autofit_workers.documents import parse_json, read_file
-from autofit_workers.knobs import Knobs
-from autofit_workers.plain import from_plain
-from autofit_workers.protocol import Evidence, Verdict, WorkloadRef
-from autofit_workers.record import SCHEMA as _ROW_SCHEMA
+from autofit_workers.spec.documents import parse_json, read_file
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import Evidence, Verdict, WorkloadRef
+from autofit_workers.trials.door import RECORD_SCHEMA as _ROW_SCHEMA
 
 OBSERVATION_SCHEMA = "autofit.observation/1"
 
@@ -217,7 +217,7 @@ class MeasuredPeak:
 
 
 def measured_in(path: Path) -> list[MeasuredPeak]:
-    """Peaks measured on cards, from `autofit tune --json` or `python -m autofit_workers.record`.
+    """Peaks measured on cards, from `autofit tune --json` or `python -m autofit_workers.trials.record`.
 
     Raises:
         UsageError: the file cannot be read, is no such document, or nothing in it was measured on a card.
@@ -234,8 +234,8 @@ def measured_in(path: Path) -> list[MeasuredPeak]:
         found = _measured(text)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise UsageError(
-            f"{path} is no document of `autofit tune --json` or `python -m autofit_workers.record`: name "
-            "one of those, or give --peak and --kind"
+            f"{path} is no document of `autofit tune --json` or `python -m autofit_workers.trials.record`: "
+            "name one of those, or give --peak and --kind"
         ) from error
     if not found:
         raise UsageError(

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from autofit.questions.levers import Lever, gentleness, in_order
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs import KNOBS, Knobs, Part
-from autofit_workers.knobs.optimizer import NAMED
-from autofit_workers.setup import ALONE
-from autofit_workers.trace import Category, Trace
-from autofit_workers.trace.parts import last_step
-from autofit_workers.workload.loop_parts import require_loop
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs import KNOBS, Knobs, Part
+from autofit_workers.spec.knobs.optimizer import NAMED
+from autofit_workers.spec.setup import ALONE
+from autofit_workers.spec.trace import Category, Trace
+from autofit_workers.spec.trace.parts import last_step
+from autofit_workers.spec.workloads.loop_parts import require_loop
 
 _MOST_TOGETHER = 3  # changes
 

@@ -11,7 +11,7 @@ from autofit.explain.summary import Summary, SummaryPart, summarize
 from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

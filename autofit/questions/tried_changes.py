@@ -14,10 +14,10 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import Predictor
 from autofit.questions.levers import Lever
 from autofit.settings.goals import Risk
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.peak_curve import traced_knobs
-from autofit_workers.setup import Setup
-from autofit_workers.trace import Trace
+from autofit_workers.replay.curve.peak_curve import traced_knobs
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import Setup
+from autofit_workers.spec.trace import Trace
 
 _LEAST_SECONDS = 4.0  # in which more is tried after something was found
 Changes = tuple[Lever, ...]

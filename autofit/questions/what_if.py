@@ -16,7 +16,7 @@ from autofit.predict.step_times import StepTime
 from autofit.questions.advice import Advice, Adviser
 from autofit.questions.levers import Lever, levers
 from autofit.settings.goals import Risk
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 BYTES_OF_ESTIMATE = ("peak_allocated_bytes", "peak_reserved_bytes", "device_peak_bytes")
 _OF_LEVER = ("name", "value", "how", "knobs", "allocator", "effect", "may_save")  # in a document

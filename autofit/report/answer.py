@@ -16,8 +16,8 @@ from autofit.settings.words import with_setting
 from autofit.tuning.found import Best
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes, size_or_dash
-from autofit_workers.protocol import Evidence
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.protocol import Evidence
+from autofit_workers.spec.setup import Parallel
 
 
 def answer_in_words(result: TuneResult) -> tuple[str, ...]:

@@ -41,7 +41,7 @@ from autofit.settings.goals import Risk
 from autofit.settings.words import configuration
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
-from autofit_workers.trace import parameters_in_words
+from autofit_workers.spec.trace import parameters_in_words
 
 _NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more
 _NUM_SIZES = 18  # of a curve, evenly spread

@@ -11,10 +11,10 @@ from autofit.hardware.gpus import oldest_first
 from autofit.predict.estimate import Estimate, Interval, RankEstimate
 from autofit.report.run_in_words import growth_in_words, lengths_in_words, seen_part
 from autofit.units import format_bytes
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence, Verdict
-from autofit_workers.setup import Parallel
-from autofit_workers.trace import BatchSource
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, Verdict
+from autofit_workers.spec.setup import Parallel
+from autofit_workers.spec.trace import BatchSource
 
 _ABOUT_EQUAL = 1.05  # times as long, below which two steps are not told apart
 _UNITS = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))

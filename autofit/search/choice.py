@@ -10,9 +10,9 @@ from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.search.boundary import Boundary
 from autofit.search.pace import Pace
 from autofit.settings.goals import Objective
-from autofit_workers import conv
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import TrialOutcome, Verdict
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import TrialOutcome, Verdict
 
 NEAR_THE_BEST_RATE = 0.95  # where the knee is
 # Predicted rates that are nearer to each other count as equal, and of equals the larger batch is taken: how a

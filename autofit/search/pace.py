@@ -10,9 +10,9 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Self
 
-from autofit_workers.architecture import Architecture, Vendor
-from autofit_workers.knobs import KNOBS, Knobs
-from autofit_workers.protocol import HOST_ARCHITECTURE
+from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.knobs import KNOBS, Knobs
+from autofit_workers.spec.protocol import HOST_ARCHITECTURE
 
 _COSTS = sorted(
     ((knob.name, knob.cost) for knob in KNOBS.values() if knob.cost is not None),

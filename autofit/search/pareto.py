@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autofit.search.pace import Pace
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from autofit.search.boundary import Boundary
 from autofit.search.pace import Pace
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

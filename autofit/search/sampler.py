@@ -16,7 +16,7 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autofit.search.boundary import Boundary
 from autofit.search.space import SearchSpace
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 _NUM_TRIES = 8
 

@@ -13,7 +13,7 @@ import bisect
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 if TYPE_CHECKING:
     from autofit.search.curves import Curve

@@ -12,7 +12,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, IntD
 
 from autofit.search.boundary import MAX_BATCH, MIN_BATCH
 from autofit.search.sizes import sizes_for
-from autofit_workers.knobs import KNOBS, Knobs
+from autofit_workers.spec.knobs import KNOBS, Knobs
 
 BATCH_SIZE = "batch_size"
 

@@ -30,9 +30,9 @@ from autofit.events import (
 from autofit.jobs.records import JobState
 from autofit.study.damage import Kind
 from autofit_workers.installation import DISTRIBUTION
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Peaks, Probe, Verdict
-from autofit_workers.shown import brief
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Peaks, Probe, Verdict
+from autofit_workers.spec.shown import brief
 
 OTHER = "other"
 

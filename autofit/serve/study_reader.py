@@ -28,13 +28,8 @@ from autofit.study.findings import Findings, comparison
 from autofit.study.ledger import Ledger
 from autofit.study.owner import Owner
 from autofit.study.records import outcome_of, owner_of, predicted_bytes_of
-from autofit.study.search_record import (
-    RecommendedTime,
-    SearchRecord,
-    recommendation_of,
-    recommended_time_of,
-)
-from autofit_workers.knobs import Knobs
+from autofit.study.search_record import RecommendedTime, SearchRecord, recommendation_of, recommended_time_of
+from autofit_workers.spec.knobs import Knobs
 
 
 class StudyReader:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from autofit_workers.predict.model_parts import ModelParts, Parameter
+from autofit_workers.spec.model_parts import ModelParts, Parameter
 
 _IN_A_LAYER = re.compile(r"(?P<prefix>.*?)\b(?:layers|h|blocks|block)\.(?P<number>\d+)\.(?P<rest>.+)")
 _OF_ANOTHER_PART = re.compile(r"vision|visual|image|audio|(?<!de)(?<!\w)encoder\b")

@@ -10,7 +10,7 @@ What lives in it follows from the engines' own layers, which are fused, and not 
 
 An argument lives as long as its caller does: the normed input of a layer until the layer's output is there.
 Matrix products take cuBLAS's workspace, sorting its own scratch memory, both from PyTorch's allocator
-(`autofit_workers.predict.curve.scratch`).
+(`autofit_workers.replay.curve.scratch`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from autofit.serving.architecture import Architecture, Layer, LayerKind, module_of, rows_of
-from autofit_workers.allocator.caching import CachingAllocator
-from autofit_workers.architecture import Architecture as CardArchitecture
-from autofit_workers.predict.curve.scratch import Platform, scratch_bytes
-from autofit_workers.predict.model_parts import Parameter
-from autofit_workers.trace import Scratch
+from autofit_workers.replay.allocator.caching import CachingAllocator
+from autofit_workers.replay.curve.scratch import Platform, scratch_bytes
+from autofit_workers.spec.architecture import Architecture as CardArchitecture
+from autofit_workers.spec.model_parts import Parameter
+from autofit_workers.spec.trace import Scratch
 
 _INDEX_BYTES, _FLOAT_BYTES = 8, 4
 _DOWN = ("down_proj", "dense_4h_to_h", "fc2", "wo", "w2", "c_proj")

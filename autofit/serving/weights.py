@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from autofit.serving.architecture import KEYS, MERGED, Architecture, module_of, rows_of
-from autofit_workers.predict.model_parts import Parameter
+from autofit_workers.spec.model_parts import Parameter
 
 _VALUES = ("v_proj", "v", "value", "wv")
 # Routers and the first halves of low-rank projections are whole on each rank (`ReplicatedLinear`).

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from autofit.errors import UsageError, did_you_mean
-from autofit_workers.setup import TYPICAL, WORST
+from autofit_workers.spec.setup import TYPICAL, WORST
 
 _KINDS = (TYPICAL, WORST)
 _PROGRESS_SAMPLES = 10_000

@@ -11,7 +11,7 @@ from typing import Any
 
 from autofit.errors import did_you_mean
 from autofit.settings.lengths import BatchLengths, worst_case_lengths
-from autofit_workers.documents import read_file
+from autofit_workers.spec.documents import read_file
 
 _MOST_BYTES = 1 << 30
 _MOST_SHOWN = 200  # characters of a name

@@ -12,8 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from autofit_workers.parallel_kinds import FSDP, PARALLEL_KINDS, REPLICATE, SCRIPT
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.parallel_kinds import FSDP, PARALLEL_KINDS, REPLICATE, SCRIPT
+from autofit_workers.spec.setup import Parallel
 
 NAME = "parallel"  # of `--search`
 _HSDP = "hsdp"

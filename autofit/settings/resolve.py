@@ -26,9 +26,9 @@ from autofit.settings.options import OPTIONS
 from autofit.settings.parallels import NAME as PARALLEL
 from autofit.settings.parallels import parallels_of
 from autofit.settings.tune_settings import TuneSettings
-from autofit_workers.documents import DocumentError, parse_toml, read_file
-from autofit_workers.knobs import Knobs
-from autofit_workers.setup import MOST_RANKS, Setup
+from autofit_workers.spec.documents import DocumentError, parse_toml, read_file
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import MOST_RANKS, Setup
 
 _VARIABLE_PREFIX = "AUTOFIT_"
 _OTHER_VARIABLES = (KEY_VARIABLE, STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)

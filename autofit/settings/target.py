@@ -13,8 +13,8 @@ from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu, LocalGpu, catalogue_architectures, find_gpu
 from autofit.settings.tune_settings import TuneSettings
 from autofit.units import format_bytes
-from autofit_workers.protocol import Device, Probe
-from autofit_workers.trace import Trace
+from autofit_workers.spec.protocol import Device, Probe
+from autofit_workers.spec.trace import Trace
 
 _SAME_CARD = 0.98  # NVML, CUDA and a card's name differ by so much in a card's total
 

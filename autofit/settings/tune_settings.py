@@ -17,8 +17,8 @@ from autofit.hardware.gpus import Gpu
 from autofit.settings import values
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths import BatchLengths
-from autofit_workers.knobs import Knobs
-from autofit_workers.setup import Parallel, Setup
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import Parallel, Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

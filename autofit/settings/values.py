@@ -19,11 +19,11 @@ from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.parallels import NAME as PARALLEL
 from autofit.settings.parallels import parallel_form
 from autofit.units import parse_bytes, parse_percent
-from autofit_workers.knobs import KNOBS, Knob
-from autofit_workers.knobs.knob import Read, switch, whole_number
-from autofit_workers.knobs.knob import one_of as plain_one_of
-from autofit_workers.scripts.launcher_commands import launcher_command
-from autofit_workers.setup import ALL, MOST_RANKS, TYPICAL, WORST
+from autofit_workers.spec.knobs import KNOBS, Knob
+from autofit_workers.spec.knobs.knob import Read, switch, whole_number
+from autofit_workers.spec.knobs.knob import one_of as plain_one_of
+from autofit_workers.spec.setup import ALL, MOST_RANKS, TYPICAL, WORST
+from autofit_workers.spec.workloads.launcher_commands import launcher_command
 
 ALL_CONV_ALGOS = ("all",)
 ALL_CARDS = "all"

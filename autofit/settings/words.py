@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from autofit_workers.knobs import KNOBS, Knobs
-from autofit_workers.parallel_kinds import PARALLEL_KINDS
-from autofit_workers.setup import WORST, Parallel
+from autofit_workers.spec.knobs import KNOBS, Knobs
+from autofit_workers.spec.parallel_kinds import PARALLEL_KINDS
+from autofit_workers.spec.setup import WORST, Parallel
 
 
 def in_words(knob: str, value: object) -> str:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from autofit.errors import UnknownModelError, UsageError
 from autofit.settings.tune_settings import TuneSettings
-from autofit_workers.protocol import ScriptCall, WorkloadRef
-from autofit_workers.scripts.reference import Script
-from autofit_workers.workload.workload import UnknownWorkloadError, WorkloadError, parse_reference
+from autofit_workers.spec.protocol import ScriptCall, WorkloadRef
+from autofit_workers.spec.workloads.references import UnknownWorkloadError, WorkloadError, parse_reference
+from autofit_workers.spec.workloads.scripts import Script
 
 
 def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:

@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool
 
 from autofit.errors import StorageError, UsageError
 from autofit.study.relations import Relations
-from autofit_workers.shown import redacted_place
+from autofit_workers.spec.shown import redacted_place
 
 ERRORS = (OSError, OptunaError, SQLAlchemyError)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from autofit.events import BoundaryMoved, PredictionCompared
 from autofit.search.boundary import Boundary
 from autofit.search.choice import Configuration
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Peaks, TrialOutcome, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Peaks, TrialOutcome, Verdict
 
 
 class Findings:

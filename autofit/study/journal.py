@@ -23,7 +23,7 @@ from optuna.trial import TrialState, create_trial
 
 from autofit.errors import StorageError
 from autofit.study.damage import DAMAGED, UNREADABLE
-from autofit_workers.documents import parse_json
+from autofit_workers.spec.documents import parse_json
 
 JOURNAL_SUFFIX = ".journal"
 

@@ -22,8 +22,8 @@ from autofit.search.pruning import PrunedSetting, Pruning
 from autofit.search.space import BATCH_SIZE, SearchSpace
 from autofit.study.owner import Owner
 from autofit.study.records import num_steps_of, outcome_of, owner_of
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import NOT_TRIED, Device, TrialOutcome, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import NOT_TRIED, Device, TrialOutcome, Verdict
 
 _NO_ENVIRONMENT: dict[str, str] = {}
 

@@ -35,9 +35,9 @@ from autofit.study.damage import (
     require_whole,
 )
 from autofit.study.owner import Owner
-from autofit_workers.documents import parse_json
-from autofit_workers.plain import from_plain
-from autofit_workers.protocol import (
+from autofit_workers.spec.documents import parse_json
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import (
     OUTCOME_SCHEMA,
     PROTOCOL_VERSION,
     READABLE_OUTCOMES,

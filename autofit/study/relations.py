@@ -21,7 +21,7 @@ from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.exc import DBAPIError
 
 from autofit.study.damage import DAMAGED, UNREADABLE
-from autofit_workers.documents import parse_json
+from autofit_workers.spec.documents import parse_json
 
 _Read = TypeVar("_Read")
 

@@ -15,11 +15,11 @@ from optuna.storages import BaseStorage
 from autofit.search.choice import Configuration
 from autofit.search.space import SearchSpace
 from autofit.study.damage import DAMAGED, UNREADABLE, DamagedError, NewerError
-from autofit_workers.knobs import Knobs
-from autofit_workers.parallel_kinds import DDP
-from autofit_workers.plain import from_plain
-from autofit_workers.protocol import PROTOCOL_VERSION, Probe, TrialSpec, WorkloadRef
-from autofit_workers.setup import LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.parallel_kinds import DDP
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import PROTOCOL_VERSION, Probe, TrialSpec, WorkloadRef
+from autofit_workers.spec.setup import LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
 
 SETTINGS = "autofit_settings"  # of a study: what decides its outcomes
 OPENED = "autofit_opened"  # of a study: for whom it was opened last, and when

@@ -16,8 +16,8 @@ from optuna.storages import BaseStorage, RDBStorage
 from autofit.errors import StorageDeniedError, StorageError, UsageError
 from autofit.paths import studies_dir, studies_path
 from autofit.study.journal import JOURNAL_SUFFIX, open_journal
-from autofit_workers.errors import text_of
-from autofit_workers.shown import brief, redacted_place
+from autofit_workers.spec.errors import text_of
+from autofit_workers.spec.shown import brief, redacted_place
 
 WAIT_SECONDS = 60.0
 

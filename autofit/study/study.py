@@ -47,8 +47,8 @@ from autofit.study.search_record import (
     record_recommendation,
 )
 from autofit.study.storage import WAIT_SECONDS, Storage, open_storage, quiet_optuna
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import PROTOCOL_VERSION, TrialOutcome
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import PROTOCOL_VERSION, TrialOutcome
 
 # Renewed while trials run: so long a coordinator of another host that was killed is waited for.
 LEASE_SECONDS = 300.0

@@ -10,9 +10,9 @@ from typing import Any
 from autofit.errors import UsageError
 from autofit.predict.conv_plan import ConvPlan
 from autofit.settings.resolve import resolve_settings
-from autofit_workers import conv
-from autofit_workers.errors import DeviceError, InapplicableError, UnsupportedError
-from autofit_workers.knobs import KNOBS, Knobs
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.errors import DeviceError, InapplicableError, UnsupportedError
+from autofit_workers.spec.knobs import KNOBS, Knobs
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 from autofit import api
 from autofit.errors import UsageError
-from autofit_workers.scripts.reference import Script
+from autofit_workers.spec.workloads.scripts import Script
 from autofit_workers.workload.workload import Workload
 
 
@@ -58,7 +58,9 @@ def find_executable_batch_size(
         raise UsageError(
             f"{', '.join(sorted(options))} can only be used with workload=: give it too, or leave them out"
         )
-    from autofit_workers.measure.executable_batch_size import with_executable_batch_size  # imports torch
+    from autofit_workers.trials.measure.executable_batch_size import (
+        with_executable_batch_size,  # imports torch
+    )
 
     def first() -> int:
         return starting_batch_size if workload is None else _predicted(workload, options)

@@ -9,7 +9,7 @@ from types import FrameType
 from typing import Any
 
 from autofit.errors import UsageError
-from autofit_workers.predict.kernels.registry import (
+from autofit_workers.tracing.kernels.registry import (
     REGISTRY,
     Kernel,
     Place,

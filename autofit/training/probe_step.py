@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autofit.errors import UsageError
-from autofit_workers.protocol import Device, Evidence
+from autofit_workers.spec.protocol import Device, Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +54,7 @@ def probe_step(step: Callable[[], object]) -> StepPeak:
     """
     if not callable(step):
         raise UsageError(f"probe_step takes a function that does one step, not {type(step).__name__}")
-    from autofit_workers.measure.live_step import measure_step  # imports torch
+    from autofit_workers.trials.measure.live_step import measure_step  # imports torch
 
     device, (before_bytes, peak_bytes, reserved_bytes) = measure_step(step)
     return StepPeak(

@@ -20,9 +20,9 @@ from autofit.tuning.compared import BatchKinds, CardAnswer, KindAnswer
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.found import FrontierEntry
 from autofit.tuning.frontier import Frontier
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Evidence
-from autofit_workers.setup import TYPICAL, WORST
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Evidence
+from autofit_workers.spec.setup import TYPICAL, WORST
 
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace

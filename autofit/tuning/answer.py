@@ -24,9 +24,9 @@ from autofit.tuning.found import Best, Recommended
 from autofit.tuning.predictions import Predicted, predictor_for
 from autofit.tuning.result import TuneResult
 from autofit.tuning.trials import Measuring
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import TrialOutcome
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import TrialOutcome
+from autofit_workers.spec.setup import Parallel
 
 if TYPE_CHECKING:
     from autofit.search.pruning import PrunedSetting

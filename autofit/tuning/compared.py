@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from autofit.hardware.budget import Budget
 from autofit.tuning.found import Best, FrontierEntry
 from autofit.units import format_bytes
-from autofit_workers.protocol import Evidence
-from autofit_workers.setup import TYPICAL, WORST
+from autofit_workers.spec.protocol import Evidence
+from autofit_workers.spec.setup import TYPICAL, WORST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,11 +21,11 @@ from autofit.search.boundary import largest_fitting_batch
 from autofit.search.curves import CachedCurve, Curve, LineCurve
 from autofit.settings.goals import Risk
 from autofit.settings.target import Target
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.conditions import MIXED
-from autofit_workers.predict.curve.host_blocks import HostBlocks
-from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.replay.curve.conditions import MIXED
+from autofit_workers.replay.curve.host_blocks import HostBlocks
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
 
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace

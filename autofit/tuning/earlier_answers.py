@@ -42,9 +42,9 @@ from autofit.study.damage import (
     require_whole,
 )
 from autofit.tuning.result import TuneResult
-from autofit_workers.process.outcomes import processor_name
 from autofit_workers.process.sources import content_digest
-from autofit_workers.protocol import PROTOCOL_VERSION, WorkloadRef
+from autofit_workers.spec.protocol import PROTOCOL_VERSION, WorkloadRef
+from autofit_workers.trials.door import processor_name
 
 _STUDY_PREFIX = "answer-"
 _IS_ANSWER = "autofit_answer"  # of the study, which nobody else's has

@@ -8,8 +8,8 @@ from autofit.explain.timing import StepSeconds
 from autofit.predict.estimate import Estimate, Interval, WorkspaceSpan
 from autofit.search.choice import RecommendedBy
 from autofit.settings.goals import Risk
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Evidence
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Evidence
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,14 +11,7 @@ from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.predict.curve import PredictedCurve, likely_bytes
 from autofit.predict.step_times import StepTime
 from autofit.search.boundary import MAX_BATCH, Boundary
-from autofit.search.choice import (
-    Configuration,
-    Knee,
-    RecommendedBy,
-    best_of,
-    knee_of,
-    recommended_of,
-)
+from autofit.search.choice import Configuration, Knee, RecommendedBy, best_of, knee_of, recommended_of
 from autofit.search.pace import Pace
 from autofit.search.pareto import Point, dominating
 from autofit.settings.goals import Objective, Risk
@@ -26,9 +19,9 @@ from autofit.settings.words import setting_names
 from autofit.tuning.found import Best, FrontierEntry, Recommended
 from autofit.tuning.predicted_speeds import PredictedSpeeds
 from autofit.units import format_bytes
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import NOT_TRIED, Evidence, Peaks, TrialOutcome, Verdict
-from autofit_workers.setup import ALONE, Parallel
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import NOT_TRIED, Evidence, Peaks, TrialOutcome, Verdict
+from autofit_workers.spec.setup import ALONE, Parallel
 
 _PREDICTED = {
     Risk.SAFE: "predicted to reserve up to",

@@ -17,8 +17,8 @@ from autofit.settings.goals import Risk
 from autofit.settings.target import Target
 from autofit.settings.words import in_words, setting_names, with_setting
 from autofit.units import format_bytes
-from autofit_workers.knobs import Knobs
-from autofit_workers.trace import SampleSize
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import SampleSize
 
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace

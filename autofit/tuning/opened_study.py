@@ -13,9 +13,9 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.predictions import Predicted
 from autofit.tuning.scope import pruning_of
-from autofit_workers.former import former_module
-from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
-from autofit_workers.setup import LIKELY_SHARE
+from autofit_workers.spec.former import former_module
+from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.spec.setup import LIKELY_SHARE
 
 if TYPE_CHECKING:
     from autofit.study.study import TuningStudy

@@ -20,7 +20,7 @@ from autofit.settings.goals import Objective
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.compared import ParallelAnswer
 from autofit.tuning.result import TuneResult
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.setup import Parallel
 
 # What one way of training together may meet where another does not.
 _REFUSALS = (WorkloadFailedError, UsageError)

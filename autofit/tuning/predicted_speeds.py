@@ -10,8 +10,8 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.step_times import StepTime
 from autofit.search.boundary import Boundary
 from autofit.search.choice import EQUALLY_FAST_RATE, NEAR_THE_BEST_RATE, Configuration, Knee
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Verdict
 
 _NUM_PREDICTED_HALVES = 7  # more than are measured: each costs milliseconds
 _WORTH_A_LOOK = 0.7  # of the best rate at largest batches, that a setting's smaller ones are looked at

@@ -9,7 +9,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import autofit_workers
 from autofit.errors import UntimedCardError
 from autofit.events import EventSink
 from autofit.hardware import gpus
@@ -22,17 +21,13 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.curves import CurveSet, curves_of, expect_curves
 from autofit.tuning.frontier import Cap
 from autofit.tuning.longest import at_their_longest
-from autofit.tuning.scope import (
-    as_the_workload_has_it,
-    capped,
-    conv_algos,
-    search_space,
-)
+from autofit.tuning.scope import as_the_workload_has_it, capped, conv_algos, search_space
 from autofit.tuning.trials import Measuring
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
-from autofit_workers.run import start_predictor
-from autofit_workers.setup import Setup
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.spec.setup import Setup
+from autofit_workers.trials import door
+from autofit_workers.trials.door import start_predictor
 
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace
@@ -127,7 +122,7 @@ def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor
     if target.probe is Probe.CPU:
         return Predictor(
             spec.workload,
-            autofit_workers.run,
+            door.run,
             setup=spec.setup,
             emit=emit,
             for_host=True,

@@ -20,11 +20,11 @@ from autofit.settings.goals import Objective, Risk
 from autofit.settings.words import in_words, setting_names, varied_knobs
 from autofit.tuning.compared import BatchKinds, CardAnswer, ParallelAnswer
 from autofit.tuning.found import Best, FrontierEntry, Recommended
-from autofit_workers.knobs import Knobs
-from autofit_workers.parallel_kinds import DDP
-from autofit_workers.plain import from_plain
-from autofit_workers.protocol import Device, TrialOutcome
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.parallel_kinds import DDP
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import Device, TrialOutcome
+from autofit_workers.spec.setup import Parallel
 
 TUNE_SCHEMA = "autofit.tune/1"
 TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"

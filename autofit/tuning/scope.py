@@ -21,10 +21,10 @@ from autofit.settings.values import ALL_CONV_ALGOS
 from autofit.settings.words import in_words
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Cap
-from autofit_workers import conv
-from autofit_workers.conv import ConvPolicy
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import HOST_ARCHITECTURE
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.conv_algorithms import ConvPolicy
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import HOST_ARCHITECTURE
 
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace

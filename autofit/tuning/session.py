@@ -26,15 +26,13 @@ from autofit.tuning.opened_study import open_study
 from autofit.tuning.parallels import compare_parallels
 from autofit.tuning.predictions import Predicted, predict
 from autofit.tuning.result import CardResults, TuneResult
-from autofit.tuning.scope import (
-    default_algo,
-)
+from autofit.tuning.scope import default_algo
 from autofit.tuning.step_lessons import learn_from
 from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.run import start_predictor
-from autofit_workers.setup import Setup
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.setup import Setup
+from autofit_workers.trials.door import start_predictor
 
 if TYPE_CHECKING:
     from autofit.study.search_record import RecommendedTime

@@ -9,8 +9,8 @@ from autofit.errors import StorageError
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.measured_steps import MeasuredStep, keep
 from autofit.predict.observations import card_key
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Evidence, TrialOutcome, Verdict, WorkloadRef
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Evidence, TrialOutcome, Verdict, WorkloadRef
 
 _log = logging.getLogger(__name__)
 

@@ -23,11 +23,10 @@ from autofit.dispatch.base import Devices, Dispatcher
 from autofit.events import EventSink, Noted, ignore
 from autofit.tuning.curves import CurveSet, Need
 from autofit.units import format_bytes
-from autofit_workers import conv
-from autofit_workers.knobs import Knobs
-from autofit_workers.process.isolate import ended_by
-from autofit_workers.process.outcomes import without_answer
-from autofit_workers.protocol import NOT_TRIED, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import NOT_TRIED, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.trials.door import ended_by, without_answer
 
 # The low end of a prediction beyond so many times the budget leaves no doubt.
 _FAR = 1.1

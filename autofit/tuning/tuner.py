@@ -24,9 +24,9 @@ from autofit.study.findings import Findings, comparison
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Cap, Frontier
 from autofit.tuning.trials import Trials
-from autofit_workers.knobs import Knobs
-from autofit_workers.process.outcomes import answering
-from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.trials.door import answering
 
 if TYPE_CHECKING:
     from autofit.study.study import Ask, TuningStudy

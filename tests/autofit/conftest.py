@@ -22,9 +22,9 @@ from autofit.predict.predictor import Predictor
 from autofit.search.space import SearchSpace
 from autofit.settings.goals import Risk
 from autofit.study.study import TuningStudy
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.protocol import (
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import (
     Device,
     Evidence,
     Peaks,
@@ -35,8 +35,8 @@ from autofit_workers.protocol import (
     Verdict,
     WorkloadRef,
 )
-from autofit_workers.trace import Allocation, Category, SampleSize, Trace
-from autofit_workers.work import Convolution, ConvPass
+from autofit_workers.spec.trace import Allocation, Category, SampleSize, Trace
+from autofit_workers.spec.work import Convolution, ConvPass
 
 MIB = 1024**2
 BUDGET_BYTES = 512 * MIB

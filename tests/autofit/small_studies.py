@@ -10,8 +10,8 @@ import pytest
 
 from autofit.search.space import SearchSpace
 from autofit.study.study import Ask, TuningStudy
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 BUDGET_BYTES = 10_000
 

@@ -25,8 +25,8 @@ from autofit.predict.predictor import Predictor
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.tuning import session
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Evidence, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Evidence, Verdict
 
 WORKLOADS = Path(__file__).with_name("tiny_workloads.py")
 SMALL = f"{WORKLOADS}:small"

@@ -11,8 +11,8 @@ from autofit.questions.check import Answer, run_check
 from autofit.settings.resolve import chosen_cards, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
-from autofit_workers.knobs import Knobs
-from autofit_workers.setup import Parallel, Setup
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import Parallel, Setup
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EXPECTED = {

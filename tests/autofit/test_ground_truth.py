@@ -1,7 +1,8 @@
 """The predictor against what trials needed on real GPUs.
 
-Rows are recorded by `python -m autofit_workers.record`; every file of them in `tests/data/ground_truth/` is
-checked, the allocated peak of each trial within 0.5 %, the reserved one within 2 %.
+Rows are recorded by `python -m autofit_workers.trials.record`; every file of them in
+`tests/data/ground_truth/` is checked, the allocated peak of each trial within 0.5 %, the reserved one
+within 2 %.
 """
 
 from __future__ import annotations
@@ -15,18 +16,17 @@ from pathlib import Path
 
 import pytest
 
-import autofit_workers
 from autofit.hardware.card import card_named
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.plan_sources import PlanSources, plan_source
 from autofit.predict.predictor import Predictor
 from autofit.settings.workloads import refer
-from autofit_workers import record
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.offline_plans import offline_source
-from autofit_workers.predict.plans.plan import PlanSource
-from autofit_workers.protocol import Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
-from autofit_workers.setup import Setup
+from autofit_workers.replay.plans.offline_plans import offline_source
+from autofit_workers.replay.plans.plan import PlanSource
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.setup import Setup
+from autofit_workers.trials import door, record
 
 FOLDER = Path(__file__).parents[1] / "data" / "ground_truth"
 TOLERANCES = {"allocated_bytes": 0.005, "reserved_bytes": 0.02}
@@ -41,7 +41,7 @@ def trials_in(lines: list[str]) -> list[record.Row]:
 
 @functools.cache
 def predictor_of(workload: str, mode: str | None, plans: PlanSources) -> Predictor:
-    return Predictor(refer(workload), autofit_workers.run, setup=Setup(mode=mode), plans=plans)
+    return Predictor(refer(workload), door.run, setup=Setup(mode=mode), plans=plans)
 
 
 def curve_for(row: record.Row, plans: PlanSources) -> PredictedCurve:
@@ -82,7 +82,7 @@ def test_every_recorded_trial_is_predicted() -> None:
 
 def as_if_measured(spec: TrialSpec) -> TrialOutcome:
     """A trial that needed exactly what is predicted, without libcudnn, in its first step."""
-    predicted = autofit_workers.run(dataclasses.replace(spec, probe=Probe.PREDICT))
+    predicted = door.run(dataclasses.replace(spec, probe=Probe.PREDICT))
     peaks = dataclasses.replace(predicted.steady, device_bytes=1)
     return dataclasses.replace(
         predicted,

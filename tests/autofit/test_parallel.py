@@ -18,9 +18,9 @@ from autofit.report.answer import answer_in_words
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.target import Target, resolve_target
 from autofit.tuning.result import TuneResult
-from autofit_workers.parallel_kinds import PARALLEL_FORMS
-from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
-from autofit_workers.setup import Parallel, Setup
+from autofit_workers.spec.parallel_kinds import PARALLEL_FORMS
+from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.spec.setup import Parallel, Setup
 
 MODEL = "davenet-audio"
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
@@ -314,7 +314,7 @@ def test_ranks_of_a_pipeline_share_its_microbatches() -> None:
 
 
 def test_the_stage_that_needs_the_most_is_the_answer(state_dir: Path) -> None:
-    file = Path(__file__).parents[1] / "workers" / "predict" / "sharded_workloads.py"
+    file = Path(__file__).parents[1] / "workers" / "tracing" / "sharded_workloads.py"
     estimate = autofit.estimate(f"{file}:gpt", batch_size=2, gpu="t4", parallel="pp:3", rank="all")
     assert [each.rank for each in estimate.ranks] == [0, 1, 2]
     needs = {each.rank: each.interval.high_bytes for each in estimate.ranks}

@@ -18,8 +18,8 @@ from autofit.hardware.gpus import find_gpu
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.tuning import earlier_answers, session
-from autofit_workers.protocol import Evidence, WorkloadRef
-from autofit_workers.workload.references import WorkloadError
+from autofit_workers.spec.protocol import Evidence, WorkloadRef
+from autofit_workers.spec.workloads.references import WorkloadError
 from tests.commands import Finished
 
 pytestmark = pytest.mark.process  # a process for each script

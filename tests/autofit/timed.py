@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
-from autofit_workers.predict.time.interval import HOST, Residual, TimeResiduals
-from autofit_workers.predict.time.kernels import KernelClass
-from autofit_workers.trace import Trace
+from autofit_workers.replay.time.interval import HOST, Residual, TimeResiduals
+from autofit_workers.replay.time.kernels import KernelClass
+from autofit_workers.spec.trace import Trace
 from tests.autofit.conftest import step_trace
-from tests.workers.predict.time.steps_by_hand import elementwise, product, trace_of_works
+from tests.workers.replay.time.steps_by_hand import elementwise, product, trace_of_works
 
 # Real runs of every class of kernels and on every sm_86 card were off by a tenth.
 MEASURED_TIMES = TimeResiduals(

@@ -16,7 +16,7 @@ import random
 import time
 from collections.abc import Callable
 
-from autofit_workers.allocator import AllocatorSettings, Streams, lags, live_peak_bytes, replay
+from autofit_workers.replay.allocator import AllocatorSettings, Streams, lags, live_peak_bytes, replay
 
 MIB = 1 << 20
 NUM_ROUNDS = 15

@@ -18,11 +18,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
-import autofit_workers
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict
-from autofit_workers.setup import Setup
-from autofit_workers.workload.workload import parse_reference
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict
+from autofit_workers.spec.setup import Setup
+from autofit_workers.spec.workloads.references import parse_reference
+from autofit_workers.trials import door
 from tests.bench.conv_layers import NUM_LAYERS, grid
 
 ALGORITHMS = ("onednn", "native", "im2col", "im2col-chunked:512", "fft", "matmul-1x1", "chunked:2")
@@ -77,10 +77,10 @@ def measure_here(algorithm: str, mode: str, num_layers: int) -> dict[int, int]:
     """What the process of `measured` does."""
     import torch
 
-    from autofit_workers import conv
-    from autofit_workers.measure import steps
-    from autofit_workers.measure.allocator_peak import allocator_peak_bytes
-    from autofit_workers.measure.cpu import ResidentSet
+    from autofit_workers.spec import conv_algorithms as conv
+    from autofit_workers.tracing.host.allocator_peak import allocator_peak_bytes
+    from autofit_workers.trials.measure import steps
+    from autofit_workers.trials.measure.cpu import ResidentSet
     from autofit_workers.workload.workload import resolve
 
     torch.set_num_threads(1)
@@ -107,7 +107,7 @@ def _applies(algorithm: object, layer: int) -> bool:
 def rows_of(algorithm: str, mode: str, layers: range) -> Iterator[Row]:
     """The rows of one algorithm."""
     for layer, peak in measured(algorithm, mode, layers).items():
-        outcome = autofit_workers.run(spec_of(algorithm, mode, layer, Probe.PREDICT))
+        outcome = door.run(spec_of(algorithm, mode, layer, Probe.PREDICT))
         if outcome.verdict is not Verdict.FITS or outcome.peaks.allocated_bytes is None:
             raise SystemExit(f"{algorithm}, layer {layer}: {outcome.error}")
         yield Row(

@@ -17,16 +17,16 @@ from autofit.settings.workloads import refer
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
-import autofit_workers
 from autofit.predict import plan_sources
 from autofit.predict.conv_costs import ConvCosts
 from autofit.predict.conv_plan import ConvPlan, ConvPlanner
 from autofit.predict.predictor import Predictor
 from autofit.predict.step_times import Timer
-from autofit_workers.conv.mixed import CANDIDATES
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.conditions import Conditions
-from autofit_workers.predict.curve.peak_curve import PeakCurve
+from autofit_workers.replay.curve.conditions import Conditions
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.spec.conv_algorithms.mixed import CANDIDATES
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.trials import door
 
 MIB = 2**20
 LIMITS_MIB = (0, 1, 4, 16, 64, 128, 256, 512, 1024, 2048)
@@ -37,7 +37,7 @@ def planner(model: str, gpu: str, batch_size: int) -> ConvPlanner:
     """The planner of a model's training step on a card."""
     card = card_named(gpu)
     plan_sources.prepare(card.architecture)
-    trace = Predictor(refer(model), autofit_workers.run).trace(Knobs(), batch_size)
+    trace = Predictor(refer(model), door.run).trace(Knobs(), batch_size)
     conditions = Conditions(
         architecture=card.architecture, plans=(plan_sources.plan_source(card.architecture),)
     )

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from autofit_workers.work import Convolution, ConvPass
+from autofit_workers.spec.work import Convolution, ConvPass
 from autofit_workers.workload.libraries.importing import imported
 from tests.bench.tables.families import ACCEPTANCE_FAMILIES, family_of, timm_modules
 
@@ -192,7 +192,7 @@ def _timm(timm: Any, name: str) -> tuple[torch.nn.Module, Any]:
 
 
 def _builtin(name: str) -> tuple[torch.nn.Module, Any]:
-    from autofit_workers.protocol import WorkloadRef
+    from autofit_workers.spec.protocol import WorkloadRef
     from autofit_workers.workload.workload import resolve
 
     workload = resolve(WorkloadRef(kind="builtin", target=name))

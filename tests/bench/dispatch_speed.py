@@ -19,7 +19,8 @@ import ray
 
 import autofit
 from autofit.dispatch import RayDispatcher
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.trials import door
 
 NUM_TRIALS = 5
 NUM_EVALUATIONS = 1000
@@ -38,10 +39,8 @@ def timed(spec: TrialSpec) -> TrialOutcome:
     import dataclasses
     import time
 
-    import autofit_workers
-
     begun = time.monotonic()
-    outcome = autofit_workers.run(spec)
+    outcome = door.run(spec)
     times = {"begun": repr(begun), "ended": repr(time.monotonic())}
     return dataclasses.replace(outcome, environment={**outcome.environment, **times})
 

@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 
 import autofit
-from autofit_workers.workload.models import BUILTINS
+from autofit_workers.spec.workloads.builtins import BUILTINS
 
 NUM_RUNS = 3
 ESTIMATE_LIMIT_SECONDS = 6.0

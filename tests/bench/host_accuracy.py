@@ -10,12 +10,12 @@ import argparse
 import os
 from pathlib import Path
 
-import autofit_workers
 from autofit.predict.host_curve import HostCurve, HostPeak, HostProcess, baseline_spec
 from autofit.predict.predictor import Predictor
-from autofit_workers.knobs import Knobs
-from autofit_workers.process.outcomes import processor_name
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.trials import door
+from autofit_workers.trials.outcomes import processor_name
 
 _FILE = Path(__file__).with_name("host_workloads.py")
 _MIB = 1024**2
@@ -36,9 +36,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, default=3, help="how many of the sizes of each")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()
-    baseline = autofit_workers.run(
-        baseline_spec(num_threads=arguments.threads, deadline_seconds=_DEADLINE_SECONDS)
-    )
+    baseline = door.run(baseline_spec(num_threads=arguments.threads, deadline_seconds=_DEADLINE_SECONDS))
     process = HostProcess.of(baseline)
     print(f"{processor_name()}, {arguments.threads} threads, load {os.getloadavg()[0]:.1f}; in MiB")
     print(
@@ -47,12 +45,12 @@ def main() -> None:
     print(f"{'workload':14} {'batch':>6} | {'resident':^24} | {'private':^24} | interval")
     for name in arguments.names:
         reference = _reference(name)
-        predictor = Predictor(reference, autofit_workers.run, for_host=True, num_threads=arguments.threads)
+        predictor = Predictor(reference, door.run, for_host=True, num_threads=arguments.threads)
         blocks = predictor.host_blocks(Knobs())
         assert not blocks.needs_traces, f"{name} allocates differently at every batch size"
         curve = HostCurve(blocks, lambda: process)
         for batch_size in _SIZES[name][: arguments.sizes]:
-            outcome = autofit_workers.run(
+            outcome = door.run(
                 TrialSpec(
                     workload=reference,
                     batch_size=batch_size,

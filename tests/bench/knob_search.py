@@ -45,8 +45,8 @@ from autofit.study.study import TuningStudy
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier
 from autofit.tuning.tuner import Tuner
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import (
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import (
     Device,
     Evidence,
     Peaks,

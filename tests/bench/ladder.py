@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from autofit_workers.allocator import Choice, replay
-from autofit_workers.predict.curve.conditions import Conditions, Level
-from autofit_workers.predict.curve.planned_step import PlannedStep, Requests
-from autofit_workers.predict.curve.sized_step import SizedStep
-from autofit_workers.predict.curve.step_on_card import StepOnCard
-from autofit_workers.predict.plans.plan import PlanSource
-from autofit_workers.trace import Category, Trace
+from autofit_workers.replay.allocator import Choice, replay
+from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.planned_step import PlannedStep, Requests
+from autofit_workers.replay.curve.sized_step import SizedStep
+from autofit_workers.replay.curve.step_on_card import StepOnCard
+from autofit_workers.replay.plans.plan import PlanSource
+from autofit_workers.spec.trace import Category, Trace
 
 # `decay_batch_step` of timm: by a quarter, then by a third.
 _STEPS = (2048, 1536, 1024, 768, 512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)

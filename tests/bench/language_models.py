@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 
 from autofit.hardware.budget import DEFAULT_MARGIN  # noqa: E402
-from autofit_workers.trace import Trace  # noqa: E402
+from autofit_workers.spec.trace import Trace  # noqa: E402
 from tests.bench.language import (  # noqa: E402
     fms_acceleration,
     fms_fsdp,

@@ -20,10 +20,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "workers"))  # autofit is not installed where Lightning is
 
-from autofit_workers.measure.cpu import data_limit
+from autofit_workers.spec.workloads.references import parse_reference
+from autofit_workers.trials.measure.cpu import data_limit
 from autofit_workers.workload.libraries.importing import without_missing_operators
 from autofit_workers.workload.optimizers import make_optimizers
-from autofit_workers.workload.workload import Optimizers, Workload, parse_reference, resolve
+from autofit_workers.workload.workload import Optimizers, Workload, resolve
 
 with without_missing_operators():  # of a torchvision that is there for CUDA, beside a torch for CPUs
     import pytorch_lightning as pl

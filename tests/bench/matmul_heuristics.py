@@ -23,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from autofit_workers.work import Work  # noqa: E402
+from autofit_workers.spec.work import Work  # noqa: E402
 from tests.bench.step_times import EVENT_SECONDS, costs_of, device_seconds  # noqa: E402
 from tests.bench.tables.folder import DEFAULT_TABLES  # noqa: E402
 from tests.bench.time import neusight_kernels, vidur  # noqa: E402

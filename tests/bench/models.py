@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from autofit_workers.protocol import WorkloadRef
+from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.workload.libraries import of_transformers
 from autofit_workers.workload.libraries.importing import imported
 

@@ -24,8 +24,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
 from autofit.paths import state_dir
-from autofit_workers.process.isolate import environment_of
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.protocol import Verdict
+from autofit_workers.trials.isolate import environment_of
 from tests.bench.cpu_trials import ROOT, Setting, add_options, machine, setting_of, tune
 
 MODES = ("power", "binsearch")

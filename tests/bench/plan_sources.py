@@ -10,11 +10,11 @@ from pathlib import Path
 
 from autofit.hardware.chips import device_properties
 from autofit.hardware.gpus import find_gpu
-from autofit_workers.predict.plans.cudnn_plans import CudnnPlans
-from autofit_workers.predict.plans.grid_plans import GridPlans
-from autofit_workers.predict.plans.plan import Plan, PlanSource
-from autofit_workers.predict.plans.table_plans import TablePlans
-from autofit_workers.work import Convolution, ConvPass
+from autofit_workers.replay.plans.cudnn_plans import CudnnPlans
+from autofit_workers.replay.plans.grid_plans import GridPlans
+from autofit_workers.replay.plans.plan import Plan, PlanSource
+from autofit_workers.replay.plans.table_plans import TablePlans
+from autofit_workers.spec.work import Convolution, ConvPass
 from tests.bench.tables.rows import Row
 
 FORMULAS, TABLE, CUDNN = "formulas", "table", "cudnn"

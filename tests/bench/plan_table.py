@@ -1,4 +1,4 @@
-"""Makes the table of cuDNN's plans, shipped in `autofit_workers/predict/data`, and says how good it is.
+"""Makes the table of cuDNN's plans, shipped in `autofit_workers/replay/data`, and says how good it is.
 
     python -m tests.bench.plan_table ask --library PATH/libcudnn.so.9 --answers FOLDER [--every 2]
                                          [--families uneven]
@@ -28,16 +28,16 @@ from pathlib import Path
 
 from autofit.hardware.chips import properties_for
 from autofit.hardware.gpus import catalogue_architectures
-from autofit_workers.architecture import Architecture
-from autofit_workers.predict.plans.cudnn import Cudnn, dotted
-from autofit_workers.predict.plans.plan_table import encoded, file_name, reduced
-from autofit_workers.predict.plans.workspace import goes_to_cudnn
-from autofit_workers.work import Convolution, ConvPass
+from autofit_workers.replay.plans.cudnn import Cudnn, dotted
+from autofit_workers.replay.plans.plan_table import encoded, file_name, reduced
+from autofit_workers.replay.plans.workspace import goes_to_cudnn
+from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.work import Convolution, ConvPass
 from tests.bench.convolution_shapes import Geometry, all_shapes
 from tests.bench.plan_table_check import check
 from tests.bench.plan_table_rows import Answer, kept_answers, read_answers, write_answers
 
-DATA = Path(__file__).parents[2] / "workers" / "autofit_workers" / "predict" / "data"
+DATA = Path(__file__).parents[2] / "workers" / "autofit_workers" / "replay" / "data"
 DTYPES = ("float32", "float16", "bfloat16")
 # Batches by type, contiguous and channels last; a quarter of the shapes gets the ends, too.
 _BATCHES = {"float32": ((8, 32, 128), (32,)), "float16": ((8, 32, 128), (32,)), "bfloat16": ((32,), (32,))}

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from autofit_workers.predict.plans.plan import Plan
-from autofit_workers.trace import convolution_from_dict
-from autofit_workers.work import Convolution
+from autofit_workers.replay.plans.plan import Plan
+from autofit_workers.spec.trace import convolution_from_dict
+from autofit_workers.spec.work import Convolution
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.confidence import Calibration, classify, shipped_residuals
-from autofit_workers.allocator import replay
-from autofit_workers.predict.curve.conditions import Conditions, Level
-from autofit_workers.predict.curve.peak_curve import StepCurve
-from autofit_workers.predict.curve.sized_step import SizedStep
-from autofit_workers.predict.curve.step_on_card import StepOnCard
-from autofit_workers.predict.versions import parse_release
-from autofit_workers.trace import Trace
+from autofit_workers.replay.allocator import replay
+from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.peak_curve import StepCurve
+from autofit_workers.replay.curve.sized_step import SizedStep
+from autofit_workers.replay.curve.step_on_card import StepOnCard
+from autofit_workers.spec.trace import Trace
+from autofit_workers.spec.versions import parse_release
 from tests.bench.ladder import runs_in_turn, steps_down
 from tests.bench.plan_sources import sources_of
 from tests.bench.tables.rows import Row

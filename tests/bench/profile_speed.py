@@ -21,8 +21,8 @@ from pathlib import Path
 
 from autofit.cli.commands.profile_views import VIEWS
 from autofit.explain.profile import Profile, read_profile
-from autofit_workers.allocator import given_blocks
-from autofit_workers.trace import Call, Mark
+from autofit_workers.replay.allocator import given_blocks
+from autofit_workers.spec.trace import Call, Mark
 
 NUM_RUNS = 3
 PROFILE_LIMIT_SECONDS = 6.0

@@ -110,8 +110,8 @@ def canonical(sizes: list[int]) -> list[int]:
 
 
 def _spec(listed: Listed) -> Any:
-    from autofit_workers.protocol import Probe, TrialSpec
-    from autofit_workers.scripts.reference import Script
+    from autofit_workers.spec.protocol import Probe, TrialSpec
+    from autofit_workers.spec.workloads.scripts import Script
 
     ways = {"--batch-arg": "batch_argument", "--batch-env": "batch_variable", "--batch-name": "batch_name"}
     named = dict(each.split("=", 1) for each in listed.batch)
@@ -162,8 +162,8 @@ def _as_on_a_gpu() -> None:
 
 
 def predicted_sizes(listed: Listed, root: Path) -> list[int]:
-    from autofit_workers.predict.fake import fake_gpu
-    from autofit_workers.predict.scripts.tracer import ScriptTracer
+    from autofit_workers.tracing.fake import fake_gpu
+    from autofit_workers.tracing.scripts.tracer import ScriptTracer
 
     spec = _own(_spec(_filled(listed, root)), listed)
     fake_gpu.install()

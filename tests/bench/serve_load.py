@@ -47,12 +47,12 @@ from autofit.search.space import SearchSpace
 from autofit.study.search_record import record_opening
 from autofit.study.storage import open_storage, quiet_optuna
 from autofit.study.study import TuningStudy
-from autofit_workers.knobs.conv_algo import CONV_ALGOS
-from autofit_workers.knobs.memory_format import MEMORY_FORMATS
-from autofit_workers.knobs.optimizer import OPTIMIZERS
-from autofit_workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
-from autofit_workers.knobs.precision import PRECISIONS
-from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+from autofit_workers.spec.knobs.conv_algo import CONV_ALGOS
+from autofit_workers.spec.knobs.memory_format import MEMORY_FORMATS
+from autofit_workers.spec.knobs.optimizer import OPTIMIZERS
+from autofit_workers.spec.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from autofit_workers.spec.knobs.precision import PRECISIONS
+from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from tests.bench import crowd, storage_copies
 from tests.postgres import running_postgres
 

@@ -35,13 +35,13 @@ sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that
 from autofit.search.curves import CachedCurve
 from autofit.search.space import SearchSpace
 from autofit.study.study import Ask, TuningStudy
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.conv_algo import CONV_ALGOS
-from autofit_workers.knobs.memory_format import MEMORY_FORMATS
-from autofit_workers.knobs.optimizer import OPTIMIZERS
-from autofit_workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
-from autofit_workers.knobs.precision import PRECISIONS
-from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.conv_algo import CONV_ALGOS
+from autofit_workers.spec.knobs.memory_format import MEMORY_FORMATS
+from autofit_workers.spec.knobs.optimizer import OPTIMIZERS
+from autofit_workers.spec.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from autofit_workers.spec.knobs.precision import PRECISIONS
+from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from tests.postgres import running_postgres
 
 MIB = 1024**2

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
-from autofit_workers.protocol import TrialOutcome, Verdict
+from autofit_workers.spec.protocol import TrialOutcome, Verdict
 from tests.bench.cpu_trials import Setting, Tuned, add_options, machine, setting_of, tune
 
 MAX_TRIALS = 6

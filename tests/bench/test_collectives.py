@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autofit_workers.predict.time.collectives import Exchange
+from autofit_workers.replay.time.collectives import Exchange
 from tests.bench.time import collectives
 
 HEAD = "time_stats.{0}.median,num_workers,size,devices_per_node\n"

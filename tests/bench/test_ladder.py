@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import pytest
 
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.conditions import Conditions, Level
-from autofit_workers.predict.curve.peak_curve import PeakCurve
-from autofit_workers.trace import Allocation, Category, Mark, Scratch, Trace
+from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Allocation, Category, Mark, Scratch, Trace
 from tests.bench.ladder import runs_in_turn, steps_down
-from tests.workers.predict.plan_tables import variant
+from tests.workers.replay.plan_tables import variant
 
 MIB = 2**20
 WEIGHTS = Allocation(num_bytes=40 * MIB, category=Category.PARAMETER)

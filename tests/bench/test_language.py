@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 from tests.bench import language_models
 from tests.bench.language import litgpt, peft, runs, vllm_logs
 

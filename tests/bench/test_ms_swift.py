@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from autofit_workers.allocator.pools import AllocatorOutOfMemory
-from autofit_workers.errors import UnsupportedError
-from autofit_workers.knobs import Knobs
-from autofit_workers.trace import Allocation, Category, Mark, Trace
+from autofit_workers.replay.allocator.pools import AllocatorOutOfMemory
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Allocation, Category, Mark, Trace
 from tests.bench import language_models
 from tests.bench.language import ms_swift, unlike_lengths
 from tests.bench.language.unlike_lengths import TRACED_LENGTHS, PassesOfLengths, Texts, batches

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from autofit_workers.predict.plans.plan import Plan, PlanSource
-from autofit_workers.work import Convolution, ConvPass
+from autofit_workers.replay.plans.plan import Plan, PlanSource
+from autofit_workers.spec.work import Convolution, ConvPass
 from tests.bench.plan_sources import (
     CUDNN,
     FORMULAS,
@@ -21,7 +21,7 @@ from tests.bench.plan_sources import (
 )
 from tests.bench.tables.rows import Row
 from tests.bench.tables.setting import Setting
-from tests.workers.predict.plan_tables import CONVOLUTION, GROUPED, POINTWISE, MadeUpPlans, of_sizes, variant
+from tests.workers.replay.plan_tables import CONVOLUTION, GROUPED, POINTWISE, MadeUpPlans, of_sizes, variant
 
 WEIGHTS = dataclasses.replace(CONVOLUTION, conv_pass=ConvPass.WGRAD)
 

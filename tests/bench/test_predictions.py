@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from autofit_workers.predict.curve.conditions import Conditions
-from autofit_workers.predict.curve.peak_curve import PeakCurve
-from autofit_workers.trace import Allocation, Category, Mark, Trace
+from autofit_workers.replay.curve.conditions import Conditions
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.spec.trace import Allocation, Category, Mark, Trace
 from tests.bench.predictions import before_bytes, on_the_card, used_of_cudnn
 from tests.bench.test_scoring import MIB, row
-from tests.workers.predict.plan_tables import CONVOLUTION, of_sizes, step
+from tests.workers.replay.plan_tables import CONVOLUTION, of_sizes, step
 
 
 def trace_of(*allocations: Allocation, **changes: Any) -> Trace:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.setup import Parallel
 from tests.bench.language import llm_foundry, megatron
 
 _MEGATRON = "gpu,batch_size,peak_bytes,other\n"

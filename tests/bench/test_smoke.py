@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from autofit_workers.predict.plans.plan import Plan
+from autofit_workers.replay.plans.plan import Plan
 from tests.bench import test_smoke_trials
 from tests.bench.convolution_shapes import all_shapes
 from tests.bench.plan_table import DATA, calls

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from autofit_workers.trace import Category, Trace
+from autofit_workers.spec.trace import Category, Trace
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
 

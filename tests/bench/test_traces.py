@@ -7,11 +7,11 @@ from tests.bench.traces import _TRACING_MODULES, ROOT, _import_closure
 
 def test_the_digest_is_of_the_code_that_traces_and_of_none_that_replays() -> None:
     files = _import_closure(_TRACING_MODULES)
-    predict = ROOT / "workers" / "autofit_workers" / "predict"
+    package = ROOT / "workers" / "autofit_workers"
     assert {
-        predict / "probe.py",
-        predict / "fake" / "fake_device.py",
+        package / "tracing" / "probe.py",
+        package / "tracing" / "fake" / "fake_device.py",
         ROOT / "tests/bench/tracer.py",
     } <= files
-    assert predict / "curve" / "peak_curve.py" not in files
+    assert package / "replay" / "curve" / "peak_curve.py" not in files
     assert all(file.exists() for file in files)

@@ -4,8 +4,8 @@
       (setting, batch size)  ───pipe───▶     workload of the setting, steps on the fake GPU
       trace, seconds | why not ◀──pipe──     the trace as JSON
 
-Predictions go the same way through `autofit_workers.run`; here the replay is left out, which the bench does
-itself under many conditions.
+Predictions go the same way through `autofit_workers.trials.run`; here the replay is left out, which the bench
+does itself under many conditions.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ def _serve(connection: Connection) -> None:
 def _trace(setting: Setting, batch_size: int) -> str:
     if setting.release:
         libraries.use(setting.release)
-    from autofit_workers.predict.probe import trace_workload
-    from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
-    from autofit_workers.setup import Setup
+    from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
+    from autofit_workers.spec.setup import Setup
+    from autofit_workers.tracing.probe import trace_workload
     from tests.bench.tables.workloads import workload_of
 
     spec = TrialSpec(

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofit.paths import write_atomically
-from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve, TracedCurve
-from autofit_workers.predict.curve.step_lines import BatchDependentEventsError
-from autofit_workers.trace import Trace
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve, TracedCurve
+from autofit_workers.replay.curve.step_lines import BatchDependentEventsError
+from autofit_workers.spec.trace import Trace
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
 
@@ -28,10 +28,10 @@ _FOLDERS = {"autofit_workers": ROOT / "workers", "tests": ROOT}  # where the pac
 # What a trace depends on is what these import, directly or not, save what only reads traces.
 _TRACING_MODULES = ("tests.bench.tracer",)
 _REPLAYING_MODULES = (
-    "autofit_workers.predict.curve.conditions",
-    "autofit_workers.predict.curve.peak_curve",
-    "autofit_workers.predict.curve.scratch",
-    "autofit_workers.predict.plans.workspace",
+    "autofit_workers.replay.curve.conditions",
+    "autofit_workers.replay.curve.peak_curve",
+    "autofit_workers.replay.curve.scratch",
+    "autofit_workers.replay.plans.workspace",
 )
 _LIBRARIES = ("torch", "timm", "torchvision", "transformers")
 

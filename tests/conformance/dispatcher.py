@@ -23,8 +23,8 @@ import pytest
 
 from autofit.dispatch import Dispatcher
 from autofit.errors import DispatchError
-from autofit_workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.setup import Parallel, Setup
+from autofit_workers.spec.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.setup import Parallel, Setup
 from tests.marks import MARK
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 DRIVER = """
 import signal, sys
 from autofit.dispatch import InlineDispatcher, RayApart, RayDispatcher
-from autofit_workers.protocol import TrialSpec
+from autofit_workers.spec.protocol import TrialSpec
 signal.signal(signal.SIGINT, signal.default_int_handler)
 try:
     with {constructor} as dispatcher:
@@ -99,7 +99,7 @@ def trial_processes(mark: str) -> list[psutil.Process]:
     found = []
     for process in marked_processes(mark):
         with suppress(psutil.NoSuchProcess):  # it ended meanwhile; a zombie has no command either
-            if "autofit_workers.child" in process.cmdline():
+            if "autofit_workers.trials.child" in process.cmdline():
                 found.append(process)
     return found
 

@@ -27,7 +27,7 @@ import optuna
 from optuna.trial import FrozenTrial
 
 from autofit.study.storage import open_storage
-from autofit_workers.protocol import TrialOutcome, Verdict
+from autofit_workers.spec.protocol import TrialOutcome, Verdict
 from tests import commands
 from tests.conformance.dispatcher import ROOT, survivors, trial_processes
 

@@ -1,6 +1,7 @@
 """What a predicted workload is in `ends.py`: it leaves what it can behind, and ends as it is told.
 
-It stands where `autofit_workers.child` stands, which imports PyTorch: two hundred of them would take minutes.
+It stands where `autofit_workers.trials.child` stands, which imports PyTorch: two hundred of them would take
+minutes.
 """
 
 from __future__ import annotations

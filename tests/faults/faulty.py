@@ -14,7 +14,7 @@ import threading
 
 import torch
 
-from autofit_workers.errors import DataDependentError
+from autofit_workers.spec.errors import DataDependentError
 from autofit_workers.workload.workload import Workload
 
 MIB = 2**20

@@ -46,7 +46,7 @@ import psutil
 import pytest
 
 from autofit.dispatch.processes import is_alive
-from autofit_workers.protocol import TrialOutcome
+from autofit_workers.spec.protocol import TrialOutcome
 from tests.conformance.dispatcher import marked_processes
 from tests.conformance.searches import Finished, Search, finished
 from tests.marks import MARK
@@ -345,7 +345,7 @@ def _victim(target: str, processes: list[psutil.Process]) -> psutil.Process | No
                 return process
             parent = process.parent()
             if (
-                "autofit_workers.child" in process.cmdline()
+                "autofit_workers.trials.child" in process.cmdline()
                 and parent is not None
                 and _is_rays_worker(parent)
             ):

@@ -34,7 +34,7 @@ from autofit.study.search_record import SearchRecord
 from autofit.study.storage import open_storage, quiet_optuna
 from autofit.tuning import earlier_answers
 from autofit.tuning.earlier_answers import Question
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.protocol import Verdict
 from tests.autofit.serve.searches import Reading, open_search, tell
 from tests.autofit.tuning.test_earlier_answers import result
 from tests.postgres import running_postgres

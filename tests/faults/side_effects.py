@@ -46,10 +46,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from autofit_workers.process.isolate import Child, environment_of
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec
-from autofit_workers.scripts.reference import Script
-from autofit_workers.trace import UNPROTECTED, Trace
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
+from autofit_workers.spec.trace import UNPROTECTED, Trace
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.trials.isolate import Child, environment_of
 
 _CATALOGUE = Path(__file__).with_name("side_effects_ways.txt")
 _REPOSITORY = Path(__file__).parents[2]

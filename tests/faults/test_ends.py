@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from autofit_workers.protocol import Probe, TrialSpec, Verdict
-from autofit_workers.run import run
-from autofit_workers.scripts.reference import Script
-from autofit_workers.setup import Setup
+from autofit_workers.spec.protocol import Probe, TrialSpec, Verdict
+from autofit_workers.spec.setup import Setup
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.trials.run import run
 from tests.faults.ends import AFTERWARDS, End, end, ends, variables
 from tests.faults.side_effects import GONE_SECONDS, can_unshare, left_after
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autofit_workers.process.isolate import Child
-from autofit_workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.run import run
+from autofit_workers.spec.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.trials.isolate import Child
+from autofit_workers.trials.run import run
 
 pytestmark = pytest.mark.process
 
@@ -228,8 +228,8 @@ def is_gone(pid: int) -> bool:
 SUPERVISOR = """
 import signal
 import sys
-from autofit_workers.process.isolate import Child
-from autofit_workers.protocol import TrialSpec
+from autofit_workers.trials.isolate import Child
+from autofit_workers.spec.protocol import TrialSpec
 signal.signal(signal.SIGINT, signal.default_int_handler)
 child = Child({"FAULTY_PID_FILE": sys.argv[1]})
 child.start(None)  # a measured trial runs outside of the boundary of predictions

@@ -11,9 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autofit_workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.run import run
-from autofit_workers.setup import Parallel, Setup
+from autofit_workers.spec.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.setup import Parallel, Setup
+from autofit_workers.trials.run import run
 from tests.conformance.dispatcher import survivors
 
 pytestmark = pytest.mark.process
@@ -24,8 +24,8 @@ BUDGET_BYTES = 1200 * MIB
 ROOT = Path(__file__).parents[2]
 COORDINATOR = """
 import sys
-from autofit_workers.protocol import TrialSpec
-from autofit_workers.run import run
+from autofit_workers.spec.protocol import TrialSpec
+from autofit_workers.trials.run import run
 run(TrialSpec.from_json(sys.argv[1]))
 """
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from autofit_workers.process.boundary import landlock
-from autofit_workers.trace import UNPROTECTED
+from autofit_workers.spec.trace import UNPROTECTED
 from tests.faults.side_effects import Found, can_unshare, catalogue, not_as_expected, read, table
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]  # the first test waits for all of them

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from ray.cluster_utils import Cluster
 
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.protocol import Verdict
 from tests.conformance.dispatcher import survivors, trial_processes
 from tests.conformance.searches import (
     SEARCHES,

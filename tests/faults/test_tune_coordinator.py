@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.protocol import Verdict
 from tests.conformance.dispatcher import survivors, trial_processes
 from tests.conformance.searches import Finished, Search, finished
 

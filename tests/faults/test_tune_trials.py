@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.protocol import Verdict
 from tests.conformance.dispatcher import survivors, trial_processes
 from tests.conformance.searches import SEARCHES, Ended, Search, SearchConformance, run_all, tries_by_verdict
 
@@ -30,7 +30,7 @@ OPTIONS: dict[str, dict[str, str | None]] = {
 LYING_TRIALS = """
 import dataclasses
 import sys
-import autofit_workers
+from autofit_workers.trials import door
 from autofit import api
 from autofit.cli import main
 from autofit.cli.backend import Backend
@@ -38,7 +38,7 @@ from autofit.dispatch import InlineDispatcher
 
 
 def lying(spec):
-    return autofit_workers.run(dataclasses.replace(spec, batch_size=1))
+    return door.run(dataclasses.replace(spec, batch_size=1))
 
 
 def tune(settings, workload, emit):

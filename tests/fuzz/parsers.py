@@ -32,8 +32,8 @@ from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.study.journal import open_journal
 from autofit.tuning.result import TuneResult
-from autofit_workers.protocol import Heartbeat, TrialOutcome
-from autofit_workers.trace import Trace
+from autofit_workers.spec.protocol import Heartbeat, TrialOutcome
+from autofit_workers.spec.trace import Trace
 from tests.autofit.cli.conftest import answer
 from tests.autofit.explain.toy import TIMED
 from tests.fuzz import hostile

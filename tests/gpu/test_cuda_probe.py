@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.conv_algo import CUDA_POLICIES
-from autofit_workers.knobs.optimizer import NAMED
-from autofit_workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
-from autofit_workers.knobs.precision import PRECISIONS
-from autofit_workers.measure.card import Card
-from autofit_workers.protocol import Evidence, Probe, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.run import run
-from autofit_workers.scripts.reference import Script
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES
+from autofit_workers.spec.knobs.optimizer import NAMED
+from autofit_workers.spec.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from autofit_workers.spec.knobs.precision import PRECISIONS
+from autofit_workers.spec.protocol import Evidence, Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.trials.measure.card import Card
+from autofit_workers.trials.run import run
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from autofit_workers import record
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.run import run
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.trials import record
+from autofit_workers.trials.run import run
 
 pytestmark = [
     pytest.mark.gpu,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from autofit_workers.predict.fake.recurrent_sizes import RecurrentNetwork, reserve
+from autofit_workers.tracing.fake.recurrent_sizes import RecurrentNetwork, reserve
 
 pytestmark = pytest.mark.gpu
 

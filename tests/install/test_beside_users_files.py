@@ -79,6 +79,6 @@ def test_a_measured_trial_imports_modules_of_such_names(installed: Environment, 
 
 
 def test_the_recorder_has_a_door(installed: Environment, folder: Path):
-    done = installed.run("python", "-m", "autofit_workers.record", "--help", cwd=folder)
+    done = installed.run("python", "-m", "autofit_workers.trials.record", "--help", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "python -m autofit_workers.record" in done.stdout
+    assert "python -m autofit_workers.trials.record" in done.stdout

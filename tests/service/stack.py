@@ -20,7 +20,7 @@ import yaml
 from autofit.jobs.queue import JobQueue
 from autofit.jobs.records import JobRecord, JobState
 from autofit.study.storage import open_storage
-from autofit_workers.protocol import TrialOutcome
+from autofit_workers.spec.protocol import TrialOutcome
 from tests.commands import Finished
 from tests.conformance.dispatcher import ROOT
 from tests.daemons import Daemon

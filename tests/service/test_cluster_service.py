@@ -20,7 +20,7 @@ from autofit.events import ignore
 from autofit.jobs.records import JobRecord, JobState
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.protocol import Verdict
 from tests.conformance.dispatcher import survivors
 from tests.conformance.searches import Search
 from tests.deploy.expressions import all_expressions

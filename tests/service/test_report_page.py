@@ -15,7 +15,7 @@ from autofit.report.gather import report_on_estimate, report_on_search
 from autofit.report.html.content import Content
 from autofit.report.html.page import render
 from autofit.settings.workloads import refer
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 from tests.browser import Browser, browsing, needs_browser
 from tests.conformance.dispatcher import ROOT
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 import autofit_workers
-from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
 
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
 DRIVER = """
 import importlib.util, sys
 from autofit_workers import run
-from autofit_workers.protocol import TrialSpec
+from autofit_workers.spec.protocol import TrialSpec
 for name in ("numpy", "click", "optuna", "ray", "psutil", "prometheus_client", "autofit", "pynvml"):
     assert importlib.util.find_spec(name) is None, name
 print(run(TrialSpec.from_json(sys.argv[1])).to_json())

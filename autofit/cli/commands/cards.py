@@ -31,8 +31,8 @@ from autofit.settings.resolve import chosen_cards, resolve_one_configuration
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.values import ALL_CARDS, gpu_numbers
 from autofit.settings.workloads import refer
-from autofit_workers.parallel_kinds import FSDP
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.parallel_kinds import FSDP
+from autofit_workers.spec.setup import Parallel
 
 
 @click.command()

@@ -35,8 +35,8 @@ from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.words import with_setting
 from autofit.settings.workloads import refer
 from autofit.units import format_bytes
-from autofit_workers.protocol import Verdict
-from autofit_workers.setup import WORST, Parallel
+from autofit_workers.spec.protocol import Verdict
+from autofit_workers.spec.setup import WORST, Parallel
 
 _WORDS = {Answer.FITS: "fits", Answer.DOES_NOT_FIT: "does not fit", Answer.UNSURE: "unsure"}
 _LIKELY = {

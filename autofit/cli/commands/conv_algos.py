@@ -13,7 +13,7 @@ from autofit.errors import UsageError
 from autofit.questions.conv_layers import ConvLayers
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
-from autofit_workers import conv
+from autofit_workers.spec import conv_algorithms as conv
 
 CONV_ALGOS_SCHEMA = "autofit.conv-algos/1"
 _BATCH_SIZE = 8

@@ -15,7 +15,7 @@ from autofit.cli.options.shared import JSON
 from autofit.errors import DriverError, UnknownGpuError, UsageError
 from autofit.hardware.gpus import Gpu, LocalGpu, catalogue, find_gpu, gpus_sold_as
 from autofit.units import format_bytes, parse_bytes
-from autofit_workers.workload.models import BUILTINS
+from autofit_workers.spec.workloads.builtins import BUILTINS
 
 MODELS_SCHEMA = "autofit.models/1"
 GPUS_SCHEMA = "autofit.gpus/1"

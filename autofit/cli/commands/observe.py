@@ -29,7 +29,7 @@ from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from autofit.units import format_bytes
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 OBSERVATIONS_SCHEMA = "autofit.observations/1"
 
@@ -71,7 +71,7 @@ def observe(
 
     Compares it with the prediction, and keeps it: `estimate`, `check` and `tune` of the same workload,
     setting and card are sharper from then on. FILE is the JSON of a measured `tune`, or rows of
-    `python -m autofit_workers.record`; beside --peak and --kind, the argument is the model.
+    `python -m autofit_workers.trials.record`; beside --peak and --kind, the argument is the model.
     """
     file, given["model"] = _file_or_model(named, given["model"], is_peak=peak is not None)
     if lists or forget is not None:

@@ -19,15 +19,7 @@ from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, complete_gpus, sett
 from autofit.errors import ExitCode, StorageDeniedError, UsageError
 from autofit.hardware.gpus import catalogue
 from autofit.jobs.records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
-from autofit.jobs.submission import (
-    Code,
-    fleet_id,
-    job_id,
-    job_options,
-    locate,
-    make_spec,
-    resolved_folder,
-)
+from autofit.jobs.submission import Code, fleet_id, job_id, job_options, locate, make_spec, resolved_folder
 from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
 
 if TYPE_CHECKING:

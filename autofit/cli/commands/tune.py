@@ -15,15 +15,7 @@ import click
 from autofit.cli.backend import Backend
 from autofit.cli.interruption import current, print_document
 from autofit.cli.options.search import ADDRESS, CONFIG, SEARCH, STORAGE, STORAGE_WAIT, STUDY, TRIALS
-from autofit.cli.options.shared import (
-    GPU_MEM,
-    GPUS,
-    JSON,
-    MODEL,
-    QUIET,
-    REPORT,
-    SCRIPT,
-)
+from autofit.cli.options.shared import GPU_MEM, GPUS, JSON, MODEL, QUIET, REPORT, SCRIPT
 from autofit.errors import AutofitError, ExitCode, UsageError
 from autofit.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
 from autofit.paths import require_writable, write_atomically
@@ -31,7 +23,7 @@ from autofit.settings.resolve import chosen_cards, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from autofit.tuning.result import TuneResult
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.setup import Parallel
 
 if TYPE_CHECKING:
     from autofit.jobs.driver import JobDriver

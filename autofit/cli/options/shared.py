@@ -19,10 +19,10 @@ from autofit.errors import UsageError
 from autofit.hardware.gpus import catalogue
 from autofit.settings.options import OPTIONS
 from autofit.settings.values import ALL_CARDS, SEARCHABLE
-from autofit_workers import conv
-from autofit_workers.knobs import KNOBS as ALL_KNOBS
-from autofit_workers.shown import has_secret
-from autofit_workers.workload.models import BUILTINS
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.knobs import KNOBS as ALL_KNOBS
+from autofit_workers.spec.shown import has_secret
+from autofit_workers.spec.workloads.builtins import BUILTINS
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _Callback = Callable[[click.Context, click.Parameter, str | None], str | None]

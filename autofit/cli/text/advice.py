@@ -17,9 +17,9 @@ from autofit.report.remedies import how_it_fits, what_each_saves
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
-from autofit_workers import conv
-from autofit_workers.architecture import Vendor
-from autofit_workers.setup import TRAIN
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.architecture import Vendor
+from autofit_workers.spec.setup import TRAIN
 
 _NUM_CARDS = 4
 

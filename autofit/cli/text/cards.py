@@ -16,7 +16,7 @@ from autofit.settings.words import with_setting
 from autofit.tuning.found import Best
 from autofit.tuning.result import CardResults, TuneResult
 from autofit.units import format_bytes
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.protocol import Verdict
 
 _VERDICTS = {
     Answer.FITS: ("fits", "bold green"),

@@ -22,7 +22,7 @@ from autofit.cli.text.output import (
 )
 from autofit.questions.compare import Comparison, ForwardPass, TensorRow
 from autofit.units import format_bytes
-from autofit_workers.measure.comparison import OutputComparison
+from autofit_workers.trials.door import OutputComparison
 
 _NUM_ROWS = 40
 _NUM_NAMES = 3

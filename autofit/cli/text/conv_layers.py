@@ -9,7 +9,7 @@ from rich.table import Table
 from autofit.cli.text.output import headed, heading, indented, listing, styled
 from autofit.questions.conv_layers import ConvLayer, ConvLayers, LayerWorkspace
 from autofit.units import format_bytes
-from autofit_workers.work import Convolution
+from autofit_workers.spec.work import Convolution
 
 _NUM_NAMES = 4
 

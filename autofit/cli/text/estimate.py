@@ -28,8 +28,8 @@ from autofit.report.words import (
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
-from autofit_workers.predict.versions import is_supported
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.setup import Parallel
+from autofit_workers.spec.versions import is_supported
 
 
 def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:

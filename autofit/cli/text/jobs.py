@@ -13,7 +13,7 @@ from rich.text import Text
 
 from autofit.cli.text.output import grid, headed, listing, styled
 from autofit.jobs.records import JobRecord, JobState
-from autofit_workers.shown import brief
+from autofit_workers.spec.shown import brief
 
 JOBS_SCHEMA = "autofit.jobs/1"
 FLEET_SCHEMA = "autofit.fleet/1"

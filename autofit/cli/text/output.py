@@ -20,7 +20,7 @@ from autofit.report.run_in_words import short_source
 from autofit.report.words import PeakNames
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
-from autofit_workers.shown import shown
+from autofit_workers.spec.shown import shown
 
 Justify = Literal["left", "right"]
 

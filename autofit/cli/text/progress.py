@@ -12,19 +12,10 @@ from rich.status import Status
 from rich.text import Text
 
 from autofit.cli.text.output import exact, stderr
-from autofit.events import (
-    Event,
-    EventSink,
-    Noted,
-    Progress,
-    TrialFinished,
-    TrialStarted,
-    TuneStarted,
-    ignore,
-)
+from autofit.events import Event, EventSink, Noted, Progress, TrialFinished, TrialStarted, TuneStarted, ignore
 from autofit.settings.words import in_short
 from autofit.units import format_bytes
-from autofit_workers.protocol import Probe, TrialOutcome
+from autofit_workers.spec.protocol import Probe, TrialOutcome
 
 
 @contextlib.contextmanager

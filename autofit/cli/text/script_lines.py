@@ -8,16 +8,16 @@ from collections.abc import Iterator
 
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.found import Best
-from autofit_workers import conv
-from autofit_workers.knobs import KNOBS, Knobs
-from autofit_workers.knobs.base import QUANTIZATIONS
-from autofit_workers.knobs.deepspeed_config import deepspeed_config
-from autofit_workers.knobs.optimizer import NAMED, NamedOptimizer
-from autofit_workers.parallel_kinds import CP, DDP, EP, FSDP, PP, REPLICATE, TP, FirstFsdp, Zero
-from autofit_workers.pipeline import Pipeline
-from autofit_workers.protocol import ScriptCall
-from autofit_workers.scripts.launcher_commands import launcher_command
-from autofit_workers.setup import ALONE, Parallel
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.knobs import KNOBS, Knobs
+from autofit_workers.spec.knobs.base import QUANTIZATIONS
+from autofit_workers.spec.knobs.deepspeed_config import deepspeed_config
+from autofit_workers.spec.knobs.optimizer import NAMED, NamedOptimizer
+from autofit_workers.spec.parallel_kinds import CP, DDP, EP, FSDP, PP, REPLICATE, TP, FirstFsdp, Zero
+from autofit_workers.spec.pipeline import Pipeline
+from autofit_workers.spec.protocol import ScriptCall
+from autofit_workers.spec.setup import ALONE, Parallel
+from autofit_workers.spec.workloads.launcher_commands import launcher_command
 
 _AUTOCAST_TYPES = {"amp-fp16": "float16", "amp-bf16": "bfloat16"}
 _IMPLEMENTATIONS = {

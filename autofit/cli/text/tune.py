@@ -31,9 +31,9 @@ from autofit.settings.words import configuration, joined, with_setting
 from autofit.tuning.found import Best, FrontierEntry
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Evidence, Verdict
-from autofit_workers.setup import TRAIN, WORST, Parallel
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Evidence, Verdict
+from autofit_workers.spec.setup import TRAIN, WORST, Parallel
 
 
 def print_result(

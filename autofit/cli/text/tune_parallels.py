@@ -10,7 +10,7 @@ from autofit.settings.words import setting_names
 from autofit.tuning.compared import ParallelAnswer
 from autofit.tuning.found import FrontierEntry
 from autofit.tuning.result import TuneResult
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 _GIB = 1024**3
 

@@ -25,8 +25,8 @@ from autofit.explain.timing import EventClock, Timing
 from autofit.explain.views.selection import phases_of
 from autofit.explain.views.timeline import Course, course_of
 from autofit.units import format_bytes
-from autofit_workers.predict.time.kernels import KernelClass
-from autofit_workers.trace import Category
+from autofit_workers.replay.time.kernels import KernelClass
+from autofit_workers.spec.trace import Category
 
 EVENTS_UNIT = "one microsecond stands for one memory event: the order of events is known, not their time"
 SECONDS_UNIT = "microseconds of the likely step, predicted"

@@ -17,8 +17,8 @@ from typing import Any
 from autofit.explain.profile import Profile, peak_position, phases
 from autofit.explain.views.selection import phases_of
 from autofit.explain.views.timeline import history_of
-from autofit_workers.allocator import Action, Segment, SegmentBlock
-from autofit_workers.knobs.allocator import allocator_conf
+from autofit_workers.replay.allocator import Action, Segment, SegmentBlock
+from autofit_workers.spec.knobs.allocator import allocator_conf
 
 # The simulator's addresses begin at 0, which readers take for none; CUDA's look like this.
 FIRST_ADDRESS = 0x7F00_0000_0000

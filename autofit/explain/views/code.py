@@ -10,7 +10,7 @@ from autofit.explain.views.filters import Filters
 from autofit.explain.views.selection import Selection, select
 from autofit.explain.views.tree import Path, TreeRow, tree_view
 from autofit.explain.views.view import View
-from autofit_workers.trace import Allocation
+from autofit_workers.spec.trace import Allocation
 
 
 def code_view(profile: Profile, filters: Filters) -> View[TreeRow]:

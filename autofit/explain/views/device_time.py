@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from autofit.explain.profile import Profile
 from autofit.explain.timing import Roofs, TimedCall, TimedKernel, Timing
-from autofit_workers.predict.time.kernels import KernelClass
-from autofit_workers.work import ELEMENT_BYTES
+from autofit_workers.replay.time.kernels import KernelClass
+from autofit_workers.spec.work import ELEMENT_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from autofit.errors import UsageError, did_you_mean
 from autofit.explain.sizes import Sized, Sizes
 from autofit.units import parse_bytes
-from autofit_workers.trace import Category
+from autofit_workers.spec.trace import Category
 
 SECONDS = "seconds"
 ORDERS = ("bytes", "peak-bytes", "count", SECONDS, "name")

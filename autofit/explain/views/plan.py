@@ -37,7 +37,7 @@ from autofit.explain.views.packing import pack
 from autofit.explain.views.selection import devices_of
 from autofit.explain.views.step_graph import StepGraph, step_graph
 from autofit.explain.views.view import heading
-from autofit_workers.trace import Allocation
+from autofit_workers.spec.trace import Allocation
 
 NOTES = (
     "sizes are requested bytes of one step; every policy keeps parameters, optimizer state and inputs",

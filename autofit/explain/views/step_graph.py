@@ -17,7 +17,7 @@ from autofit.errors import UsageError
 from autofit.explain.profile import Profile, lifetimes, phases
 from autofit.explain.sizes import element_bytes
 from autofit.explain.views.selection import phases_of
-from autofit_workers.trace import Call, Category
+from autofit_workers.spec.trace import Call, Category
 
 # What a step is given and what it leaves behind: no plan may end or overwrite them before eager does.
 KEPT = frozenset({Category.PARAMETER, Category.OPTIMIZER_STATE, Category.INPUT})

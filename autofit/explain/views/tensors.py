@@ -13,7 +13,7 @@ from autofit.explain.sizes import Sizes, element_bytes
 from autofit.explain.views.filters import Filters
 from autofit.explain.views.selection import Selection, select
 from autofit.explain.views.view import View, listed
-from autofit_workers.trace import Category
+from autofit_workers.spec.trace import Category
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ from autofit.explain.timing import EventClock, Timing
 from autofit.explain.views.filters import SECONDS, Filters
 from autofit.explain.views.selection import devices_of, phases_of, timing_of
 from autofit.explain.views.view import heading, plain_times
-from autofit_workers.allocator import ActionKind, History, Streams, record_history
-from autofit_workers.trace import Category
+from autofit_workers.replay.allocator import ActionKind, History, Streams, record_history
+from autofit_workers.spec.trace import Category
 
 NUM_MOMENTS = 400
 

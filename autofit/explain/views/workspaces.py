@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autofit.explain.profile import Profile
-from autofit_workers.work import ConvPass
+from autofit_workers.spec.work import ConvPass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from autofit.explain.views.device_time import ClassTime, ModuleTime
 from autofit.explain.views.timeline import Lane
 from autofit.explain.views.workspaces import LayerWorkspaces
 from autofit.questions.what_if import WhatIf
-from autofit_workers.trace import Category
+from autofit_workers.spec.trace import Category
 
 CATEGORY_NAMES = {
     Category.PARAMETER: "parameters",

@@ -17,8 +17,8 @@ from autofit.explain.views.workspaces import LayerWorkspaces
 from autofit.questions.what_if import WhatIf
 from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, SizeMap
 from autofit.units import format_bytes
-from autofit_workers.trace import Category
-from autofit_workers.work import ConvPass
+from autofit_workers.spec.trace import Category
+from autofit_workers.spec.work import ConvPass
 
 Figure = dict[str, Any]
 

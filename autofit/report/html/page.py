@@ -13,7 +13,7 @@ from autofit.report.html.icicle import memory_by_module, time_by_module
 from autofit.report.html.roofline import roofline
 from autofit.report.html.tables import class_table, module_time_table
 from autofit.report.words import span_of_seconds
-from autofit_workers import shown as others
+from autofit_workers.spec import shown as others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

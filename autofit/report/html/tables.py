@@ -13,7 +13,7 @@ from autofit.tuning.compared import ParallelAnswer
 from autofit.tuning.found import FrontierEntry
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes, size_or_dash
-from autofit_workers.trace import Category
+from autofit_workers.spec.trace import Category
 
 _NUM_MODULES = 24
 _LEAST_PERCENT = 0.0005  # which rounds to 0.1 %

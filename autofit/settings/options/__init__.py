@@ -1,7 +1,7 @@
 """Every option of `autofit tune`, once: how its value is read, and what else must be known of it.
 
 The command line, settings files, the environment, jobs and earlier answers read this table. An option that
-is a knob comes from the knob's own file in `autofit_workers/knobs`.
+is a knob comes from the knob's own file in `autofit_workers/spec/knobs`.
 
 option          what an option is
 workload        what is run: a model, or a script

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from autofit.settings import values
 from autofit.settings.options.option import SETUP, Option, knob_option
-from autofit_workers.knobs import KNOBS
-from autofit_workers.knobs.knob import switch
-from autofit_workers.parallel_kinds import PARALLEL_FORMS
-from autofit_workers.setup import MODES, Parallel
+from autofit_workers.spec.knobs import KNOBS
+from autofit_workers.spec.knobs.knob import switch
+from autofit_workers.spec.parallel_kinds import PARALLEL_FORMS
+from autofit_workers.spec.setup import MODES, Parallel
 
 CONFIGURATION = (
     Option(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autofit.settings import values
-from autofit_workers.knobs import Knob
-from autofit_workers.knobs.knob import Read
+from autofit_workers.spec.knobs import Knob
+from autofit_workers.spec.knobs.knob import Read
 
 _KNOBS, SETUP = "knobs.", "setup."
 

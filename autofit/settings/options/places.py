@@ -5,7 +5,7 @@ from __future__ import annotations
 from autofit.dispatch.connect import DISPATCHES
 from autofit.settings import values
 from autofit.settings.options.option import Option
-from autofit_workers.knobs.knob import switch, whole_number
+from autofit_workers.spec.knobs.knob import switch, whole_number
 
 PLACES = (
     Option(

@@ -6,7 +6,7 @@ from autofit.settings import values
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths_file import lengths
 from autofit.settings.options.option import Option
-from autofit_workers.knobs.knob import whole_number
+from autofit_workers.spec.knobs.knob import whole_number
 
 SEARCH = (
     Option(

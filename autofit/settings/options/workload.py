@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from autofit.settings import values
 from autofit.settings.options.option import SETUP, Option
-from autofit_workers.knobs.knob import switch, whole_number
-from autofit_workers.scripts.launcher_commands import LAUNCHERS
-from autofit_workers.setup import MOST_RANKS
-from autofit_workers.workload.libraries.tasks import TASK_NAMES
+from autofit_workers.spec.knobs.knob import switch, whole_number
+from autofit_workers.spec.setup import MOST_RANKS
+from autofit_workers.spec.workloads.launcher_commands import LAUNCHERS
+from autofit_workers.spec.workloads.tasks import TASK_NAMES
 
 WORKLOAD = (
     Option(

@@ -19,8 +19,8 @@ from autofit.search.choice import RecommendedBy
 from autofit.tuning.compared import CardAnswer
 from autofit.tuning.found import Best, FrontierEntry, Recommended
 from autofit.tuning.result import TuneResult
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from tests.commands import Finished
 
 GIB = 1024**3

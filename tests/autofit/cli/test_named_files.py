@@ -12,7 +12,7 @@ import pytest
 
 from autofit.errors import StorageError
 from autofit.paths import write_atomically
-from autofit_workers.documents import MOST_BYTES
+from autofit_workers.spec.documents import MOST_BYTES
 
 ROOT = str(Path(__file__).parent)
 COMMANDS: dict[str, Callable[[str], tuple[str, ...]]] = {

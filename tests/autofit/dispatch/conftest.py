@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autofit.dispatch import Dispatcher
-from autofit_workers.protocol import TrialOutcome
-from autofit_workers.setup import Parallel, Setup
+from autofit_workers.spec.protocol import TrialOutcome
+from autofit_workers.spec.setup import Parallel, Setup
 from tests.conformance.dispatcher import TrialFolder
 
 

@@ -16,9 +16,9 @@ import pytest
 
 from autofit.dispatch import RayApart
 from autofit.errors import DispatchError
-from autofit_workers.process.isolate import ended_by
-from autofit_workers.process.supervision import StoppedError
-from autofit_workers.protocol import Probe
+from autofit_workers.spec.protocol import Probe
+from autofit_workers.trials.isolate import ended_by
+from autofit_workers.trials.supervision import StoppedError
 from tests.conformance.dispatcher import DispatcherConformance, TrialFolder, marked_processes, survivors
 from tests.marks import marking
 

@@ -8,8 +8,8 @@ import pytest
 
 from autofit.dispatch.base import PendingTrials
 from autofit.errors import DispatchError
-from autofit_workers.process.outcomes import without_answer
-from autofit_workers.protocol import Probe, TrialError, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.protocol import Probe, TrialError, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.trials.outcomes import without_answer
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="any"), batch_size=1, probe=Probe.CPU)
 OUTCOME = without_answer(SPEC, Verdict.LOST, TrialError(kind="environment", message="gone"))

@@ -11,8 +11,8 @@ import pytest
 from autofit.dispatch import Devices, InlineDispatcher
 from autofit.errors import DispatchError
 from autofit.hardware.gpus import LocalGpu
-from autofit_workers.process.outcomes import without_answer
-from autofit_workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.trials.outcomes import without_answer
 from tests.conformance.dispatcher import DispatcherConformance, marked_processes
 
 pytestmark = pytest.mark.process

@@ -16,14 +16,8 @@ import ray
 
 from autofit.dispatch import RayDispatcher
 from autofit.errors import DispatchError, UsageError
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
-from tests.conformance.dispatcher import (
-    ROOT,
-    DispatcherConformance,
-    TrialFolder,
-    marked_processes,
-    survivors,
-)
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+from tests.conformance.dispatcher import ROOT, DispatcherConformance, TrialFolder, marked_processes, survivors
 
 pytestmark = pytest.mark.process
 
@@ -68,8 +62,8 @@ def test_supervisors_are_used_again_and_never_import_torch(trials: TrialFolder, 
         import os
         import sys
 
-        from autofit_workers.process.outcomes import without_answer
-        from autofit_workers.protocol import TrialError, Verdict
+        from autofit_workers.spec.protocol import TrialError, Verdict
+        from autofit_workers.trials.outcomes import without_answer
 
         message = f"{os.getpid()} {'torch' in sys.modules}"
         return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
@@ -150,7 +144,8 @@ def test_only_those_who_have_the_cluster_s_token_can_connect(dispatcher: RayDisp
     kept = Path("~/.ray/auth_token").expanduser()  # a token that this user has already is taken instead
     tokens += [kept.read_text(encoding="ascii").strip()] if kept.exists() else []
     connect = (
-        "import sys; from autofit.dispatch import RayDispatcher; from autofit_workers.protocol import Probe\n"
+        "import sys; from autofit.dispatch import RayDispatcher\n"
+        "from autofit_workers.spec.protocol import Probe\n"
         "with RayDispatcher(sys.argv[1]) as dispatcher: print(dispatcher.capacity(Probe.CPU))"
     )
     stranger = {key: value for key, value in os.environ.items() if not key.startswith("RAY_")}

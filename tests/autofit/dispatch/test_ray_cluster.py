@@ -15,7 +15,7 @@ import autofit
 from autofit.dispatch import Devices, RayDispatcher, Runner, Wishes
 from autofit.errors import DispatchError, ExitCode
 from autofit.events import Event, Progress
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict
 from tests.conformance.dispatcher import TrialFolder, survivors
 
 pytestmark = [
@@ -62,8 +62,8 @@ def tells_its_node(meeting: Path | None = None, num_expected: int = 0) -> Runner
 
         import ray
 
-        from autofit_workers.process.outcomes import without_answer
-        from autofit_workers.protocol import TrialError, Verdict
+        from autofit_workers.spec.protocol import TrialError, Verdict
+        from autofit_workers.trials.outcomes import without_answer
 
         give_up = time.monotonic() + 60
         if num_expected:

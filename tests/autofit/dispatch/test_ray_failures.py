@@ -9,8 +9,8 @@ from ray import exceptions
 
 from autofit.dispatch.ray import _outcome
 from autofit.errors import DispatchError
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.shown import LONGEST
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.shown import LONGEST
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="davenet"), batch_size=2, probe=Probe.CPU)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from autofit.dispatch import RayDispatcher
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.protocol import Verdict
 from tests.conformance.dispatcher import TrialFolder, marked_processes, survivors
 
 pytestmark = pytest.mark.process

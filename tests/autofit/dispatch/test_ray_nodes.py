@@ -20,8 +20,8 @@ from ray.util import placement_group_table
 from autofit.dispatch import RayDispatcher, Wishes
 from autofit.dispatch.ray_connection import own_token, process_state_kept, use_token_at_hand
 from autofit.errors import DispatchError
-from autofit_workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.setup import Parallel, Setup
+from autofit_workers.spec.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.setup import Parallel, Setup
 from tests.conformance.dispatcher import ROOT, TrialFolder, survivors, trial_processes
 
 pytestmark = [
@@ -33,7 +33,7 @@ MIB = 2**20
 COORDINATOR = """
 import sys
 from autofit.dispatch import RayDispatcher
-from autofit_workers.protocol import TrialSpec
+from autofit_workers.spec.protocol import TrialSpec
 RayDispatcher(sys.argv[1]).submit(TrialSpec.from_json(sys.argv[2])).result()
 """
 

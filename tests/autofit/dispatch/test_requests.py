@@ -13,8 +13,8 @@ from autofit.dispatch.requests import (
     num_groups_at_once,
     offers_in_words,
 )
-from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
-from autofit_workers.setup import Parallel, Setup
+from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.spec.setup import Parallel, Setup
 
 CPU_NODE = {"CPU": 8.0, "memory": 2.0**34, "rack": 1.0}
 T4_NODE = {"CPU": 4.0, "GPU": 2.0, "accelerator_type:T4": 1.0}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autofit.explain.profile import Profile
-from autofit_workers.allocator import Streams, given_blocks, replay
-from autofit_workers.knobs import Knobs
-from autofit_workers.trace import Allocation, Call, Category, Mark, Trace
+from autofit_workers.replay.allocator import Streams, given_blocks, replay
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Allocation, Call, Category, Mark, Trace
 
 
 def allocation(num_bytes: int, category: Category = Category.ACTIVATION, **fields) -> Allocation:

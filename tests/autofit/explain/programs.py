@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from hypothesis import strategies as st
 
 from autofit.explain.profile import Profile
-from autofit_workers.trace import Allocation, Call, Category
+from autofit_workers.spec.trace import Allocation, Call, Category
 from tests.autofit.explain.profiles import allocation, profile_of
 
 

@@ -33,8 +33,8 @@ from autofit.explain.views.timeline import course_of, timeline
 from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.settings.workloads import refer
-from autofit_workers.allocator import CachingAllocator
-from autofit_workers.knobs import Knobs
+from autofit_workers.replay.allocator import CachingAllocator
+from autofit_workers.spec.knobs import Knobs
 from tests.autofit.explain.trace_events import of_kind, validate
 
 ALL = parse_filters()

@@ -17,8 +17,8 @@ from autofit.explain.profile import (
     phase_of,
     read_profile,
 )
-from autofit_workers.knobs import Knobs
-from autofit_workers.trace import Allocation, Category, Mark, Trace
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Allocation, Category, Mark, Trace
 
 TRACE = Trace(
     workload="toy",

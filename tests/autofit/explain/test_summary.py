@@ -10,9 +10,9 @@ from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.questions.summary import summarize_workload
 from autofit.settings.workloads import refer
-from autofit_workers.knobs import Knobs
-from autofit_workers.setup import Setup
-from autofit_workers.workload.models import BUILTINS
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import Setup
+from autofit_workers.spec.workloads.builtins import BUILTINS
 
 MIB = 1024**2
 

@@ -6,9 +6,9 @@ import dataclasses
 
 from autofit.explain.profile import Profile
 from autofit.explain.timing import Roofs, StepSeconds, TimedCall, TimedKernel, Timing
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.time.kernels import KernelClass
-from autofit_workers.trace import Allocation, Call, Category, Mark, Trace
+from autofit_workers.replay.time.kernels import KernelClass
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Allocation, Call, Category, Mark, Trace
 
 LOSS, CONV, HEAD = "/me/train.py:9:loss", "/me/net.py:4:forward", "/me/net.py:5:forward"
 RELU = "torch/nn/functional.py:70:relu"

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from autofit.errors import BudgetError
 from autofit.hardware.budget import make_budget, outside_allocator, shown_by
 from autofit.hardware.gpus import Gpu, catalogue
-from autofit_workers.architecture import Vendor
+from autofit_workers.spec.architecture import Vendor
 from tests.each import check_each
 
 MIB = 1024**2

@@ -9,8 +9,8 @@ import pytest
 from autofit.errors import UnknownGpuError
 from autofit.hardware.chips import TYPICAL_CARDS, device_properties, properties_for
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
-from autofit_workers.architecture import Vendor
-from autofit_workers.predict.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
+from autofit_workers.replay.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
+from autofit_workers.spec.architecture import Vendor
 from tests.each import check_each
 
 CARDS = [gpu for gpu in catalogue().values() if gpu.vendor is Vendor.NVIDIA]

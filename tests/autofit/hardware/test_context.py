@@ -11,7 +11,7 @@ from autofit.hardware import context
 from autofit.hardware.budget import make_budget
 from autofit.hardware.context import Observation, context_interval, counted, observations
 from autofit.hardware.gpus import Gpu, catalogue, catalogue_architectures
-from autofit_workers.architecture import Vendor
+from autofit_workers.spec.architecture import Vendor
 from tests.each import check_each
 
 MIB = 1024**2

@@ -8,7 +8,7 @@ import pytest
 
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
 
 
 @pytest.fixture

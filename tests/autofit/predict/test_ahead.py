@@ -7,9 +7,17 @@ import threading
 import pytest
 
 from autofit.predict.ahead import TracesAhead
-from autofit_workers.knobs import Knobs
-from autofit_workers.process import isolate
-from autofit_workers.protocol import Device, Evidence, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import (
+    Device,
+    Evidence,
+    Probe,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
+from autofit_workers.trials import isolate
 
 PATIENCE_SECONDS = 60.0  # a test that waits longer has failed
 

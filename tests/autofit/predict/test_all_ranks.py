@@ -11,10 +11,10 @@ from autofit.hardware.card import Card
 from autofit.predict.all_ranks import MOST_KINDS, traced_kinds
 from autofit.predict.predictor import Predictor
 from autofit.report.words import rank_peaks
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.setup import Parallel, Setup
-from autofit_workers.trace import AlikeRanks, Trace
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.setup import Parallel, Setup
+from autofit_workers.spec.trace import AlikeRanks, Trace
 
 NATIVE = Knobs(conv_algo="native")
 KINDS = (AlikeRanks(first=0, num_ranks=1), AlikeRanks(first=1, num_ranks=2), AlikeRanks(first=3, num_ranks=1))

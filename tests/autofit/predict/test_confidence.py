@@ -17,9 +17,9 @@ from autofit.predict.confidence import (
     generation,
     shipped_residuals,
 )
-from autofit_workers.knobs import Knobs
-from autofit_workers.trace import Allocation, Category, Trace
-from autofit_workers.work import Convolution, ConvPass
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Allocation, Category, Trace
+from autofit_workers.spec.work import Convolution, ConvPass
 
 DENSE, GROUPED, ATTENTION = ModelClass.DENSE, ModelClass.GROUPED, ModelClass.ATTENTION
 NO_CONVOLUTIONS = ModelClass.WITHOUT_CONVOLUTIONS

@@ -10,11 +10,11 @@ import pytest
 from autofit.hardware.card import card_named
 from autofit.predict.conv_costs import ConvCosts
 from autofit.predict.step_times import Timer
-from autofit_workers.conv.mixed import CANDIDATES
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.time.kernels import kernel_of
-from autofit_workers.work import ConvPass
-from tests.workers.predict.time.steps_by_hand import conv
+from autofit_workers.replay.time.kernels import kernel_of
+from autofit_workers.spec.conv_algorithms.mixed import CANDIDATES
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.work import ConvPass
+from tests.workers.replay.time.steps_by_hand import conv
 
 CARDS = ("v100-16g", "t4", "a100-40g", "rtx-3090", "rtx-4090", "h100-80g", "b200", "rtx-5090")
 LAYER = conv(64, 256, size=56, filter_size=3, batch_size=32)

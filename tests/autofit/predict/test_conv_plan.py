@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-import autofit_workers
 from autofit.errors import StorageError, UsageError
 from autofit.hardware.card import card_named
 from autofit.predict.conv_costs import ConvCosts
@@ -14,11 +13,12 @@ from autofit.predict.conv_plan import ConvPlan, ConvPlanner
 from autofit.predict.predictor import Predictor
 from autofit.predict.step_times import Timer
 from autofit.settings.workloads import refer
-from autofit_workers.conv.mixed import CANDIDATES
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.conditions import Conditions
-from autofit_workers.predict.curve.peak_curve import PeakCurve
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.replay.curve.conditions import Conditions
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.conv_algorithms.mixed import CANDIDATES
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.trials import door
 
 MIB = 2**20
 BATCH_SIZE = 16
@@ -42,7 +42,7 @@ net = Workload(build_model=build, optimizer="sgd", loss=lambda model, batch: mod
 def net(tmp_path_factory: pytest.TempPathFactory) -> Predictor:
     folder = tmp_path_factory.mktemp("net")
     (folder / "net.py").write_text(NET)
-    return Predictor(refer(f"{folder / 'net.py'}:net"), autofit_workers.run, plans=FormulaPlans)
+    return Predictor(refer(f"{folder / 'net.py'}:net"), door.run, plans=FormulaPlans)
 
 
 @pytest.fixture(scope="module")

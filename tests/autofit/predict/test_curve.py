@@ -16,11 +16,11 @@ from autofit.predict.plan_sources import CardPlans
 from autofit.predict.predictor import Predictor
 from autofit.search.boundary import largest_fitting_batch
 from autofit.settings.goals import Risk
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.protocol import Verdict
-from tests.workers.predict.plan_tables import of_sizes
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Verdict
+from tests.workers.replay.plan_tables import of_sizes
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
@@ -321,7 +321,7 @@ def test_a_size_that_is_likely_too_large_is_so_at_every_risk_without_another_rep
     def refused(*_arguments: object, **_named: object) -> None:
         raise AssertionError("a replay")
 
-    monkeypatch.setattr("autofit_workers.predict.curve.planned_step.replay", refused)
+    monkeypatch.setattr("autofit_workers.replay.curve.planned_step.replay", refused)
     for risk in (Risk.SAFE, Risk.WORST):
         assert curve.at_risk(risk).peak_reserved_bytes(8, stop_above_bytes=likely - 1) == likely
 

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from autofit.predict.estimate import Estimate, PhasePeak, PhasePeaks
-from autofit_workers.plain import from_plain
+from autofit_workers.spec.plain import from_plain
 from tests.autofit.cli.conftest import predicted_estimate
 
 PEAKS = (PhasePeak(name="forward", num_bytes=5), PhasePeak(name="backward", num_bytes=7))

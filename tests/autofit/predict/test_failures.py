@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autofit.errors import (
-    AutofitError,
-    DispatchError,
-    WorkloadFailedError,
-)
+from autofit.errors import AutofitError, DispatchError, WorkloadFailedError
 from autofit.predict.failures import raise_if_failed
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence, TrialError, TrialOutcome, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, TrialError, TrialOutcome, Verdict
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-import autofit_workers
 from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
 from autofit.predict.predictor import Predictor
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.host_blocks import HostBlocks
-from autofit_workers.predict.curve.peak_curve import PeakCurve
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.replay.curve.host_blocks import HostBlocks
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.trials import door
 
 MIB = 1024**2
 NUM_THREADS = 2
@@ -59,7 +59,7 @@ def test_a_process_that_could_not_be_measured_is_assumed(lost_outcome: TrialOutc
 
 @functools.cache
 def measured_process() -> HostProcess:
-    outcome = autofit_workers.run(baseline_spec(num_threads=NUM_THREADS, deadline_seconds=300.0))
+    outcome = door.run(baseline_spec(num_threads=NUM_THREADS, deadline_seconds=300.0))
     assert outcome.verdict is Verdict.FITS, outcome.error
     return HostProcess.of(outcome)
 
@@ -68,11 +68,11 @@ def measured_process() -> HostProcess:
 @pytest.mark.parametrize("name", ["perceptron", "images", "adversaries"])
 def test_a_real_trial_lies_within_the_interval(name: str, small_file: str) -> None:
     reference = WorkloadRef(kind="file", target=f"{small_file}:{name}")
-    predictor = Predictor(reference, autofit_workers.run, for_host=True, num_threads=NUM_THREADS)
+    predictor = Predictor(reference, door.run, for_host=True, num_threads=NUM_THREADS)
     found = predictor.host_blocks(Knobs())
     assert not found.needs_traces
     predicted = HostCurve(found, measured_process)(16)
-    outcome = autofit_workers.run(
+    outcome = door.run(
         TrialSpec(workload=reference, batch_size=16, probe=Probe.CPU, num_steps=1, num_threads=NUM_THREADS)
     )
     assert outcome.budgeted_bytes is not None
@@ -85,7 +85,7 @@ def test_a_real_trial_lies_within_the_interval(name: str, small_file: str) -> No
 @pytest.fixture
 def lost_outcome() -> TrialOutcome:
     spec = baseline_spec(num_threads=1, deadline_seconds=0.0)
-    return autofit_workers.run(spec)
+    return door.run(spec)
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from autofit.hardware.card import card_named
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.plan_sources import CardPlans
 from autofit.report.words import on_its_card
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.peak_curve import PeakCurve
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.protocol import Verdict
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Verdict
 from tests.autofit.predict.test_curve import OFF
 
 MIB = 1024**2

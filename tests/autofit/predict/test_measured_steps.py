@@ -15,9 +15,9 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.measured_steps import MeasuredSteps
 from autofit.predict.predictor import Predictor
 from autofit.tuning.step_lessons import learn_from
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.protocol import Device, Evidence, TrialOutcome, Verdict
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, TrialOutcome, Verdict
 from tests.autofit.timed import UNMEASURED_TIMES, timed_trace
 
 KNOBS, OTHER = Knobs(), Knobs(precision="amp-fp16")

@@ -14,11 +14,11 @@ from autofit.predict import observations
 from autofit.predict.confidence import Calibration, ModelClass, Residuals
 from autofit.predict.observations import Observation, Observations, PeakKind, Residual, sharpened
 from autofit.predict.predictor import Predictor
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.setup import TYPICAL
-from autofit_workers.workload.libraries.tasks import TASK_NAMES
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.setup import TYPICAL
+from autofit_workers.spec.workloads.tasks import TASK_NAMES
 
 MIB = 1024**2
 WIDE = Calibration(

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from autofit.predict.plan_sources import AskedPlans, offline_plan_source, plan_source, prepare
-from autofit_workers.predict.plans import cudnn_plans
-from autofit_workers.predict.plans.cudnn import CudnnError
-from autofit_workers.predict.plans.cudnn_plans import CudnnPlans
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.predict.plans.table_plans import TablePlans
-from tests.workers.predict.plan_servers import servers
-from tests.workers.predict.plan_tables import CONVOLUTION
+from autofit_workers.replay.plans import cudnn_plans
+from autofit_workers.replay.plans.cudnn import CudnnError
+from autofit_workers.replay.plans.cudnn_plans import CudnnPlans
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.replay.plans.table_plans import TablePlans
+from tests.workers.replay.plan_servers import servers
+from tests.workers.replay.plan_tables import CONVOLUTION
 
 needs_libcudnn = pytest.mark.skipif(
     not CudnnPlans.is_available(), reason="needs libcudnn: pip install -c constraints.txt '.[cudnn]'"

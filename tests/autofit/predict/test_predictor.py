@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 
-from autofit.errors import (
-    UnpredictableCardError,
-    WorkloadFailedError,
-)
+from autofit.errors import UnpredictableCardError, WorkloadFailedError
 from autofit.hardware.card import Card, card_named
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.report.words import assumed_sizes
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
-from autofit_workers.protocol import Evidence
-from autofit_workers.trace import (
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Evidence
+from autofit_workers.spec.trace import (
     COMPILED_STEP,
     MANAGED_MEMORY,
     Allocation,
@@ -28,7 +25,7 @@ from autofit_workers.trace import (
     Scratch,
     Trace,
 )
-from tests.workers.predict.plan_tables import of_sizes
+from tests.workers.replay.plan_tables import of_sizes
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from autofit.predict.run_lengths import DrawnOrders, RunLengths
-from autofit_workers.allocator import AllocatorSettings, replay
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.conditions import Conditions
-from autofit_workers.predict.curve.peak_curve import PeakCurve
-from autofit_workers.trace import Allocation, Category, Lengths, Seen, Trace
+from autofit_workers.replay.allocator import AllocatorSettings, replay
+from autofit_workers.replay.curve.conditions import Conditions
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Allocation, Category, Lengths, Seen, Trace
 
 NUM_BATCHES, NUM_TRACED, NUM_ORDERS = 150, 10, 40
 MIB = 2**20

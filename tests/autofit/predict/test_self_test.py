@@ -4,16 +4,16 @@ import dataclasses
 
 import pytest
 
-import autofit_workers
 from autofit import paths
 from autofit.errors import InfrastructureError
 from autofit.identity import told_version
 from autofit.paths import UNVERIFIED_VARIABLE
 from autofit.predict.self_test import checked, require_prediction, require_release, run_self_test
-from autofit_workers.predict.self_test import findings
-from autofit_workers.process.outcomes import without_answer
-from autofit_workers.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.trace import Trace
+from autofit_workers.spec.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.trace import Trace
+from autofit_workers.tracing.self_test import findings
+from autofit_workers.trials import door
+from autofit_workers.trials.outcomes import without_answer
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def outcome() -> TrialOutcome:
     seen: list[TrialOutcome] = []
 
     def run(spec: TrialSpec) -> TrialOutcome:
-        seen.append(autofit_workers.run(spec))
+        seen.append(door.run(spec))
         return seen[-1]
 
     assert run_self_test(run).findings == ()

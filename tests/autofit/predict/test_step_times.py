@@ -12,11 +12,11 @@ from autofit.hardware.card import Card, card_named
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.predict.step_times import StepTime
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.predict.time.interval import HOST, Confidence, Residual
-from autofit_workers.predict.time.kernels import KernelClass
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.replay.time.interval import HOST, Confidence, Residual
+from autofit_workers.replay.time.kernels import KernelClass
+from autofit_workers.spec.knobs import Knobs
 from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES, timed_trace
 
 RTX_3090 = card_named("rtx-3090")

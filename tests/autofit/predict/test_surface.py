@@ -8,8 +8,8 @@ import pytest
 
 from autofit.errors import UsageError
 from autofit.predict.predictor import Predictor
-from autofit_workers.knobs import Knobs
-from autofit_workers.setup import Setup
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import Setup
 
 KNOBS = Knobs()
 TEXTS = [(4, 128), (6, 128), (4, 256), (6, 256), (10, 512)]

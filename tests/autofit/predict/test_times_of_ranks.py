@@ -8,24 +8,24 @@ from typing import Any
 
 import pytest
 
-import autofit_workers
 from autofit.hardware.card import Card, card_named
 from autofit.predict.measured_steps import MeasuredStep, MeasuredSteps
 from autofit.predict.observations import card_key
 from autofit.predict.predictor import Predictor
 from autofit.predict.step_times import StepTime, why_untimed
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.predict.time.interval import Residual, TimeResiduals
-from autofit_workers.protocol import TrialOutcome, TrialSpec, WorkloadRef
-from autofit_workers.setup import Parallel, Setup
-from autofit_workers.trace import AlikeRanks, Trace
-from autofit_workers.work import Group, Operand, Work, WorkCall
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.replay.time.interval import Residual, TimeResiduals
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import TrialOutcome, TrialSpec, WorkloadRef
+from autofit_workers.spec.setup import Parallel, Setup
+from autofit_workers.spec.trace import AlikeRanks, Trace
+from autofit_workers.spec.work import Group, Operand, Work, WorkCall
+from autofit_workers.trials import door
 from tests.autofit.timed import MEASURED_TIMES, timed_trace
 
 A100, RTX_3090 = card_named("a100-80g"), card_named("rtx-3090")
 KNOBS = Knobs()
-WORKLOADS = Path(__file__).parents[2] / "workers" / "predict" / "small_workloads.py"
+WORKLOADS = Path(__file__).parents[2] / "workers" / "tracing" / "small_workloads.py"
 LARGE = 2**20
 # Of everything real runs are known but of collectives.
 ALL_BUT_COLLECTIVES = dataclasses.replace(
@@ -201,7 +201,7 @@ def test_ranks_that_are_traced_here_have_times_at_any_batch() -> None:
     times = {}
     for parallel in ("ddp:2", "fsdp:2"):
         setup = Setup(parallel=Parallel.parse(parallel))
-        curve = Predictor(ref, autofit_workers.run, setup=setup, plans=FormulaPlans).curve(KNOBS, A100)
+        curve = Predictor(ref, door.run, setup=setup, plans=FormulaPlans).curve(KNOBS, A100)
         for batch_size in (8, LARGE):
             time = curve.step_time(batch_size)
             assert time is not None

@@ -12,10 +12,10 @@ from autofit.explain.profile import Profile
 from autofit.hardware.card import card_named
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.predict.time.interval import TimeResiduals
-from autofit_workers.trace import Repetition
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.replay.time.interval import TimeResiduals
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Repetition
 from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES, timed_trace
 
 RTX_3090 = card_named("rtx-3090")

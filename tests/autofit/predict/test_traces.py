@@ -8,18 +8,15 @@ from typing import Any
 
 import pytest
 
-from autofit.errors import (
-    UsageError,
-    WorkloadFailedError,
-)
+from autofit.errors import UsageError, WorkloadFailedError
 from autofit.events import Event, Progress
 from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
-from autofit_workers.protocol import Probe, TrialError, Verdict
-from autofit_workers.setup import Setup
-from autofit_workers.trace import Trace
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialError, Verdict
+from autofit_workers.spec.setup import Setup
+from autofit_workers.spec.trace import Trace
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")

@@ -9,9 +9,9 @@ import pytest
 from autofit.errors import ExitCode, UnpredictableCardError
 from autofit.hardware.card import card_named
 from autofit.predict.unpredictable import require_predictable, why_unpredictable
-from autofit_workers.knobs import Knobs
-from autofit_workers.trace import Allocation, Category, Trace
-from tests.workers.predict.plan_tables import CONVOLUTION
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Allocation, Category, Trace
+from tests.workers.replay.plan_tables import CONVOLUTION
 
 AMDS = card_named("mi300x")
 

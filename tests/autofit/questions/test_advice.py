@@ -16,9 +16,9 @@ from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.questions.advice import Advice, Adviser
 from autofit.settings.goals import Risk
-from autofit_workers.knobs import KNOBS, Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.protocol import TrialOutcome, TrialSpec
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import KNOBS, Knobs
+from autofit_workers.spec.protocol import TrialOutcome, TrialSpec
 
 MIB = 1024**2
 SAVED_MIB = {

@@ -14,9 +14,9 @@ from autofit.questions.cards import CardsAnswer, CardsQuestion, which_cards
 from autofit.questions.check import Answer
 from autofit.settings.parallels import parallels_by_number
 from autofit.settings.tune_settings import TuneSettings
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.setup import Setup
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.setup import Setup
 from tests.autofit.conftest import FakeWorker, step_trace
 
 # 100 MiB, and what so many GPUs share of 960 MiB for each sample.

@@ -18,10 +18,10 @@ from autofit.questions.check import Answer, run_check
 from autofit.search.boundary import largest_fitting_batch, nearly_largest_batch
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.predict.time.interval import TimeResiduals
-from autofit_workers.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.replay.time.interval import TimeResiduals
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
 from tests.autofit.conftest import step_trace
 from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES, timed_trace
 

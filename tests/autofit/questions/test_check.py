@@ -16,9 +16,9 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import Predictor
 from autofit.questions.check import Answer, CheckResult, check_curve, run_check
 from autofit.settings.tune_settings import TuneSettings
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.protocol import Device, Evidence, Verdict
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, Verdict
 from tests.autofit.timed import MEASURED_TIMES, timed_trace
 
 MIB = 1024**2

@@ -9,10 +9,10 @@ from autofit.errors import DriverError
 from autofit.hardware.gpus import LocalGpu
 from autofit.predict.self_test import SelfTest
 from autofit.questions import doctor
-from autofit_workers.predict.unprotected import MORE
-from autofit_workers.process.outcomes import without_answer
-from autofit_workers.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
-from autofit_workers.trace import UNPROTECTED
+from autofit_workers.spec.protocol import TrialError, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.trace import UNPROTECTED
+from autofit_workers.tracing.unprotected import MORE
+from autofit_workers.trials.outcomes import without_answer
 
 
 def aborting(spec: TrialSpec) -> TrialOutcome:

@@ -11,7 +11,7 @@ import pytest
 from autofit.errors import ExitCode, UsageError
 from autofit.hardware.gpus import find_gpu
 from autofit.questions.kv import KvCache, KvQuestion, kv_cache
-from autofit_workers.protocol import WorkloadRef
+from autofit_workers.spec.protocol import WorkloadRef
 from tests.autofit.serving.models import LLAMA_3_8B_PARTS, parts
 
 MODEL = WorkloadRef(kind="library", target="hf:meta-llama/Meta-Llama-3-8B")

@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from autofit.questions.levers import Effect, Lever, gentleness, levers
-from autofit_workers import conv
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.knobs import Knobs
 
 
 def lever(how: str, knobs: Knobs = Knobs()) -> Lever:  # noqa: B008 - frozen

@@ -13,9 +13,9 @@ from autofit.predict.observations import Observations, PeakKind
 from autofit.predict.predictor import Predictor
 from autofit.questions.observe import ObservedPeak, RealPeak, measured_in, run_observe
 from autofit.settings.resolve import resolve_one_configuration
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.protocol import WorkloadRef
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import WorkloadRef
 
 MIB, GIB = 1024**2, 1024**3
 

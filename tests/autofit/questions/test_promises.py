@@ -15,11 +15,11 @@ from autofit.questions.advice import Adviser, TwoCards
 from autofit.questions.levers import Effect, Lever, levers, shorter_samples, smaller_batches
 from autofit.questions.promises import Parts, Promises, candidates, minimal, parts_of
 from autofit.settings.goals import Risk
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.protocol import TrialOutcome, TrialSpec
-from autofit_workers.setup import Parallel, Setup
-from autofit_workers.trace import Allocation, Category, Mark, SampleSize, Trace
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import TrialOutcome, TrialSpec
+from autofit_workers.spec.setup import Parallel, Setup
+from autofit_workers.spec.trace import Allocation, Category, Mark, SampleSize, Trace
 
 MIB = 1024**2
 WEIGHTS, STATES, ACTIVATIONS = 100, 200, 400

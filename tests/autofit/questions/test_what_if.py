@@ -14,10 +14,10 @@ from autofit.hardware.card import card_named
 from autofit.predict.predictor import Predictor, local_predictor
 from autofit.questions.what_if import what_if
 from autofit.settings.workloads import refer
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.protocol import TrialError, Verdict
-from autofit_workers.setup import Setup
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import TrialError, Verdict
+from autofit_workers.spec.setup import Setup
 
 SMALL = f"{Path(__file__).parents[1] / 'tiny_workloads.py'}:small"
 BATCH = 3

@@ -25,7 +25,7 @@ from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint,
 from autofit.report.html.page import render, sections
 from autofit.settings.workloads import refer
 from autofit.tuning.compared import ParallelAnswer
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 from tests.autofit.explain.toy import PROFILE, TIMED, UNSTATED
 from tests.secret_urls import SECRET, SECRET_TEXTS, SECRET_URLS
 

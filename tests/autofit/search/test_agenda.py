@@ -10,8 +10,8 @@ from autofit.search.agenda import Agenda, Goal, Purpose, Step
 from autofit.search.boundary import Boundary
 from autofit.search.choice import Knee, best_of, decisive, knee_of
 from autofit.settings.goals import Objective
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence, TrialOutcome, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, TrialOutcome, Verdict
 
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
 FITS, OOM = Verdict.FITS, Verdict.OOM

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autofit.search.pace import Pace
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import HOST_ARCHITECTURE
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import HOST_ARCHITECTURE
 
 
 def no_slower(faster: Knobs, slower: Knobs, architecture: str = "sm_80") -> tuple[bool, bool]:

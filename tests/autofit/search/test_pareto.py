@@ -8,10 +8,10 @@ import pytest
 
 from autofit.search.pace import Pace
 from autofit.search.pareto import Point, dominating
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.checkpointing import CHECKPOINTINGS
-from autofit_workers.knobs.optimizer_impl import OPTIMIZER_IMPLS
-from autofit_workers.knobs.precision import PRECISIONS
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.checkpointing import CHECKPOINTINGS
+from autofit_workers.spec.knobs.optimizer_impl import OPTIMIZER_IMPLS
+from autofit_workers.spec.knobs.precision import PRECISIONS
 
 SETTINGS = [
     Knobs(precision=precision, checkpointing=checkpointing, optimizer_impl=optimizer_impl)

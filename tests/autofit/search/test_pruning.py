@@ -15,8 +15,8 @@ from autofit.search.sampler import no_curve
 from autofit.search.space import SearchSpace
 from autofit.study.ledger import Ledger
 from autofit.study.owner import Owner
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 OWNER = Owner.this_process(lease_seconds=60.0)
 SPACE = SearchSpace(

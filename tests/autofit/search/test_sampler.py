@@ -12,8 +12,8 @@ from autofit.search.boundary import Boundary
 from autofit.search.curves import CachedCurve, Curve
 from autofit.search.sampler import BoundarySampler, no_curve
 from autofit.search.space import SearchSpace
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.conv_algo import CUDA_POLICIES
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES
 
 MAX_BATCH = 300
 

@@ -10,7 +10,7 @@ import pytest
 from autofit.search.boundary import Boundary, largest_fitting_batch
 from autofit.search.sizes import Ranks, sizes_for
 from autofit.search.space import SearchSpace
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 WHOLE = 240
 DIVISORS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 16, 20, 24, 30, 40, 48, 60, 80, 120, 240)

@@ -6,7 +6,7 @@ import pytest
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
 from autofit.search.space import SearchSpace
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 
 def test_settings_are_the_product_of_the_choices_in_a_stable_order() -> None:

@@ -13,8 +13,8 @@ from autofit.search.space import SearchSpace
 from autofit.serve.metrics import Metrics
 from autofit.serve.reader import DirectoryReader, StorageReader, reader_of
 from autofit.study.study import Ask, TuningStudy
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from tests.conformance.dispatcher import ROOT
 
 GIB = 2**30

@@ -30,8 +30,8 @@ from autofit.events import (
 )
 from autofit.serve.metrics import Metrics
 from autofit.serve.server import serve_metrics
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import (
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import (
     Device,
     Evidence,
     Peaks,

@@ -16,15 +16,8 @@ from autofit.paths import studies_dir
 from autofit.study.search_record import OPENED
 from autofit.study.search_record import RECOMMENDED as RECOMMENDED_ATTRIBUTE
 from autofit.study.storage import open_storage, quiet_optuna
-from autofit_workers.protocol import Verdict
-from tests.autofit.serve.searches import (
-    BUDGET_BYTES,
-    GIB,
-    Reading,
-    open_search,
-    search_elsewhere,
-    tell,
-)
+from autofit_workers.spec.protocol import Verdict
+from tests.autofit.serve.searches import BUDGET_BYTES, GIB, Reading, open_search, search_elsewhere, tell
 from tests.postgres import Postgres, running_postgres
 
 FITS = "trials_total cuda FITS"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from autofit.serving.architecture import Architecture
-from autofit_workers.predict.model_parts import ModelParts, Parameter
+from autofit_workers.spec.model_parts import ModelParts, Parameter
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 

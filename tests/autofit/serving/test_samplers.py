@@ -15,9 +15,9 @@ from autofit.serving.profile_run import (
     sorted_sampler,
     sorted_sampler_in_half,
 )
-from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
-from autofit_workers.run import run
-from autofit_workers.trace import Trace
+from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.spec.trace import Trace
+from autofit_workers.trials.run import run
 from tests.autofit.serving import sampler_workloads
 from tests.autofit.serving.models import parts
 from tests.autofit.serving.sampler_workloads import HIDDEN, SEQS, TOKENS, VOCABULARY

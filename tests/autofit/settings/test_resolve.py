@@ -18,8 +18,8 @@ from autofit.settings.options import OPTIONS
 from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.values import ALL_CONV_ALGOS
-from autofit_workers.knobs import Knobs
-from autofit_workers.setup import Parallel, Setup
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import Parallel, Setup
 
 GIB = 1024**3
 

@@ -13,7 +13,7 @@ from autofit.errors import BudgetError, DispatchError, DriverError, UsageError
 from autofit.hardware.gpus import LocalGpu, catalogue_architectures, find_gpu
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.target import Target, resolve_target
-from autofit_workers.protocol import Device, Probe
+from autofit_workers.spec.protocol import Device, Probe
 
 MIB, GIB = 1024**2, 1024**3
 H200 = LocalGpu(

@@ -16,7 +16,7 @@ from autofit.study.damage import DAMAGED, NewerError, UnreadableError, require_s
 from autofit.study.feed import TrialFeed
 from autofit.study.storage import Storage, open_storage, quiet_optuna
 from autofit.study.study import TuningStudy
-from autofit_workers.plain import from_plain
+from autofit_workers.spec.plain import from_plain
 
 NUM_TRIALS = 200
 _TEXT = "x" * 400  # so that a page has few

@@ -19,8 +19,8 @@ from autofit.errors import StorageError, UsageError
 from autofit.search.space import SearchSpace
 from autofit.study.database import parse_url, shown
 from autofit.study.storage import open_storage
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Verdict
 from tests.postgres import Postgres, running_postgres
 
 ONLY = SearchSpace(choices={"conv_algo": ("cudnn",)}, max_batch=300)

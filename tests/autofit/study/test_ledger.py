@@ -18,9 +18,9 @@ from autofit.search.space import SearchSpace
 from autofit.study.ledger import Ledger
 from autofit.study.owner import Owner
 from autofit.study.study import Ask
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.conv_algo import CONV_ALGOS
-from autofit_workers.protocol import TrialOutcome, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.conv_algo import CONV_ALGOS
+from autofit_workers.spec.protocol import TrialOutcome, Verdict
 
 SPACE = SearchSpace(choices={"conv_algo": CONV_ALGOS}, max_batch=12)
 VERDICTS = [Verdict.FITS, Verdict.FITS, Verdict.OOM, Verdict.THRASH, Verdict.LOST, None]

@@ -19,14 +19,14 @@ import pytest
 
 from autofit.search.space import SearchSpace
 from autofit.study.owner import Owner
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Verdict
 
 COORDINATOR = """
 import json, os, signal, sys
 from autofit.search.space import SearchSpace
 from autofit.study.study import TuningStudy
-from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 
 storage, moment = sys.argv[1:]
 space = SearchSpace(choices={"conv_algo": ("cudnn", "native")}, max_batch=300)

@@ -14,8 +14,8 @@ from autofit.errors import StorageError, StudyMismatchError, UsageError
 from autofit.search.agenda import Goal
 from autofit.search.space import SearchSpace
 from autofit.study.study import fingerprint
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Verdict
 
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")
 

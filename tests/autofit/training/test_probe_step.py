@@ -8,7 +8,7 @@ from torch import nn
 
 import autofit
 from autofit.errors import UsageError
-from autofit_workers.protocol import Evidence
+from autofit_workers.spec.protocol import Evidence
 
 MIB = 2**20
 

@@ -18,7 +18,7 @@ from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.tuning import session
 from autofit.tuning.result import TuneResult
-from autofit_workers.protocol import Evidence
+from autofit_workers.spec.protocol import Evidence
 
 PADDED = Path(__file__).parents[1] / "padded_text.py"
 ALIKE = f"{PADDED}:padded_alike"

@@ -11,10 +11,10 @@ from autofit.hardware.card import Card
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.tuning.curves import CurveSet
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.trace import Trace
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Trace
 
 MIB = 1024**2
 CUDNN, NATIVE = Knobs(conv_algo="cudnn"), Knobs(conv_algo="native")

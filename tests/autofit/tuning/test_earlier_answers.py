@@ -27,12 +27,12 @@ from autofit.study.storage import open_storage
 from autofit.tuning import earlier_answers
 from autofit.tuning.found import Best, FrontierEntry
 from autofit.tuning.result import TUNE_SCHEMA, TuneResult
-from autofit_workers.knobs import Knobs
-from autofit_workers.plain import from_plain
 from autofit_workers.process.sources import content_digest
-from autofit_workers.protocol import Device, Evidence
-from autofit_workers.run import close_predictor
-from autofit_workers.workload.workload import parse_reference
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import Device, Evidence
+from autofit_workers.spec.workloads.references import parse_reference
+from autofit_workers.trials.run import close_predictor
 from tests.autofit.predict.test_observations import SEEN
 
 GIB = 1024**3

@@ -20,13 +20,13 @@ from autofit.search.choice import RecommendedBy, decisive
 from autofit.settings.goals import Objective, Risk
 from autofit.tuning.alternatives import with_risks
 from autofit.tuning.frontier import Cap, Frontier
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.plan import Plan
-from autofit_workers.predict.time.interval import TimeResiduals
-from autofit_workers.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
-from autofit_workers.setup import ALONE, Parallel
+from autofit_workers.replay.plans.plan import Plan
+from autofit_workers.replay.time.interval import TimeResiduals
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
+from autofit_workers.spec.setup import ALONE, Parallel
 from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES, timed_trace
-from tests.workers.predict.plan_tables import MadeUpPlans
+from tests.workers.replay.plan_tables import MadeUpPlans
 
 MIB = 1024**2
 BUDGET_BYTES = 512 * MIB

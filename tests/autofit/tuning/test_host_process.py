@@ -7,8 +7,8 @@ from concurrent.futures import Future
 
 from autofit.predict.host_curve import ASSUMED_PROCESS, HostProcess
 from autofit.tuning.curves import host_process
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import (
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import (
     Device,
     Evidence,
     Peaks,

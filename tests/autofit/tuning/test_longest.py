@@ -13,7 +13,7 @@ from autofit.search.space import SearchSpace
 from autofit.settings.goals import Risk
 from autofit.settings.target import Target
 from autofit.tuning.longest import at_their_longest
-from autofit_workers.protocol import Device
+from autofit_workers.spec.protocol import Device
 
 MIB = 1024**2
 SPACE = SearchSpace(choices={"conv_algo": ("cudnn",)})

@@ -18,8 +18,8 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.found import Best
 from autofit.tuning.parallels import compare_parallels
 from autofit.tuning.result import TuneResult
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence, TrialOutcome, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, TrialOutcome, Verdict
 
 TINY = f"{Path(__file__).parents[1] / 'tiny_workloads.py'}:linear"
 CARD = Device(kind="cuda", name="t4")

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import autofit_workers
 from autofit.hardware.card import card_named
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import Predictor
@@ -16,10 +15,11 @@ from autofit.search.boundary import Boundary, largest_fitting_batch
 from autofit.search.choice import EQUALLY_FAST_RATE, NEAR_THE_BEST_RATE
 from autofit.settings.workloads import refer
 from autofit.tuning.predicted_speeds import PredictedSpeeds
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
-from autofit_workers.predict.time.interval import Confidence, TimeResiduals
-from autofit_workers.protocol import TrialOutcome, TrialSpec, Verdict
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.replay.time.interval import Confidence, TimeResiduals
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import TrialOutcome, TrialSpec, Verdict
+from autofit_workers.trials import door
 from tests.autofit.conftest import EXACT
 from tests.autofit.timed import MEASURED_TIMES, UNMEASURED_TIMES
 
@@ -54,7 +54,7 @@ def predictor_with(tmp_path_factory: pytest.TempPathFactory) -> Callable[[TimeRe
 
     def run_once(spec: TrialSpec) -> TrialOutcome:
         if spec.batch_size not in traced:
-            traced[spec.batch_size] = autofit_workers.run(spec)
+            traced[spec.batch_size] = door.run(spec)
         return traced[spec.batch_size]
 
     return lambda residuals: Predictor(

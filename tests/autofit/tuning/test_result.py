@@ -18,9 +18,9 @@ from autofit.tuning.alternatives import card_answers
 from autofit.tuning.compared import CardAnswer
 from autofit.tuning.found import Best, FrontierEntry
 from autofit.tuning.result import TuneResult
-from autofit_workers.architecture import Architecture
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence
+from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence
 
 MIB, GIB = 1024**2, 1024**3
 KNOBS = Knobs(conv_algo="native", optimizer="adam")

@@ -11,7 +11,7 @@ from autofit.predict.predictor import Predictor
 from autofit.search.space import SearchSpace
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.scope import capped
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 KNOBS = Knobs()
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import autofit_workers
 from autofit.dispatch import InlineDispatcher
 from autofit.events import Event, Noted
 from autofit.predict.host_curve import HostCurve, HostProcess
@@ -17,9 +16,10 @@ from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier
 from autofit.tuning.trials import Measuring, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Evidence, Probe, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.setup import Setup
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Evidence, Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.setup import Setup
+from autofit_workers.trials import door
 
 MIB, GIB = 1024**2, 1024**3
 BUDGET_BYTES = 512 * MIB
@@ -128,9 +128,7 @@ def test_the_reason_says_what_takes_the_memory() -> None:
     """The question of 2017: columns of a 135×135 filter, one frame of 200."""
     knobs = Knobs(conv_algo="im2col")
     workload = refer("big-filter:135")
-    blocks = Predictor(workload, autofit_workers.run, setup=Setup(mode="infer"), for_host=True).host_blocks(
-        knobs
-    )
+    blocks = Predictor(workload, door.run, setup=Setup(mode="infer"), for_host=True).host_blocks(knobs)
     curves = CurveSet()
     process = HostProcess(resident_bytes=300 * MIB, private_bytes=300 * MIB)
     curves.add_host(knobs, HostCurve(blocks, lambda: process), trace_identity=blocks.identity)

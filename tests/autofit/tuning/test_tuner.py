@@ -32,8 +32,16 @@ from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier
 from autofit.tuning.trials import CurveTrials
 from autofit.tuning.tuner import Limits, Tuner
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import (
+    Evidence,
+    Peaks,
+    Probe,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
 from tests.postgres import Postgres, running_postgres
 
 MIB = 1024**2

@@ -23,8 +23,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from autofit_workers.predict.fake.fake_gpu import FakeGpuMode
-from autofit_workers.predict.recording.recorder import Recorder
+from autofit_workers.tracing.fake.fake_gpu import FakeGpuMode
+from autofit_workers.tracing.recording.recorder import Recorder
 from autofit_workers.workload.libraries.importing import imported
 from tests.bench.language.runs import ScriptRun, Traced
 

@@ -33,7 +33,7 @@ from torch import nn
 
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.workload import Workload
 from tests.bench.language.runs import Run, Table

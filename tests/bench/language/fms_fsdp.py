@@ -32,8 +32,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from autofit.hardware.budget import budget_of
-from autofit_workers.knobs import Knobs
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import Parallel
 from autofit_workers.workload.workload import Workload
 from tests.bench.language import fms_acceleration as fms
 from tests.bench.language.runs import Run, Table

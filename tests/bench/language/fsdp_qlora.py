@@ -33,8 +33,8 @@ from torch.nn.functional import cross_entropy
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
 from autofit.hardware.nccl import communicator_interval
-from autofit_workers.knobs import Knobs
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import Parallel
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.workload import Workload
 from tests.bench.language.fsdp_qlora_stages import keep_inputs_of_quantized_layers

@@ -29,7 +29,7 @@ from typing import Any
 
 import torch
 
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.workload import Workload
 from tests.bench.language.old_pytorch import keep_inputs_of_means

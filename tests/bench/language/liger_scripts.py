@@ -32,9 +32,9 @@ import torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-from autofit_workers.predict.fake.fake_device import FakeDeviceMode, parameters_diverted
-from autofit_workers.predict.fake.properties import card_properties
-from autofit_workers.predict.kernels import triton
+from autofit_workers.tracing.fake.fake_device import FakeDeviceMode, parameters_diverted
+from autofit_workers.tracing.fake.properties import card_properties
+from autofit_workers.tracing.kernels import triton
 from autofit_workers.workload.libraries.importing import without_missing_operators
 from autofit_workers.workload.workload import Workload
 

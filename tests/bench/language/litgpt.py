@@ -42,7 +42,7 @@ import torch
 
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
-from autofit_workers.scripts.reference import Script
+from autofit_workers.spec.workloads.scripts import Script
 from autofit_workers.workload.libraries.importing import imported
 from tests.bench.language.old_bitsandbytes import without_its_library
 from tests.bench.language.old_pytorch import kept_inputs_of_means

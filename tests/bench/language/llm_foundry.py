@@ -33,8 +33,8 @@ from torch.nn import functional
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
 from autofit.hardware.nccl import communicator_interval
-from autofit_workers.knobs import Knobs
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import Parallel
 from autofit_workers.workload.workload import Workload
 from tests.bench.language.runs import Run, Table
 

@@ -42,7 +42,7 @@ import typing_extensions
 from torch import Tensor, nn
 
 from autofit.hardware.gpus import find_gpu
-from autofit_workers.setup import LIKELY_SHARE
+from autofit_workers.spec.setup import LIKELY_SHARE
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.workload import Workload
 from tests.bench.language.runs import Run, Table
@@ -116,9 +116,9 @@ def words_of(arguments: dict[str, Any]) -> list[str]:
 
 
 def _workload(case: str, arguments: dict[str, Any], variables: dict[str, str]) -> Workload:
-    from autofit_workers.predict.fake import dynamo, fake_gpu
-    from autofit_workers.predict.fake.ranks import group
-    from autofit_workers.predict.kernels import triton
+    from autofit_workers.tracing.fake import dynamo, fake_gpu
+    from autofit_workers.tracing.fake.ranks import group
+    from autofit_workers.tracing.kernels import triton
 
     fake_gpu.install()
     dynamo.install()

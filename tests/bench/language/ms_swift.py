@@ -40,9 +40,9 @@ from torch import nn
 
 from autofit.hardware.budget import budget_of
 from autofit.hardware.gpus import find_gpu
-from autofit_workers.errors import UnsupportedError
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.kernels.stand_ins import asking
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.tracing.kernels.stand_ins import asking
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.workload import Workload
 from tests.bench.language.old_pytorch import keep_inputs_of_means

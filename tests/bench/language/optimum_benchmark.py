@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 from autofit_workers.workload.workload import Workload
 from tests.bench.language import generations
 from tests.bench.language.runs import Run, Table

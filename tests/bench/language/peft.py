@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.workload import Workload
 from tests.bench.language.runs import Run, Table, by_rules

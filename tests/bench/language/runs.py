@@ -18,17 +18,17 @@ from tempfile import mkdtemp
 
 import torch
 
-from autofit_workers.allocator.caching import CachingAllocator
-from autofit_workers.allocator.pools import AllocatorOutOfMemory
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.conditions import Conditions, Level
-from autofit_workers.predict.curve.peak_curve import PeakCurve
-from autofit_workers.predict.curve.step_on_card import StepOnCard
-from autofit_workers.predict.plans.offline_plans import offline_source
-from autofit_workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.scripts.reference import Script
-from autofit_workers.setup import LIKELY_SHARE, Parallel, Setup
-from autofit_workers.trace import Trace
+from autofit_workers.replay.allocator.caching import CachingAllocator
+from autofit_workers.replay.allocator.pools import AllocatorOutOfMemory
+from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.replay.curve.step_on_card import StepOnCard
+from autofit_workers.replay.plans.offline_plans import offline_source
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.setup import LIKELY_SHARE, Parallel, Setup
+from autofit_workers.spec.trace import Trace
+from autofit_workers.spec.workloads.scripts import Script
 from autofit_workers.workload.workload import Workload
 from tests.bench.language.unlike_lengths import NUM_ORDERS, PassesOfLengths, Texts, batches
 
@@ -117,9 +117,9 @@ class Run(Traced):
 
     def trace_of(self, workload: Workload) -> Trace:
         """Traces a workload as this run's."""
-        from autofit_workers.predict.fake import dynamo, of_transformers
-        from autofit_workers.predict.kernels import triton
-        from autofit_workers.predict.probe import trace_workload
+        from autofit_workers.tracing.fake import dynamo, of_transformers
+        from autofit_workers.tracing.kernels import triton
+        from autofit_workers.tracing.probe import trace_workload
 
         dynamo.install()
         of_transformers.install()
@@ -146,8 +146,8 @@ class ScriptRun(Traced):
     lay: Callable[[Path], Script]
 
     def trace(self) -> Trace:
-        from autofit_workers.predict.fake import fake_gpu
-        from autofit_workers.predict.probe import trace_script
+        from autofit_workers.tracing.fake import fake_gpu
+        from autofit_workers.tracing.probe import trace_script
 
         fake_gpu.install()  # before `lay` imports what asks for a GPU
         # A script cannot remove files until its process ends: whoever started that removes the folder.

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from autofit_workers.allocator.caching import make_pools
-from autofit_workers.allocator.pools import Block, BlockPools
-from autofit_workers.allocator.settings import DEFAULT_SETTINGS, SMALL_REQUEST_BYTES
-from autofit_workers.trace import Trace
+from autofit_workers.replay.allocator.caching import make_pools
+from autofit_workers.replay.allocator.pools import Block, BlockPools
+from autofit_workers.replay.allocator.settings import DEFAULT_SETTINGS, SMALL_REQUEST_BYTES
+from autofit_workers.spec.trace import Trace
 
 TRACED_LENGTHS = (256, 512, 1024)
 NUM_ORDERS = 5

@@ -106,8 +106,8 @@ def _sized(name: str, card: str, options: Mapping[str, Any]) -> dict[str, int]:
 
     from autofit.hardware.gpus import find_gpu
     from autofit.questions.kv import KvQuestion, kv_cache
-    from autofit_workers.predict.listing_parts import parts_of
-    from autofit_workers.workload.workload import parse_reference
+    from autofit_workers.spec.workloads.references import parse_reference
+    from autofit_workers.tracing.listing_parts import parts_of
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"

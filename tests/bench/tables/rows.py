@@ -19,7 +19,7 @@ class Row:
         total_bytes: memory of the card, as CUDA reports it.
         context_bytes: what is assumed to be taken outside the allocator, where a label is scored.
         torch_release: of the PyTorch that ran, such as `2.6`; empty where nobody says.
-        conv_algo: the convolution policy, of `autofit_workers.knobs.conv_algo.CONV_ALGOS`.
+        conv_algo: the convolution policy, of `autofit_workers.spec.knobs.conv_algo.CONV_ALGOS`.
         measured_bytes: the peak; None where only `ran` is known.
         measured_from: the mark of the trace (`Trace.marks`) at which the measurement began: what was
             reserved by then is not in it; empty where the peak is of everything.

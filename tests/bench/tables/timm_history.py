@@ -6,7 +6,7 @@ norms of timm's sources: 0.9.12 and 1.0.8, with which PyTorch 2.1 and 2.4 were r
 
 from __future__ import annotations
 
-from autofit_workers.predict.versions import parse_release
+from autofit_workers.spec.versions import parse_release
 
 _FORMER_ARGUMENTS: dict[str, tuple[tuple[str, int | tuple[int, ...]], ...]] = {
     # "Technically a 28 layer ResNet" in 1.0.9's source; 50 layers since.

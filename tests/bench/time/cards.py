@@ -6,7 +6,7 @@ import functools
 
 from autofit.hardware.chips import device_properties
 from autofit.hardware.gpus import find_gpu
-from autofit_workers.predict.time.speeds import Speeds, speeds_of, sustained
+from autofit_workers.replay.time.speeds import Speeds, speeds_of, sustained
 
 _KEYS = {
     "Tesla T4": "t4",

@@ -26,13 +26,18 @@ import torch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from autofit_workers.apply import setting  # noqa: E402
-from autofit_workers.knobs import Knobs  # noqa: E402
-from autofit_workers.measure import steps  # noqa: E402
-from autofit_workers.measure.cpu import ResidentSet  # noqa: E402
-from autofit_workers.measure.cpu_speeds import measure_cpu_speeds  # noqa: E402
-from autofit_workers.predict.recording.names import name_of  # noqa: E402
-from autofit_workers.predict.time.cpu_costs import CpuSpeeds  # noqa: E402
-from autofit_workers.protocol import Device, Probe, TrialSpec, WorkloadRef  # noqa: E402
+from autofit_workers.replay.time.cpu_costs import CpuSpeeds  # noqa: E402
+from autofit_workers.spec.knobs import Knobs  # noqa: E402
+from autofit_workers.spec.protocol import (  # noqa: E402
+    Device,
+    Probe,
+    TrialSpec,
+    WorkloadRef,
+)
+from autofit_workers.tracing.recording.names import name_of  # noqa: E402
+from autofit_workers.trials.measure import steps  # noqa: E402
+from autofit_workers.trials.measure.cpu import ResidentSet  # noqa: E402
+from autofit_workers.trials.measure.cpu_speeds import measure_cpu_speeds  # noqa: E402
 from autofit_workers.workload.workload import resolve  # noqa: E402
 
 FILE = Path(__file__).with_name("cpu_workloads.py")

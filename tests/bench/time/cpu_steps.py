@@ -19,14 +19,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
-import autofit_workers  # noqa: E402
 from autofit.predict.predictor import Predictor  # noqa: E402
 from autofit.search.choice import NEAR_THE_BEST_RATE  # noqa: E402
-from autofit_workers.knobs import Knobs  # noqa: E402
-from autofit_workers.predict.curve.peak_curve import TRACED_BATCH_SIZES  # noqa: E402
-from autofit_workers.predict.time.cpu_costs import CpuCosts, CpuSpeeds  # noqa: E402
-from autofit_workers.predict.time.lines import WorkLines  # noqa: E402
-from autofit_workers.predict.time.step import clocked  # noqa: E402
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES  # noqa: E402
+from autofit_workers.replay.time.cpu_costs import (  # noqa: E402
+    CpuCosts,
+    CpuSpeeds,
+)
+from autofit_workers.replay.time.lines import WorkLines  # noqa: E402
+from autofit_workers.replay.time.step import clocked  # noqa: E402
+from autofit_workers.spec.knobs import Knobs  # noqa: E402
+from autofit_workers.trials import door  # noqa: E402
 from tests.bench.scoring import quantile  # noqa: E402
 from tests.bench.time.cpu_runs import Run, median_speeds, reference, runs  # noqa: E402
 from tests.bench.time.cpu_workloads import SCORED, sizes_of  # noqa: E402
@@ -52,7 +55,7 @@ class Compared:
 
 def work_lines(name: str, precision: str) -> WorkLines:
     """The work of a workload's steps on a CPU."""
-    predictor = Predictor(reference(name), autofit_workers.run, for_host=True)
+    predictor = Predictor(reference(name), door.run, for_host=True)
     return WorkLines.through(
         [predictor.trace(Knobs(precision=precision), size) for size in TRACED_BATCH_SIZES]
     )

@@ -6,7 +6,7 @@
 A step's seconds are the sum of its kernels' (large batches: the device decides). Kernels of classes that have
 tables of their own keep their constants; the others' are found by least squares of log(predicted / measured),
 softened for rows that are far off, and drawn towards where they start. The forms are those of
-`autofit_workers.predict.time.costs`, of all kernels of a class at once.
+`autofit_workers.replay.time.costs`, of all kernels of a class at once.
 """
 
 from __future__ import annotations
@@ -27,12 +27,20 @@ from scipy import optimize, sparse
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
-from autofit_workers.predict.time.constants import constants  # noqa: E402
-from autofit_workers.predict.time.costs import Costs  # noqa: E402
-from autofit_workers.predict.time.kernels import Kernel, KernelClass, Product, kernels_of  # noqa: E402
-from autofit_workers.predict.time.products import SPLITS, TILES  # noqa: E402
-from autofit_workers.predict.time.tiles import tiles_of  # noqa: E402
-from autofit_workers.work import WorkCall  # noqa: E402
+from autofit_workers.replay.time.constants import constants  # noqa: E402
+from autofit_workers.replay.time.costs import Costs  # noqa: E402
+from autofit_workers.replay.time.kernels import (  # noqa: E402
+    Kernel,
+    KernelClass,
+    Product,
+    kernels_of,
+)
+from autofit_workers.replay.time.products import (  # noqa: E402
+    SPLITS,
+    TILES,
+)
+from autofit_workers.replay.time.tiles import tiles_of  # noqa: E402
+from autofit_workers.spec.work import WorkCall  # noqa: E402
 from tests.bench import libraries  # noqa: E402
 from tests.bench.tables.folder import DEFAULT_TABLES  # noqa: E402
 from tests.bench.time import cards, timm_steps  # noqa: E402
@@ -180,7 +188,7 @@ class Model:
         return seconds + (rows.copied[places] / (bandwidth * of["copied"]) if "copied" in of else 0.0)
 
     def _product(self, sides: Any, flops: Any, tiles: Any, of: dict[str, float], quantized: float) -> Any:
-        """`autofit_workers.predict.time.products.product_seconds` of many products."""
+        """`autofit_workers.replay.time.products.product_seconds` of many products."""
         m, n, k, batch = sides
         units = self._speeds.num_units
         best = np.full(m.shape, np.inf)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autofit_workers.work import Operand, Work
+from autofit_workers.spec.work import Operand, Work
 
 FILE = "time/neusight_kernels_fp32.csv.gz"
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from autofit_workers.work import Operand, Work
+from autofit_workers.spec.work import Operand, Work
 
 FILE = "time/vidur_llm_ops_fp16.csv.gz"
 _LAYER_NORM_MODELS = ("microsoft/phi-2",)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from autofit import paths
 from autofit.paths import write_atomically
-from autofit_workers.trace import Trace
-from autofit_workers.work import WorkCall
+from autofit_workers.spec.trace import Trace
+from autofit_workers.spec.work import WorkCall
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import NotTracedError, Tracer
 

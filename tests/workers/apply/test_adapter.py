@@ -17,13 +17,13 @@ from autofit_workers.apply.adapter import with_adapter
 from autofit_workers.apply.base import library, prepared, with_base
 from autofit_workers.apply.checkpointing import checkpoint_blocks
 from autofit_workers.apply.setting import adapted_model, import_libraries
-from autofit_workers.errors import InapplicableError, MissingLibraryError
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Probe, TrialSpec, Verdict
-from autofit_workers.run import run
-from autofit_workers.trace import Category, Trace
+from autofit_workers.spec.errors import InapplicableError, MissingLibraryError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialSpec, Verdict
+from autofit_workers.spec.trace import Category, Trace
+from autofit_workers.spec.workloads.references import parse_reference
+from autofit_workers.trials.run import run
 from autofit_workers.workload.libraries.importing import imported
-from autofit_workers.workload.references import parse_reference
 
 # What peft asks of transformers has a new name there.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")

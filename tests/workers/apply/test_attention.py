@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from autofit_workers.apply.attention import MODELS, every_model_told, set_attention
-from autofit_workers.errors import InapplicableError, MissingLibraryError
+from autofit_workers.spec.errors import InapplicableError, MissingLibraryError
 
 
 class OfTransformers(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from autofit_workers.apply.checkpointing import checkpoint_blocks
-from autofit_workers.errors import InapplicableError
+from autofit_workers.spec.errors import InapplicableError
 
 
 class Block(nn.Module):

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
-from autofit_workers.run import run
-from autofit_workers.trace import Trace
-from autofit_workers.workload.references import parse_reference
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.trace import Trace
+from autofit_workers.spec.workloads.references import parse_reference
+from autofit_workers.trials.run import run
 
 for needed in ("transformers", "liger_kernel"):
     if importlib.util.find_spec(needed) is None:

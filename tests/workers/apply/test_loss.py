@@ -15,15 +15,15 @@ from torch import nn
 
 from autofit_workers.apply.adapter import with_adapter
 from autofit_workers.apply.loss import set_loss
-from autofit_workers.errors import InapplicableError, MissingLibraryError
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.conditions import Conditions
-from autofit_workers.predict.curve.peak_curve import PeakCurve
-from autofit_workers.protocol import Probe, TrialSpec, Verdict
-from autofit_workers.run import run
-from autofit_workers.trace import Trace
+from autofit_workers.replay.curve.conditions import Conditions
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.spec.errors import InapplicableError, MissingLibraryError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialSpec, Verdict
+from autofit_workers.spec.trace import Trace
+from autofit_workers.spec.workloads.references import parse_reference
+from autofit_workers.trials.run import run
 from autofit_workers.workload.libraries.importing import imported
-from autofit_workers.workload.references import parse_reference
 
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 if importlib.util.find_spec("transformers") is None:

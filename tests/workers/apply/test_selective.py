@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from autofit_workers.apply.checkpointing import checkpoint_blocks
-from autofit_workers.errors import InapplicableError
+from autofit_workers.spec.errors import InapplicableError
 
 WIDTH = 8
 

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from autofit_workers import conv
 from autofit_workers.apply import setting
-from autofit_workers.errors import UnsupportedError
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.conv_algo import CUDA_POLICIES
-from autofit_workers.knobs.precision import PRECISIONS
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES
+from autofit_workers.spec.knobs.precision import PRECISIONS
 
 
 def flags():

@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from autofit_workers.protocol import Probe, TrialSpec, Verdict
-from autofit_workers.run import run
-from autofit_workers.scripts.reference import Script
-from autofit_workers.trace import Trace
+from autofit_workers.spec.protocol import Probe, TrialSpec, Verdict
+from autofit_workers.spec.trace import Trace
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.trials.run import run
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
-from autofit_workers.run import run
-from autofit_workers.scripts.reference import Script
-from autofit_workers.setup import ALONE, Setup
-from autofit_workers.trace import BatchSource, Trace
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.setup import ALONE, Setup
+from autofit_workers.spec.trace import BatchSource, Trace
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.trials.run import run
 
 pytestmark = pytest.mark.process  # a process for each script
 

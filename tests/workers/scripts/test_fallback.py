@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from autofit_workers.trace import UNPROTECTED
+from autofit_workers.spec.trace import UNPROTECTED
 
 ROOT = Path(__file__).parents[3]
 
 
 _PREDICT = """
 import json, sys
-from autofit_workers.protocol import Probe, TrialSpec
-from autofit_workers.run import run
-from autofit_workers.scripts.reference import Script
-from autofit_workers.setup import Setup
+from autofit_workers.spec.protocol import Probe, TrialSpec
+from autofit_workers.trials.run import run
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.spec.setup import Setup
 if __name__ == "__main__":
     path, setup, deadline = json.loads(sys.argv[1])
     outcome = run(TrialSpec(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from autofit_workers.predict.curve.growth import LiveAfterSteps
-from autofit_workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.run import run
-from autofit_workers.trace import Trace
+from autofit_workers.replay.curve.growth import LiveAfterSteps
+from autofit_workers.spec.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.trace import Trace
+from autofit_workers.trials.run import run
 from tests.workers.scripts.growing_loops import CLEAN, HEAD, LEAKS
 
 pytestmark = pytest.mark.process  # a process for each script

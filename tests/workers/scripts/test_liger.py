@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
-from autofit_workers.run import run
-from autofit_workers.scripts.reference import Script
-from autofit_workers.trace import Trace
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.trace import Trace
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.trials.run import run
 
 EXAMPLE = Path(__file__).parent / "examples" / "liger.py"
 BATCH, TOKENS, VOCABULARY = 8, 64, 32000

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from autofit_workers.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict
-from autofit_workers.run import run
 from autofit_workers.scripts.files import KeptFiles
-from autofit_workers.scripts.reference import Script
+from autofit_workers.spec.protocol import Evidence, Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.trials.run import run
 
 PLAIN = Path(__file__).parent / "examples" / "plain.py"
 BATCH = 256

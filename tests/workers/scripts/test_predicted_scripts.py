@@ -12,11 +12,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.run import run
-from autofit_workers.scripts.reference import Script
-from autofit_workers.setup import ALONE, Setup
-from autofit_workers.trace import UNPROTECTED, Category, Trace
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.setup import ALONE, Setup
+from autofit_workers.spec.trace import UNPROTECTED, Category, Trace
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.trials.run import run
 
 pytestmark = pytest.mark.process  # a process for each script
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.run import run
-from autofit_workers.scripts.launcher_commands import launcher_command
-from autofit_workers.scripts.reference import Script
-from autofit_workers.setup import Parallel, Setup
-from autofit_workers.trace import UNPROTECTED, Category, Trace
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.setup import Parallel, Setup
+from autofit_workers.spec.trace import UNPROTECTED, Category, Trace
+from autofit_workers.spec.workloads.launcher_commands import launcher_command
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.trials.run import run
 
 pytestmark = pytest.mark.process  # each script has a process, with the imports of what it trains by
 
-MODELS = Path(__file__).parents[1] / "predict" / "sharded_workloads.py"
+MODELS = Path(__file__).parents[1] / "tracing" / "sharded_workloads.py"
 BATCH = 16
 SEGMENT_BYTES = 2 * 2**20
 

@@ -8,13 +8,13 @@ from collections import Counter
 
 import pytest
 
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, Verdict
-from autofit_workers.run import run
-from autofit_workers.scripts.reference import Script
-from autofit_workers.setup import ALONE, Setup
-from autofit_workers.trace import UNPROTECTED, Trace
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.setup import ALONE, Setup
+from autofit_workers.spec.trace import UNPROTECTED, Trace
+from autofit_workers.spec.workloads.references import UnknownWorkloadError
+from autofit_workers.spec.workloads.scripts import Script
+from autofit_workers.trials.run import run
 from autofit_workers.workload.libraries.importing import without_missing_operators
-from autofit_workers.workload.references import UnknownWorkloadError
 
 pytestmark = pytest.mark.process  # a process for each script
 

@@ -13,17 +13,16 @@ from pathlib import Path
 import pytest
 
 import autofit_workers
-from autofit_workers.errors import UnknownNameError
 from autofit_workers.process.messages import told
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.workload.references import (
-    FILE_MODULE_PREFIX,
+from autofit_workers.spec.errors import UnknownNameError
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.workloads.references import (
     SourceChangedError,
     UnknownWorkloadError,
     WorkloadError,
-    load_attribute,
     parse_reference,
 )
+from autofit_workers.workload.loading import FILE_MODULE_PREFIX, load_attribute
 
 REPOSITORY = Path(autofit_workers.__file__).parents[1]
 
@@ -124,9 +123,9 @@ def test_parsing_imports_neither_torch_nor_anything_of_the_users(write: Write, t
     loaded = run_python(
         """
         import sys
-        import autofit_workers.workload, autofit_workers.workload.models
-        autofit_workers.workload.workload.parse_reference("nets.models:net")
-        autofit_workers.workload.workload.parse_reference("nets/models.py:net")
+        import autofit_workers.spec.workloads.references
+        autofit_workers.spec.workloads.references.parse_reference("nets.models:net")
+        autofit_workers.spec.workloads.references.parse_reference("nets/models.py:net")
         print([name for name in ("torch", "nets", "cloudpickle") if name in sys.modules])
         """,
         cwd=tmp_path,

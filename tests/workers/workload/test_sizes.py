@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs import Knobs
-from autofit_workers.setup import Setup
-from autofit_workers.trace import SampleSize
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.setup import Setup
+from autofit_workers.spec.trace import SampleSize
 from autofit_workers.workload.sizes import sample_size
 from autofit_workers.workload.workload import Workload, with_overrides
 

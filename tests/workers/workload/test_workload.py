@@ -14,22 +14,24 @@ import pytest
 import torch
 from torch import nn
 
-from autofit_workers.errors import InvalidTrialError, NoBatchKindsError
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.values.made_up import MadeUpFloat
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.setup import ALONE, WORST, Setup
+from autofit_workers.spec.errors import InvalidTrialError, NoBatchKindsError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.setup import ALONE, WORST, Setup
+from autofit_workers.spec.workloads.references import (
+    SourceChangedError,
+    UnknownWorkloadError,
+    WorkloadError,
+    parse_reference,
+)
+from autofit_workers.tracing.values.made_up import MadeUpFloat
 from autofit_workers.workload.workload import (
     CloudpickleMissingError,
     InvalidBatchError,
     InvalidLossError,
-    SourceChangedError,
-    UnknownWorkloadError,
     Workload,
-    WorkloadError,
     check_batch,
     check_loss,
-    parse_reference,
     resolve,
     with_overrides,
 )

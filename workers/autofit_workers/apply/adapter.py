@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import nn
 
-from autofit_workers.errors import InapplicableError, text_of
-from autofit_workers.knobs.adapter import OF_FILES, VARIANTS, Option, split_adapter
+from autofit_workers.spec.errors import InapplicableError, text_of
+from autofit_workers.spec.knobs.adapter import OF_FILES, VARIANTS, Option, split_adapter
 from autofit_workers.workload.libraries.importing import hint, imported
 
 _TARGETS, _LISTS = "target_modules", ("target_modules", "modules_to_save", "exclude_modules")
@@ -44,7 +44,7 @@ def with_adapter(model: nn.Module, adapter: str, *, in_float32: bool = True) -> 
 
     Args:
         model: on the device where it is trained.
-        adapter: a value of the knob, see `autofit_workers.knobs.Knobs`.
+        adapter: a value of the knob, see `autofit_workers.spec.knobs.Knobs`.
         in_float32: whether the adapter's weights are float32 beside weights of half precision, as is
             peft's default; else they have the type of those beside them.
 

@@ -5,17 +5,28 @@ from __future__ import annotations
 import functools
 import importlib.util
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from autofit_workers.errors import InapplicableError, MissingLibraryError, text_of
-from autofit_workers.knobs.attention import IMPLEMENTATIONS, Implementation
+from autofit_workers.spec.errors import InapplicableError, MissingLibraryError, text_of
+from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS, KERNELS, Implementation
 from autofit_workers.workload.libraries.finders import when_imported
 
 MODELS = "transformers.modeling_utils"
 _DECIDING = "_check_and_adjust_attn_implementation"  # of a `PreTrainedModel`, whenever its attention is set
+
+
+def only_kernel(attention: str) -> AbstractContextManager[object]:
+    """Switches off all kernels of `scaled_dot_product_attention` but the knob's, for the length of a block.
+
+    Where the knob names none of them, PyTorch chooses as before.
+    """
+    if attention not in KERNELS:
+        return nullcontext()
+    return sdpa_kernel(getattr(SDPBackend, KERNELS[attention][0]))
 
 
 def set_attention(model: nn.Module, attention: str) -> None:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from autofit_workers.apply import adapter, torchao_weights
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchao, is_of_bitsandbytes
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchao, is_of_bitsandbytes
 from autofit_workers.workload.libraries.importing import imported
 
 # What products are computed in; of the other precisions float32, which is bitsandbytes' default.

@@ -22,8 +22,8 @@ from torch.utils.checkpoint import checkpoint
 
 from autofit_workers.apply.segments import join
 from autofit_workers.apply.selective import selective_contexts
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs.checkpointing import split_checkpointing
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs.checkpointing import split_checkpointing
 
 _CACHE = "past_key_values"  # what transformers calls keys and values that are kept for generation
 
@@ -34,7 +34,7 @@ def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> 
     What runs twice also counts twice: a batch norm updates its running statistics in both.
 
     Args:
-        checkpointing: a value of the knob, see `autofit_workers.knobs.Knobs`.
+        checkpointing: a value of the knob, see `autofit_workers.spec.knobs.Knobs`.
 
     Raises:
         InapplicableError: the model has no such blocks.

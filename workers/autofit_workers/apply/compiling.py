@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from autofit_workers import conv
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs import Knobs
 
 
 def require_compilable(knobs: Knobs) -> None:

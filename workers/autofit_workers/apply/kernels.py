@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import nn
 
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.kernels import liger_options
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.kernels import liger_options
 from autofit_workers.workload.libraries.importing import imported
 
 _LIGER = "liger_kernel.transformers.monkey_patch"

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from autofit_workers.apply.adapter import task_of
-from autofit_workers.errors import InapplicableError, UnsupportedError
-from autofit_workers.knobs.loss import split_loss
+from autofit_workers.spec.errors import InapplicableError, UnsupportedError
+from autofit_workers.spec.knobs.loss import split_loss
 from autofit_workers.workload.libraries.importing import imported
 
 _IGNORED = -100  # label of a position that counts for nothing, in transformers and PyTorch alike
@@ -34,7 +34,7 @@ def set_loss(model: nn.Module, loss: str) -> None:
 
     Args:
         model: with its adapter, if it has one.
-        loss: a value of the knob, see `autofit_workers.knobs.Knobs`.
+        loss: a value of the knob, see `autofit_workers.spec.knobs.Knobs`.
 
     Raises:
         InapplicableError: no such model is in it, or it does more with its logits than the function can.

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from autofit_workers import conv
-from autofit_workers.conv import ConvAlgorithm, ConvPolicy, Rewrite
-from autofit_workers.conv.lowerings.intercept import Rewriting
-from autofit_workers.errors import InapplicableError, UnsupportedError
+from autofit_workers.conv.intercept import Rewriting
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.conv_algorithms import ConvAlgorithm, ConvPolicy, Rewrite
+from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
-from autofit_workers.errors import InapplicableError, UnsupportedError
+from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 
 # By their names, because not every build of PyTorch has them all.
 _DEAR = frozenset(

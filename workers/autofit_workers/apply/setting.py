@@ -15,26 +15,26 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import torch
 from torch.nn.parameter import is_lazy
 
-from autofit_workers import conv
 from autofit_workers.apply import adapter, base, torchao_weights
-from autofit_workers.apply.attention import set_attention
+from autofit_workers.apply.attention import only_kernel, set_attention
 from autofit_workers.apply.checkpointing import checkpoint_blocks
 from autofit_workers.apply.compiling import compiled, require_compilable
 from autofit_workers.apply.kernels import set_kernels
 from autofit_workers.apply.loss import set_loss
-from autofit_workers.conv import ConvAlgorithm, Rewrite, mixed
-from autofit_workers.conv.lowerings.intercept import Rewriting, rewriting, rewriting_by_plan
-from autofit_workers.errors import UnsupportedError
-from autofit_workers.knobs import KNOBS, Knobs
-from autofit_workers.knobs.base import QUANTIZATIONS
-from autofit_workers.setup import ALONE, Parallel
+from autofit_workers.conv.intercept import Rewriting, rewriting, rewriting_by_plan
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.conv_algorithms import ConvAlgorithm, Rewrite, mixed
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.spec.knobs import KNOBS, Knobs
+from autofit_workers.spec.knobs.base import QUANTIZATIONS
+from autofit_workers.spec.setup import ALONE, Parallel
 
 AUTOCAST_DTYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16}
 _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number of dimensions
@@ -80,15 +80,15 @@ def applied(
 
 @contextmanager
 def switched(knobs: Knobs, device_kind: str) -> Iterator[None]:
-    """Sets what the knobs themselves say that they set, see `Knob.applied`.
+    """Switches PyTorch as the knobs say beside the convolutions and the precision: the kernels of attention.
 
     Raises:
         UnsupportedError: a knob's value means nothing on this kind of device.
     """
-    with ExitStack() as stack:
-        for knob in KNOBS.values():
-            if knob.applied is not None:
-                stack.enter_context(knob.applied(getattr(knobs, knob.name), device_kind))
+    for knob in KNOBS.values():
+        if knob.require is not None:
+            knob.require(getattr(knobs, knob.name), device_kind)
+    with only_kernel(knobs.attention):
         yield
 
 

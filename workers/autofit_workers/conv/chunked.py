@@ -1,65 +1,63 @@
-"""The backend's convolution, a few samples at a time."""
+"""The backend's convolution on a few samples at a time: its workspace is then that of these few.
+
+Source: Oyama, Ben-Nun, Hoefler and Matsuoka, "Accelerating deep learning frameworks with
+micro-batches", 2018.
+"""
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-from autofit_workers.conv.algorithm import DEVICE_KINDS, Rewrite, rewrite_lines, tensor_bytes
-from autofit_workers.work import Convolution, ConvPass
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from autofit_workers.conv.lowerings.lowering import Lowering
+from autofit_workers.conv.geometry import Geometry
+
+aten: Any = torch.ops.aten
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunked(Rewrite):
-    """Micro-batches.
+@dataclass(frozen=True, slots=True)
+class Chunked:
+    """Micro-batches, recombined in backward too.
 
     Attributes:
-        num_samples: of one of them.
+        num_samples: in a micro-batch; the last may have fewer.
     """
 
     num_samples: int
 
-    def own_bytes(self, call: Convolution) -> int:
-        """What the backend returns for a micro-batch, before it is put in its place."""
-        part = self.handed_on(call)
-        made = {
-            ConvPass.FPROP: part.output_shape,
-            ConvPass.DGRAD: part.input_shape,
-            ConvPass.WGRAD: part.weight_shape,
-        }
-        return call.element_bytes * math.prod(made[call.conv_pass])
+    def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        spatial = geometry.output(tuple(image.shape[2:]), tuple(weight.shape[2:]))
+        output = image.new_empty((len(image), len(weight), *spatial))
+        for part in self._parts(len(image)):
+            output[part] = aten.convolution(image[part], weight, None, *_options(geometry))
+        return output
 
-    def handed_on(self, call: Convolution) -> Convolution:
-        return call.of_samples(min(self.num_samples, call.input_shape[0]))
+    def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        result = grad.new_empty(image.shape)
+        for part in self._parts(len(image)):
+            result[part], _, _ = aten.convolution_backward(
+                grad[part], image[part], weight, None, *_options(geometry), [True, False, False]
+            )
+        return result
 
-    def moved_bytes(self, call: Convolution) -> int:
-        """Every portion's result is copied to its place, and the weight is read for each."""
-        weight = call.element_bytes * math.prod(call.weight_shape)
-        copied = 2 * self.own_bytes(call) * self.num_portions(call)
-        return tensor_bytes(call) + copied + weight * (self.num_portions(call) - 1)
+    def grad_weight(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        result = weight.new_zeros(weight.shape)
+        for part in self._parts(len(image)):
+            _, of_part, _ = aten.convolution_backward(
+                grad[part], image[part], weight, None, *_options(geometry), [False, True, False]
+            )
+            result += of_part
+        return result
 
-    def num_portions(self, call: Convolution) -> int:
-        return -(-call.input_shape[0] // self.num_samples)
-
-    def lowering(self) -> Lowering:
-        from autofit_workers.conv.lowerings.chunked import Chunked as ChunkedLowering
-
-        return ChunkedLowering(self.num_samples)
+    def _parts(self, num_samples: int) -> Iterator[slice]:
+        for first in range(0, num_samples, self.num_samples):
+            yield slice(first, first + self.num_samples)
 
 
-def algorithm(num_samples: int) -> Chunked:
-    """The algorithm with micro-batches of so many samples."""
-    name = f"chunked:{num_samples}"
-    return Chunked(
-        name=name,
-        explanation=f"the backend's own algorithm on {num_samples} samples at a time",
-        takes=f"what the backend takes for {num_samples} samples, and their result",
-        device_kinds=DEVICE_KINDS,
-        python_lines=rewrite_lines(name),
-        source="Oyama et al., Accelerating deep learning frameworks with micro-batches, 2018",
-        num_samples=num_samples,
-    )
+def _options(geometry: Geometry) -> tuple[Any, ...]:
+    """What ATen's convolutions take between their tensors and the mask of outputs."""
+    none = [0] * geometry.num_dimensions
+    return geometry.stride, geometry.padding, geometry.dilation, False, none, geometry.groups

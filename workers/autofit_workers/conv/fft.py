@@ -1,122 +1,163 @@
-"""Products of spectra: what a large filter costs does not grow with its size."""
+"""Convolution as a product of spectra.
+
+Large images are worked on in tiles of the output, each with the margin that the filter reaches
+into; the spectra of a tile are those of the whole batch.
+
+Source: overlap-save and overlap-add; the three passes as in Mathieu, Henaff and LeCun, "Fast
+training of convolutional networks through FFTs", 2013.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import torch
+from torch import Tensor
 
-from autofit_workers.conv.algorithm import (
-    DEVICE_KINDS,
-    Rewrite,
-    extents,
-    padded_shape,
-    peak,
-    rewrite_lines,
-    tensor_bytes,
-)
-from autofit_workers.conv.spectra import Tiling, tiling
-from autofit_workers.work import Convolution, ConvPass
-
-if TYPE_CHECKING:
-    from autofit_workers.conv.lowerings.fft import Fft as Lowering
-
-_DTYPES = ("float32", "float64")
-_FLOPS_OF_TRANSFORM = 2.5  # × points × log2 points, of real data: half of the customary 5
-_FLOPS_OF_PRODUCT = 8  # a complex multiplication and addition
+from autofit_workers.conv.geometry import Geometry, box
+from autofit_workers.spec.conv_algorithms.spectra import Tiling, tiling
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fft(Rewrite):
-    """Spectra of the whole batch, of one tile at a time."""
+class Fft:
+    """All three passes, by real transforms of tiles that are extended by zeros."""
 
-    def why_not(self, call: Convolution) -> str | None:
-        if call.dtype not in _DTYPES:
-            return f"torch.fft has no transforms of {call.dtype}"
-        return None
+    def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        work = _Work(image, weight, geometry)
+        output = image.new_empty((len(image), len(weight), *work.outputs))
+        filters = work.spectra(work.spaced_filters(weight)).conj_physical_()
+        for corner in work.tiling.corners:
+            images = work.spectra(work.window(image, corner))
+            products = images.new_zeros((len(image), len(weight), *images.shape[2:]))
+            for channel in range(weight.shape[1]):
+                work.grouped(products).addcmul_(
+                    work.grouped(images)[:, :, channel, None], work.filter_groups(filters)[:, :, channel]
+                )
+            del images
+            points = work.back(products)
+            del products
+            into, taken = work.outputs_of(corner)
+            output[box(into)] = points[box(taken)]
+            del points  # the next tile's spectra would else be made beside it
+        return output
 
-    def own_bytes(self, call: Convolution) -> int:
-        """The spectra of inputs, filters and outputs, textbook 8·H·(W/2+1)·(N·C + K·C + N·K) for fp32.
+    def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        work = _Work(image, weight, geometry)
+        result = grad.new_zeros(image.shape)
+        filters = work.spectra(work.spaced_filters(weight))
+        for corner in work.tiling.corners:
+            grads = work.spectra(work.grad_window(grad, corner))
+            products = grads.new_zeros((*image.shape[:2], *grads.shape[2:]))
+            for channel in range(len(weight) // geometry.groups):
+                work.grouped(products).addcmul_(
+                    work.grouped(grads)[:, :, channel, None], work.filter_groups(filters)[:, channel]
+                )
+            del grads
+            points = work.back(products)
+            del products
+            into, taken = work.overlap(corner)
+            result[box(into)] += points[box(taken)]
+            del points
+        return result
 
-        More where `torch.fft` copies: on the way back it works in copies of the spectra.
-        """
-        return peak(self._changes(call))
-
-    def flops(self, call: Convolution) -> int:
-        tiles = self._tiling(call)
-        images, filters, outputs = _counts(call)
-        transforms = _FLOPS_OF_TRANSFORM * tiles.num_points * math.log2(max(2, tiles.num_points))
-        per_tile = (images + outputs) * transforms + (
-            _FLOPS_OF_PRODUCT * call.output_shape[0] * filters * tiles.num_frequencies
+    def grad_weight(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        work = _Work(image, weight, geometry)
+        result = weight.new_empty(weight.shape)
+        sums: Tensor | None = None
+        for corner in work.tiling.corners:
+            images = work.spectra(work.window(image, corner))
+            grads = work.spectra(work.grad_window(grad, corner)).conj_physical_()
+            if sums is None:
+                sums = images.new_zeros((*weight.shape[:2], *images.shape[2:]))
+            for number in range(len(images)):
+                work.filter_groups(sums).addcmul_(
+                    work.grouped(images)[number, :, None], work.grouped(grads)[number, :, :, None]
+                )
+            del images, grads
+        assert sums is not None
+        taken = (
+            slice(0, extent, dilation)
+            for extent, dilation in zip(work.extents, geometry.dilation, strict=True)
         )
-        return int(len(tiles.corners) * per_tile + filters * transforms)
-
-    def moved_bytes(self, call: Convolution) -> int:
-        """Sums are read and written for every channel that is added to them."""
-        tiles = self._tiling(call)
-        _, filters, _ = _counts(call)
-        sums = 3 * call.output_shape[0] * filters * tiles.num_frequencies * 2 * call.element_bytes
-        return tensor_bytes(call) + 2 * self.own_bytes(call) + len(tiles.corners) * sums
-
-    def num_portions(self, call: Convolution) -> int:
-        return len(self._tiling(call).corners) * call.weight_shape[1]
-
-    def _tiling(self, call: Convolution) -> Tiling:
-        return tiling(padded_shape(call), extents(call), call.stride)
-
-    def _changes(self, call: Convolution) -> Iterator[int]:
-        """What `autofit_workers.conv.lowerings.fft` takes and gives back, in its order."""
-        tiles = self._tiling(call)
-        images, filters, outputs = _counts(call)
-        if call.conv_pass is ConvPass.WGRAD:
-            for number in range(min(2, len(tiles.corners))):
-                yield from self._transformed(call, tiles, images)
-                yield from self._transformed(call, tiles, outputs)
-                if number == 0:
-                    yield self._spectra(call, tiles, filters)
-                yield -self._spectra(call, tiles, images + outputs)
-            yield from self._back(call, tiles, filters)
-            return
-        taken, made = (outputs, images) if call.conv_pass is ConvPass.DGRAD else (images, outputs)
-        yield from self._transformed(call, tiles, filters)
-        yield from self._transformed(call, tiles, taken)
-        yield self._spectra(call, tiles, made)
-        yield -self._spectra(call, tiles, taken)
-        yield from self._back(call, tiles, made)
-
-    def _spectra(self, call: Convolution, tiles: Tiling, count: int) -> int:
-        return count * tiles.num_frequencies * 2 * call.element_bytes
-
-    def _points(self, call: Convolution, tiles: Tiling, count: int) -> int:
-        return count * tiles.num_points * call.element_bytes
-
-    def _transformed(self, call: Convolution, tiles: Tiling, count: int) -> Iterator[int]:
-        yield self._points(call, tiles, count)
-        yield self._spectra(call, tiles, count)
-        yield -self._points(call, tiles, count)
-
-    def _back(self, call: Convolution, tiles: Tiling, count: int) -> Iterator[int]:
-        """Over several dimensions complex transforms come first, in copies, and then one more copy."""
-        spectra, points = self._spectra(call, tiles, count), self._points(call, tiles, count)
-        yield from [points] if len(tiles.lengths) == 1 else [spectra, spectra, -spectra, points, spectra]
-
-    def lowering(self) -> Lowering:
-        from autofit_workers.conv.lowerings.fft import Fft as FftLowering
-
-        return FftLowering()
+        result.copy_(work.back(sums)[box(taken)])
+        return result
 
 
-def _counts(call: Convolution) -> tuple[int, int, int]:
-    """How many images of one channel the input, the filters and the output are."""
-    return tuple(math.prod(s[:2]) for s in (call.input_shape, call.weight_shape, call.output_shape))  # type: ignore[return-value]
+class _Work:
+    """The tiles of one convolution, and how tensors are laid into them and taken out again.
 
+    A tile is a box of output pixels of the dense convolution, of which a stride takes some.
+    """
 
-ALGORITHM = Fft(
-    name="fft",
-    explanation="products of spectra (FFT), in tiles where images are large; a large filter costs no more",
-    takes="spectra, 8·H·(W/2+1)·(N·C + K·C + N·K) bytes of fp32",
-    device_kinds=DEVICE_KINDS,
-    python_lines=rewrite_lines("fft"),
-    source="Mathieu, Henaff and LeCun, Fast training of convolutional networks through FFTs, 2013",
-)
+    def __init__(self, image: Tensor, weight: Tensor, geometry: Geometry) -> None:
+        input_shape, filter_shape = tuple(image.shape[2:]), tuple(weight.shape[2:])
+        self._geometry = geometry
+        self._sizes = input_shape
+        self.outputs = geometry.output(input_shape, filter_shape)
+        self.extents = geometry.extents(filter_shape)
+        self.tiling: Tiling = tiling(geometry.padded(input_shape), self.extents, geometry.stride)
+        self._dimensions = tuple(range(-geometry.num_dimensions, 0))
+
+    def spectra(self, points: Tensor) -> Tensor:
+        spectra: Tensor = torch.fft.rfftn(points, dim=self._dimensions)
+        return spectra
+
+    def back(self, spectra: Tensor) -> Tensor:
+        points: Tensor = torch.fft.irfftn(spectra, s=self.tiling.lengths, dim=self._dimensions)
+        return points
+
+    def grouped(self, spectra: Tensor) -> Tensor:
+        """N×channels×… as N×groups×(channels of a group)×…, as a view."""
+        return spectra.view(len(spectra), self._geometry.groups, -1, *spectra.shape[2:])
+
+    def filter_groups(self, spectra: Tensor) -> Tensor:
+        """K×(C of a group)×… as groups×(K of a group)×(C of a group)×…, as a view."""
+        return spectra.view(self._geometry.groups, -1, *spectra.shape[1:])
+
+    def spaced_filters(self, weight: Tensor) -> Tensor:
+        """The filters with the gaps of their dilation, extended by zeros."""
+        extended = weight.new_zeros((*weight.shape[:2], *self.tiling.lengths))
+        taken = (
+            slice(0, extent, dilation)
+            for extent, dilation in zip(self.extents, self._geometry.dilation, strict=True)
+        )
+        extended[box(taken)] = weight
+        return extended
+
+    def window(self, image: Tensor, corner: tuple[int, ...]) -> Tensor:
+        """What a tile's filters see of an image, extended by zeros."""
+        extended = image.new_zeros((*image.shape[:2], *self.tiling.lengths))
+        into, taken = self.overlap(corner)
+        extended[box(taken)] = image[box(into)]
+        return extended
+
+    def grad_window(self, grad: Tensor, corner: tuple[int, ...]) -> Tensor:
+        """A tile's gradients at their places in the dense output, extended by zeros."""
+        extended = grad.new_zeros((*grad.shape[:2], *self.tiling.lengths))
+        outputs, points = self.outputs_of(corner)
+        extended[box(points)] = grad[box(outputs)]
+        return extended
+
+    def overlap(self, corner: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Where a tile with its margin lies in the image, and which of its points those are."""
+        spans = [
+            (max(0, first - padding), min(size, first - padding + side + extent - 1), first - padding)
+            for first, side, extent, size, padding in zip(
+                corner, self.tiling.sides, self.extents, self._sizes, self._geometry.padding, strict=True
+            )
+        ]
+        spans = [(start, max(start, stop), begin) for start, stop, begin in spans]
+        return (
+            tuple(slice(start, stop) for start, stop, _ in spans),
+            tuple(slice(start - begin, stop - begin) for start, stop, begin in spans),
+        )
+
+    def outputs_of(self, corner: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """Which outputs a tile has, and where among its points."""
+        spans = [
+            (first // step, min(size, -(-(first + side) // step)), step)
+            for first, side, size, step in zip(
+                corner, self.tiling.sides, self.outputs, self._geometry.stride, strict=True
+            )
+        ]
+        return (
+            tuple(slice(first, last) for first, last, _ in spans),
+            tuple(slice(0, max(0, (last - first - 1) * step + 1), step) for first, last, step in spans),
+        )

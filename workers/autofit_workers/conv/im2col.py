@@ -1,46 +1,225 @@
-"""The whole batch laid out in columns, and one product of matrices."""
+"""Convolution as a matrix product: what the filter covers at every output pixel becomes a column.
+
+`Im2col` lays out the columns of the whole batch, `ChunkedIm2col` those of a few output pixels of
+one image at a time, in one buffer that is used again.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
-from autofit_workers.conv.algorithm import DEVICE_KINDS, Rewrite, padded_shape, rewrite_lines
-from autofit_workers.work import Convolution, ConvPass
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from autofit_workers.conv.lowerings.lowering import Lowering
+from autofit_workers.conv.geometry import Geometry, box, with_zeros
+from autofit_workers.conv.tiles import Tile, runs
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Im2col(Rewrite):
-    """Columns of the whole batch."""
-
-    def own_bytes(self, call: Convolution) -> int:
-        """N·C·filter·output for the columns, and while they are made the padded input."""
-        num_samples, channels = call.input_shape[:2]
-        columns = channels * math.prod(call.weight_shape[2:]) * math.prod(call.output_shape[2:])
-        padded = 0
-        if any(call.padding) and call.conv_pass is not ConvPass.DGRAD:
-            padded = channels * math.prod(padded_shape(call))
-        return call.element_bytes * num_samples * (columns + padded)
-
-    def num_portions(self, call: Convolution) -> int:
-        """One product for each sample."""
-        return call.input_shape[0]
-
-    def lowering(self) -> Lowering:
-        from autofit_workers.conv.lowerings.im2col import Im2col as Im2colLowering
-
-        return Im2colLowering()
+_Span = tuple[int, int, int]
 
 
-ALGORITHM = Im2col(
-    name="im2col",
-    explanation="one matrix product; needs filter size × output area of memory, for the whole batch",
-    takes="columns, N·C·filter·output",
-    device_kinds=DEVICE_KINDS,
-    python_lines=rewrite_lines("im2col"),
-    source="Chellapilla, Puri and Simard, High performance convolutional neural networks, 2006",
-)
+class Im2col:
+    """The columns of the whole batch at once."""
+
+    def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        output = image.new_empty((len(image), len(weight), *_output(image, weight, geometry)))
+        columns = _columns(image, weight, geometry)
+        matrix = _matrices(weight, geometry.groups)
+        for sample, into in zip(columns, output, strict=True):
+            torch.bmm(matrix, sample, out=into.view(geometry.groups, -1, sample.shape[-1]))
+        return output
+
+    def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        result = grad.new_zeros(image.shape)
+        matrix = _matrices(weight, geometry.groups).mT
+        num_pixels = math.prod(grad.shape[2:])
+        columns = grad.new_empty((len(grad), geometry.groups, matrix.shape[1], num_pixels))
+        for of_sample, into in zip(grad, columns, strict=True):
+            torch.bmm(matrix, of_sample.view(geometry.groups, -1, num_pixels), out=into)
+        places = columns.view(len(grad), image.shape[1], *weight.shape[2:], *grad.shape[2:])
+        _add_places(result, places, geometry)
+        return result
+
+    def grad_weight(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        result = weight.new_zeros(weight.shape)
+        columns = _columns(image, weight, geometry)
+        into = _matrices(result, geometry.groups)
+        for sample, of_sample in zip(columns, grad, strict=True):
+            into.baddbmm_(of_sample.view(geometry.groups, -1, sample.shape[-1]), sample.mT)
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkedIm2col:
+    """The columns of a few output pixels of one image at a time.
+
+    Attributes:
+        num_pixels: so many.
+    """
+
+    num_pixels: int
+
+    def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        output = image.new_empty((len(image), len(weight), *_output(image, weight, geometry)))
+        self._multiply(_matrices(weight, geometry.groups), image, tuple(weight.shape[2:]), geometry, output)
+        return output
+
+    def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        """Another convolution: of the gradient, with zeros put in for strides, by the mirrored filters."""
+        result = grad.new_empty(image.shape)
+        filter_shape = tuple(weight.shape[2:])
+        by_group = weight.view(geometry.groups, -1, *weight.shape[1:]).transpose(1, 2)
+        matrix = by_group.flip(tuple(range(3, by_group.dim()))).reshape(*by_group.shape[:2], -1)
+        dense = Geometry(
+            stride=(1,) * geometry.num_dimensions,
+            padding=(0,) * geometry.num_dimensions,
+            dilation=geometry.dilation,
+            groups=geometry.groups,
+        )
+        for of_sample, into in zip(grad, result, strict=True):
+            spread = _spread(of_sample, tuple(image.shape[2:]), filter_shape, geometry)
+            self._multiply(matrix, spread[None], filter_shape, dense, into[None])
+            del spread
+        return result
+
+    def grad_weight(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        result = weight.new_zeros(weight.shape)
+        filter_shape, spatial = tuple(weight.shape[2:]), tuple(grad.shape[2:])
+        buffer = self._buffer(image, filter_shape, spatial)
+        into = _matrices(result, geometry.groups)
+        for number, of_sample in enumerate(grad):
+            places = _places(with_zeros(image[number], geometry.padding), filter_shape, geometry)
+            flat = of_sample.view(geometry.groups, -1, math.prod(spatial))
+            for tile in runs(spatial, self.num_pixels):
+                columns = _filled(buffer, places, tile, geometry.groups)
+                into.baddbmm_(flat[:, :, tile.start : tile.stop], columns.mT)
+            del places  # the next sample's zeros would else be made beside this one's
+        return result
+
+    def _multiply(
+        self, matrix: Tensor, image: Tensor, filter_shape: tuple[int, ...], geometry: Geometry, output: Tensor
+    ) -> None:
+        """Fills an output with the products of matrices, one for each group, and columns of an image."""
+        spatial = tuple(output.shape[2:])
+        buffer = self._buffer(image, filter_shape, spatial)
+        for sample, into in zip(image, output, strict=True):
+            places = _places(with_zeros(sample, geometry.padding), filter_shape, geometry)
+            flat = into.view(geometry.groups, -1, math.prod(spatial))
+            for tile in runs(spatial, self.num_pixels):
+                columns = _filled(buffer, places, tile, geometry.groups)
+                for group in range(geometry.groups):
+                    torch.mm(matrix[group], columns[group], out=flat[group, :, tile.start : tile.stop])
+            del places
+
+    def _buffer(self, image: Tensor, filter_shape: tuple[int, ...], spatial: tuple[int, ...]) -> Tensor:
+        num_pixels = min(self.num_pixels, math.prod(spatial))
+        return image.new_empty(image.shape[1] * math.prod(filter_shape) * num_pixels)
+
+
+def _output(image: Tensor, weight: Tensor, geometry: Geometry) -> tuple[int, ...]:
+    return geometry.output(tuple(image.shape[2:]), tuple(weight.shape[2:]))
+
+
+def _matrices(weight: Tensor, groups: int) -> Tensor:
+    """A weight as one matrix for each group: groups × outputs × (inputs and filter)."""
+    return weight.view(groups, len(weight) // groups, -1)
+
+
+def _places(image: Tensor, filter_shape: tuple[int, ...], geometry: Geometry) -> Tensor:
+    """A view of an image with its zeros, …×C×spatial, as …×C×filter×output; it copies nothing."""
+    num = geometry.num_dimensions
+    strides = image.stride()[-num:]
+    return image.as_strided(
+        (
+            *image.shape[:-num],
+            *filter_shape,
+            *(
+                (size - extent) // stride + 1
+                for size, extent, stride in zip(
+                    image.shape[-num:], geometry.extents(filter_shape), geometry.stride, strict=True
+                )
+            ),
+        ),
+        (
+            *image.stride()[:-num],
+            *(dilation * stride for dilation, stride in zip(geometry.dilation, strides, strict=True)),
+            *(step * stride for step, stride in zip(geometry.stride, strides, strict=True)),
+        ),
+        image.storage_offset(),
+    )
+
+
+def _columns(image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """The columns of a batch: N × groups × (inputs and filter) × output pixels."""
+    places = _places(with_zeros(image, geometry.padding), tuple(weight.shape[2:]), geometry)
+    num_pixels = math.prod(places.shape[-geometry.num_dimensions :])
+    return places.clone(memory_format=torch.contiguous_format).view(
+        len(image), geometry.groups, -1, num_pixels
+    )
+
+
+def _filled(buffer: Tensor, places: Tensor, tile: Tile, groups: int) -> Tensor:
+    """The columns of a tile, in the buffer: groups × (inputs and filter) × output pixels."""
+    part = places[box(tile.slices)]
+    columns = buffer[: part.numel()]
+    columns.view(part.shape).copy_(part)
+    return columns.view(groups, -1, tile.stop - tile.start)
+
+
+def _add_places(result: Tensor, places: Tensor, geometry: Geometry) -> None:
+    """Adds what the filter covers at every output pixel, N×C×filter×output, to where it was taken from."""
+    num = geometry.num_dimensions
+    outputs = places.shape[-num:]
+    for offsets in itertools.product(*(range(size) for size in places.shape[2 : 2 + num])):
+        spans = [
+            _overlap(size, num_outputs, step, offset * dilation - padding)
+            for size, num_outputs, step, offset, dilation, padding in zip(
+                result.shape[2:],
+                outputs,
+                geometry.stride,
+                offsets,
+                geometry.dilation,
+                geometry.padding,
+                strict=True,
+            )
+        ]
+        if all(first < last for _, first, last in spans):
+            from_outputs = tuple(slice(first, last) for _, first, last in spans)
+            seen: Any = (slice(None), slice(None), *offsets, *from_outputs)
+            result[box(_points(spans, geometry))] += places[seen]
+
+
+def _spread(
+    grad: Tensor, input_shape: tuple[int, ...], filter_shape: tuple[int, ...], geometry: Geometry
+) -> Tensor:
+    """A gradient, K×output, laid out so that a dense convolution of it has the input's shape."""
+    extents = geometry.extents(filter_shape)
+    shape = [size + extent - 1 for size, extent in zip(input_shape, extents, strict=True)]
+    spread = grad.new_zeros((len(grad), *shape))
+    spans = [
+        _overlap(size, num_outputs, step, extent - 1 - padding)
+        for size, num_outputs, step, extent, padding in zip(
+            shape, grad.shape[1:], geometry.stride, extents, geometry.padding, strict=True
+        )
+    ]
+    if all(first < last for _, first, last in spans):
+        from_outputs = tuple(slice(first, last) for _, first, last in spans)
+        spread[box(_points(spans, geometry))] = grad[box(from_outputs)]
+    return spread
+
+
+def _points(spans: list[_Span], geometry: Geometry) -> tuple[slice, ...]:
+    """The points that spans hit, as a slice of each dimension."""
+    return tuple(
+        slice(start, start + (last - first - 1) * step + 1, step)
+        for (start, first, last), step in zip(spans, geometry.stride, strict=True)
+    )
+
+
+def _overlap(size: int, num_outputs: int, step: int, offset: int) -> _Span:
+    """Of the points `offset + step × output` those within a size: the first point, and the outputs."""
+    first = max(0, -(offset // step))
+    last = min(num_outputs, (size - 1 - offset) // step + 1)
+    return offset + first * step, first, last

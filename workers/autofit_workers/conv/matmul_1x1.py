@@ -1,54 +1,79 @@
-"""Filters of one point: a product of matrices without any layout."""
+"""A convolution by filters of one point is a product of matrices; nothing has to be laid out for it."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from autofit_workers.conv.algorithm import DEVICE_KINDS, Rewrite, padded_shape, rewrite_lines
-from autofit_workers.work import Convolution, ConvPass
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from autofit_workers.conv.lowerings.lowering import Lowering
+from autofit_workers.conv.geometry import Geometry, box, with_zeros
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Matmul1x1(Rewrite):
-    """Products of matrices, where a filter is one point."""
+class Matmul1x1:
+    """For filters of one point; strides and zeros at the border cost a copy of the input."""
 
-    def why_not(self, call: Convolution) -> str | None:
-        filter_shape = call.weight_shape[2:]
-        if math.prod(filter_shape) == 1:
-            return None
-        return f"its filter is {'×'.join(map(str, filter_shape))}, not one point"
+    def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        output = image.new_empty(
+            (len(image), len(weight), *geometry.output(tuple(image.shape[2:]), tuple(weight.shape[2:])))
+        )
+        matrix = _matrices(weight, geometry)
+        for sample, into in zip(_points(image, geometry), _flat(output, geometry), strict=True):
+            torch.bmm(matrix, sample, out=into)
+        return output
 
-    def own_bytes(self, call: Convolution) -> int:
-        """Nothing; with strides or zeros at the border, copies of what the filters see."""
-        num_samples, channels = call.input_shape[:2]
-        is_strided = set(call.stride) != {1}
-        if not is_strided and not any(call.padding):
-            return 0
-        seen = channels * math.prod(call.output_shape[2:])
-        if call.conv_pass is ConvPass.DGRAD:
-            return call.element_bytes * seen
-        padded = channels * math.prod(padded_shape(call)) if any(call.padding) else 0
-        return call.element_bytes * num_samples * (padded + (seen if is_strided else 0))
+    def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        matrix = _matrices(weight, geometry).mT
+        if _is_dense(geometry):
+            result = grad.new_empty(image.shape)
+            for of_sample, into in zip(_flat(grad, geometry), _flat(result, geometry), strict=True):
+                torch.bmm(matrix, of_sample, out=into)
+            return result
+        result = grad.new_zeros(image.shape)
+        points = grad.new_empty((image.shape[1], *grad.shape[2:]))
+        for of_sample, into in zip(_flat(grad, geometry), result, strict=True):
+            torch.bmm(matrix, of_sample, out=points.view(geometry.groups, -1, of_sample.shape[-1]))
+            _put(into, points, geometry)
+        return result
 
-    def num_portions(self, call: Convolution) -> int:
-        """One product for each sample."""
-        return call.input_shape[0]
-
-    def lowering(self) -> Lowering:
-        from autofit_workers.conv.lowerings.matmul_1x1 import Matmul1x1 as Matmul1x1Lowering
-
-        return Matmul1x1Lowering()
+    def grad_weight(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        result = weight.new_zeros(weight.shape)
+        into = _matrices(result, geometry)
+        for sample, of_sample in zip(_points(image, geometry), _flat(grad, geometry), strict=True):
+            into.baddbmm_(of_sample, sample.mT)
+        return result
 
 
-ALGORITHM = Matmul1x1(
-    name="matmul-1x1",
-    explanation="1×1 filters as a matrix product; other layers are left to the backend",
-    takes="nothing; with strides or zeros at the border, copies of what the filters see",
-    device_kinds=DEVICE_KINDS,
-    python_lines=rewrite_lines("matmul-1x1"),
-)
+def _is_dense(geometry: Geometry) -> bool:
+    return set(geometry.stride) == {1} and not geometry.is_padded
+
+
+def _matrices(weight: Tensor, geometry: Geometry) -> Tensor:
+    return weight.view(geometry.groups, len(weight) // geometry.groups, -1)
+
+
+def _flat(tensor: Tensor, geometry: Geometry) -> Tensor:
+    """N×channels×spatial as N×groups×(channels of a group)×points."""
+    return tensor.view(len(tensor), geometry.groups, -1, math.prod(tensor.shape[2:]))
+
+
+def _points(image: Tensor, geometry: Geometry) -> Tensor:
+    """The points that the filters see, N×groups×(channels of a group)×points."""
+    if _is_dense(geometry):
+        return _flat(image.contiguous(), geometry)
+    padded = with_zeros(image, geometry.padding)
+    seen = padded[box(slice(None, None, step) for step in geometry.stride)]
+    return _flat(seen.contiguous(), geometry)
+
+
+def _put(into: Tensor, points: Tensor, geometry: Geometry) -> None:
+    """Puts points to where the filters saw them; those in the border are dropped."""
+    targets, taken = [], []
+    for size, num_points, step, padding in zip(
+        into.shape[1:], points.shape[1:], geometry.stride, geometry.padding, strict=True
+    ):
+        first = -(-padding // step)
+        last = min(num_points, (size - 1 + padding) // step + 1)
+        taken.append(slice(first, max(first, last)))
+        targets.append(slice(first * step - padding, max(0, (last - 1) * step - padding + 1), step))
+    into[box(targets)] = points[box(taken)]

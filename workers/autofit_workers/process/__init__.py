@@ -1,1 +1,1 @@
-"""A trial's processes: how they are started, told, watched and ended."""
+"""Processes: how one is started, told, heard, restricted and ended. The standard library suffices here."""

@@ -14,12 +14,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
-from autofit_workers.documents import MOST_BYTES, LimitError
 from autofit_workers.process.boundary.entering import Permissions
 from autofit_workers.process.boundary.variables import HUBS_OFFLINE, public
 from autofit_workers.process.descendants import MARK, kill_below, kill_marked
 from autofit_workers.process.log import Log
 from autofit_workers.process.scratch import VARIABLE, Scratch
+from autofit_workers.spec.documents import MOST_BYTES, LimitError
 
 # The child takes this very package by its path, before any search of the import path: another copy may be
 # installed. Nothing is put in front of that path.
@@ -36,6 +36,8 @@ if permissions:
     entering.enter(permissions, int(requests), int(answers))
 importlib.import_module(module).main(int(requests), int(answers))
 """
+
+NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the CUDA runtime then creates no context
 
 _POLL_SECONDS = 0.05
 _EXIT_GRACE_SECONDS = 5.0

@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from autofit_workers.protocol import Heartbeat, TrialOutcome
+from autofit_workers.spec.protocol import Heartbeat, TrialOutcome
 
 BEAT_SECONDS = 0.5
 

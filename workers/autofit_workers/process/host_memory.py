@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 _KIB = 1024
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"  # proc_pid_clear_refs(5): sets the peak resident set to the current one
 _PROC = Path("/proc")
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -16,6 +19,20 @@ def status_bytes(*names: str, process: int | str = "self") -> int | None:
     with suppress(OSError):
         return _sum_of_lines(_PROC / str(process) / "status", names)
     return None
+
+
+def reset_peak_resident() -> None:
+    """Sets this process's peak resident set to its current one.
+
+    Raises:
+        OSError: the kernel or a sandbox does not let it.
+    """
+    _CLEAR_REFS.write_text(_RESET_PEAK)
+
+
+def peak_resident_bytes() -> int:
+    """The peak resident set of this process, since it was reset last."""
+    return status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
 def resident_bytes(process: int) -> int:

@@ -10,13 +10,13 @@ import threading
 import traceback
 from pathlib import Path
 
-from autofit_workers.errors import InvalidTrialError, WorkerError, in_short, text_of
 from autofit_workers.process.boundary.entering import entered
 from autofit_workers.process.descendants import MARK, adopt_orphans, kill_below, kill_marked
 from autofit_workers.process.sources import is_installed
-from autofit_workers.protocol import TrialError
-from autofit_workers.shown import brief_error
-from autofit_workers.workload.workload import WorkloadError
+from autofit_workers.spec.errors import InvalidTrialError, WorkerError, in_short, text_of
+from autofit_workers.spec.protocol import TrialError
+from autofit_workers.spec.shown import brief_error
+from autofit_workers.spec.workloads.references import WorkloadError
 
 _WORKERS = f"{Path(__file__).parents[1]}/"
 _MODELS = f"{_WORKERS}workload/models/"

@@ -25,10 +25,10 @@ import torch
 from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_leaves
 
-from autofit_workers.errors import InvalidTrialError
-from autofit_workers.protocol import ScriptCall
 from autofit_workers.scripts.loaders import LoadedBatch, Loaders
-from autofit_workers.trace import AS_ASKED, BatchCount, BatchSource
+from autofit_workers.spec.errors import InvalidTrialError
+from autofit_workers.spec.protocol import ScriptCall
+from autofit_workers.spec.trace import AS_ASKED, BatchCount, BatchSource
 from autofit_workers.workload.workload import tensors_of
 
 _NUM_SHOWN = 4

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from autofit_workers.errors import InvalidTrialError
+from autofit_workers.spec.errors import InvalidTrialError
 
 
 def with_constant(source: bytes, path: str, name: str, value: int) -> ast.Module:

@@ -24,9 +24,9 @@ from typing import Any, NoReturn
 
 import torch.multiprocessing
 
-from autofit_workers.errors import InapplicableError, UnsupportedError
 from autofit_workers.scripts.ranks import Ranks
 from autofit_workers.scripts.watching import ScriptEnd
+from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 from autofit_workers.workload.libraries.finders import when_imported
 
 FOLLOWED = (

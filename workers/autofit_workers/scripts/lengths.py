@@ -16,7 +16,7 @@ from itertools import takewhile
 
 from autofit_workers.scripts.batches import Batches, Pass
 from autofit_workers.scripts.loaders import LoadedBatch
-from autofit_workers.trace import Lengths
+from autofit_workers.spec.trace import Lengths
 
 _Shapes = tuple[tuple[int, ...], ...]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NoReturn
 
-from autofit_workers.errors import InapplicableError, UnsupportedError
+from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 
 MEASURED_ALONE = (
     "a script of several ranks is predicted, and measured as one process alone: leave out what measures "

@@ -11,9 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from autofit_workers.errors import InvalidTrialError, WorkerError, in_short, text_of
 from autofit_workers.process.boundary.entering import Permissions, entered
-from autofit_workers.protocol import WorkloadRef
 from autofit_workers.scripts.batch_finders import leave_out_searches
 from autofit_workers.scripts.clock import Clock
 from autofit_workers.scripts.constants import with_constant
@@ -24,10 +22,12 @@ from autofit_workers.scripts.launchers import Launchers
 from autofit_workers.scripts.loop_code import LoopCode
 from autofit_workers.scripts.printed import Printed
 from autofit_workers.scripts.ranks import Ranks
-from autofit_workers.scripts.reference import read_script
 from autofit_workers.scripts.terminal import terminal_as_input
 from autofit_workers.scripts.trackers import TrackerFinder, publishing_finder
 from autofit_workers.scripts.watching import ScriptEnd, StepWatch
+from autofit_workers.spec.errors import InvalidTrialError, WorkerError, in_short, text_of
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.workloads.scripts import read_script
 
 _ARGPARSE_CODE = 2  # `ArgumentParser.error` prints "PROG: error: MESSAGE" and exits with it
 _ARGUMENTS = ". Give the script its arguments with --script-arg, one each: --script-arg --NAME=VALUE"

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs import KNOBS, Knobs
-from autofit_workers.setup import GENERATE, Setup
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs import KNOBS, Knobs
+from autofit_workers.spec.setup import GENERATE, Setup
 from autofit_workers.workload.sizes import sample_size
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import nn
 
-from autofit_workers.errors import InapplicableError
+from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.workload.optimizers import each_of, make_optimizer, parts_of_named, takes_model
 from autofit_workers.workload.workload import Workload
 
@@ -25,7 +25,7 @@ def make_in_backward(workload: Workload, model: nn.Module, implementation: str =
 
     Args:
         model: once it is where it is trained.
-        implementation: one of `autofit_workers.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
+        implementation: one of `autofit_workers.spec.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 
     Raises:
         InapplicableError: the workload's function makes optimizers of the model, not of parameters.

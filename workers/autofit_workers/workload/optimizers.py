@@ -11,10 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from autofit_workers.errors import MissingLibraryError
-from autofit_workers.knobs.optimizer import NAMED
+from autofit_workers.spec.errors import MissingLibraryError
+from autofit_workers.spec.knobs.optimizer import NAMED
+from autofit_workers.spec.workloads.references import WorkloadError
 from autofit_workers.workload.hidden_weights import hidden_weights
-from autofit_workers.workload.workload import OptimizerFactory, Optimizers, Workload, WorkloadError
+from autofit_workers.workload.workload import OptimizerFactory, Optimizers, Workload
 
 MakeOptimizer = Callable[..., torch.optim.Optimizer]
 _IMPLEMENTATIONS: dict[str, dict[str, bool]] = {
@@ -67,7 +68,7 @@ def make_optimizers(workload: Workload, model: nn.Module, implementation: str = 
 
     Args:
         model: once it is where it is trained.
-        implementation: one of `autofit_workers.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
+        implementation: one of `autofit_workers.spec.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 
     Raises:
         WorkloadError: as of `make_optimizer`; or there are several optimizers, and no step that says what
@@ -97,9 +98,9 @@ def make_named(name: str, model: nn.Module, implementation: str = "default") -> 
     """Makes an optimizer by name, or the two that a name stands for.
 
     Args:
-        name: one of `autofit_workers.knobs.optimizer.OPTIMIZERS`.
+        name: one of `autofit_workers.spec.knobs.optimizer.OPTIMIZERS`.
         model: once it is where it is trained.
-        implementation: one of `autofit_workers.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
+        implementation: one of `autofit_workers.spec.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 
     Raises:
         WorkloadError: it has no such implementation; or it is for weights that the model does not have.

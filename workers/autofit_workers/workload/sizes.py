@@ -7,8 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from autofit_workers.errors import InapplicableError
-from autofit_workers.trace import SampleSize
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.trace import SampleSize
 
 if TYPE_CHECKING:
     from autofit_workers.workload.workload import Workload

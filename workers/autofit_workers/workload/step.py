@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from autofit_workers.protocol import TrialSpec
+from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.workload.optimizers import each_of
 from autofit_workers.workload.workload import Optimizers, Workload, check_loss
 

@@ -25,24 +25,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autofit_workers.errors import InapplicableError, InvalidTrialError, NoBatchKindsError
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.base import QUANTIZATIONS
-from autofit_workers.knobs.optimizer import NAMED, OPTIMIZERS
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.setup import ALONE, MODES, Setup
-from autofit_workers.workload.generation import generating
-from autofit_workers.workload.libraries import library_of
-from autofit_workers.workload.loop_parts import require_loop
-from autofit_workers.workload.models import BUILTINS
-from autofit_workers.workload.references import (
-    FILE_MODULE_PREFIX,
+from autofit_workers.spec.errors import InapplicableError, InvalidTrialError, NoBatchKindsError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.base import QUANTIZATIONS
+from autofit_workers.spec.knobs.optimizer import NAMED, OPTIMIZERS
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.setup import ALONE, MODES, Setup
+from autofit_workers.spec.workloads.builtins import BUILTINS
+from autofit_workers.spec.workloads.libraries import library_of
+from autofit_workers.spec.workloads.loop_parts import require_loop
+from autofit_workers.spec.workloads.references import (
     SourceChangedError,
     UnknownWorkloadError,
     WorkloadError,
+    parse_reference,
+)
+from autofit_workers.workload.generation import generating
+from autofit_workers.workload.loading import (
+    FILE_MODULE_PREFIX,
     append_to_import_path,
     load_attribute,
-    parse_reference,
     user_code,
 )
 from autofit_workers.workload.sizes import keyword, sized
@@ -56,13 +58,9 @@ __all__ = [
     "InvalidLossError",
     "OptimizerFactory",
     "Optimizers",
-    "SourceChangedError",
-    "UnknownWorkloadError",
     "Workload",
-    "WorkloadError",
     "check_batch",
     "check_loss",
-    "parse_reference",
     "resolve",
     "tensors_of",
     "with_overrides",
@@ -99,9 +97,9 @@ class Workload:
             size, `size`, such as tokens; `build_model` may take that too.
         loss: `loss(model, batch)` returns a scalar tensor; in mode `infer` only the forward pass in it
             counts.
-        optimizer: one of `autofit_workers.knobs.optimizer.OPTIMIZERS`, such as `"adam"`, or a function from
-            the model's parameters to an optimizer. If the function's parameter is called `model`, it gets the
-            model. With a `step` it may return a tuple of several optimizers.
+        optimizer: one of `autofit_workers.spec.knobs.optimizer.OPTIMIZERS`, such as `"adam"`, or a function
+            from the model's parameters to an optimizer. If the function's parameter is called `model`, it
+            gets the model. With a `step` it may return a tuple of several optimizers.
         step: `step(model, optimizer, batch)` replaces the whole training step, for clipping, averaged
             weights, several optimizers and the like. `optimizer` is a tuple if there are several.
         mode: `train`, `infer` or `generate`.

@@ -17,8 +17,8 @@ from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
 from autofit.questions.levers import levers
 from autofit.tuning.result import CardResults
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Verdict
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Verdict
 
 GIB = 1024**3
 CARDS = ("cards", "--model", "davenet", "--batch-size", "94")

@@ -14,7 +14,7 @@ from autofit.questions.advice import Advice, Combination, TriedLever
 from autofit.questions.check import Answer, CheckResult
 from autofit.questions.levers import Effect
 from autofit.settings.resolve import resolve_one_configuration
-from autofit_workers.protocol import Device, Verdict
+from autofit_workers.spec.protocol import Device, Verdict
 
 GIB = 1024**3
 CHECK = ("check", "--model", "davenet", "--batch-size", "94", "--gpu", "rtx-3090")

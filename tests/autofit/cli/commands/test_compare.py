@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from autofit_workers.measure.comparison import ComparisonFailedError, compare_outputs
-from autofit_workers.workload.references import parse_reference
+from autofit_workers.spec.workloads.references import parse_reference
+from autofit_workers.trials.measure.comparison import ComparisonFailedError, compare_outputs
 
 _MODELS = """
 import torch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autofit_workers import conv
+from autofit_workers.spec import conv_algorithms as conv
 
 _MODELS = """
 import torch

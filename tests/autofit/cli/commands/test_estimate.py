@@ -13,8 +13,8 @@ from autofit.explain.timing import StepSeconds
 from autofit.predict.predictor import Predictor
 from autofit.questions.levers import levers
 from autofit.questions.what_if import LeverResult, WhatIf
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.plans.formula_plans import FormulaPlans
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.spec.knobs import Knobs
 from tests.autofit.timed import UNMEASURED_TIMES, timed_trace
 
 TINY = f"{Path(__file__).parents[2] / 'tiny_workloads.py'}:small"

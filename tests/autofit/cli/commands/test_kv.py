@@ -11,7 +11,7 @@ from click.shell_completion import ShellComplete
 from autofit.cli.app import autofit as group
 from autofit.events import EventSink
 from autofit.questions.kv import KvCache, KvQuestion, kv_cache
-from autofit_workers.protocol import WorkloadRef
+from autofit_workers.spec.protocol import WorkloadRef
 from tests.autofit.serving.models import LLAMA_3_8B_PARTS
 from tests.commands import Finished
 

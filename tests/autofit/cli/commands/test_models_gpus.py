@@ -6,8 +6,8 @@ import pytest
 
 from autofit.errors import DriverError
 from autofit.hardware.gpus import LocalGpu, catalogue, find_gpu
-from autofit_workers import conv
-from autofit_workers.workload.models import BUILTINS
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.workloads.builtins import BUILTINS
 
 RTX_3090 = LocalGpu(
     name="NVIDIA GeForce RTX 3090",

@@ -15,7 +15,7 @@ from autofit.events import TrialFinished, TrialStarted, TuneStarted
 from autofit.report.html.content import Content
 from autofit.settings.goals import Risk
 from autofit.settings.options import OPTIONS
-from autofit_workers.protocol import Probe, TrialSpec, WorkloadRef
+from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
 
 SPEC = TrialSpec(workload=WorkloadRef(kind="builtin", target="davenet"), batch_size=94, probe=Probe.PREDICT)
 STARTED = TuneStarted(workload="davenet", gpu="16g", budget_bytes=1, study="davenet-1", started_seconds=1.0)

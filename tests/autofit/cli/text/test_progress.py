@@ -10,8 +10,8 @@ from rich.console import Console
 
 from autofit.cli.text.progress import ProgressLine
 from autofit.events import Noted, Progress, TrialFinished, TrialStarted, TuneStarted
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import (
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import (
     Device,
     Evidence,
     Peaks,

@@ -15,11 +15,11 @@ import autofit
 from autofit.cli.text.script_lines import call_lines, script_lines
 from autofit.settings.tune_settings import TuneSettings
 from autofit_workers.apply import setting
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.memory_format import MEMORY_FORMATS
-from autofit_workers.knobs.optimizer import NAMED
-from autofit_workers.knobs.precision import PRECISIONS
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.memory_format import MEMORY_FORMATS
+from autofit_workers.spec.knobs.optimizer import NAMED
+from autofit_workers.spec.knobs.precision import PRECISIONS
+from autofit_workers.spec.setup import Parallel
 from autofit_workers.workload.optimizers import each_of, make_named
 
 

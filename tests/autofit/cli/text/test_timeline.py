@@ -11,7 +11,7 @@ from torch.cuda import _memory_viz as memory_viz
 
 from autofit.cli.text.timeline import chart
 from autofit.explain.views.timeline import timeline
-from autofit_workers.trace import Call, Category
+from autofit_workers.spec.trace import Call, Category
 from tests.autofit.explain.profiles import allocation, profile_of
 from tests.autofit.explain.trace_events import validate
 

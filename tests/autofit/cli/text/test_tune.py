@@ -24,9 +24,9 @@ from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Risk
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Device, Evidence, Peaks, Verdict
-from autofit_workers.setup import Setup
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Device, Evidence, Peaks, Verdict
+from autofit_workers.spec.setup import Setup
 
 GIB = 1024**3
 MIB = 1024**2

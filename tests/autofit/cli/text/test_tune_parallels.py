@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from autofit.tuning.compared import ParallelAnswer
-from autofit_workers.knobs import Knobs
+from autofit_workers.spec.knobs import Knobs
 
 TUNE = ("tune", "--model", "davenet", "--gpu-mem", "16G", "--search", "parallel=ddp:8,fsdp:8,tp:8")
 

@@ -10,7 +10,7 @@ import pytest
 
 from autofit.explain.exports.chrome_trace import chrome_trace, encode_chrome_trace
 from autofit.explain.views.timeline import course_of
-from autofit_workers.trace import Call, Category
+from autofit_workers.spec.trace import Call, Category
 from tests.autofit.explain.profiles import allocation, profile_of
 from tests.autofit.explain.toy import TIMED, UNSTATED
 from tests.autofit.explain.trace_events import of_kind, validate

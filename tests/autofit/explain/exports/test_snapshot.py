@@ -12,7 +12,7 @@ import torch.cuda._memory_viz as memory_viz
 
 from autofit.explain.exports.snapshot import FIRST_ADDRESS, encode_snapshot, snapshot
 from autofit.explain.profile import peak_position
-from autofit_workers.trace import Category
+from autofit_workers.spec.trace import Category
 from tests.autofit.explain.profiles import allocation, profile_of
 
 MIB = 1 << 20

@@ -17,9 +17,9 @@ from autofit.explain.views.plan import plan
 from autofit.explain.views.step_graph import StepGraph, step_graph
 from autofit.hardware.card import Card
 from autofit.predict.predictor import local_predictor
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.trace import Category
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.trace import Category
 from tests.autofit.explain.profiles import allocation, profile_of
 from tests.autofit.explain.programs import Program, programs
 

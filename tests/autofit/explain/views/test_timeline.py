@@ -8,8 +8,8 @@ import pytest
 
 from autofit.errors import UsageError
 from autofit.explain.views.timeline import course_of, timeline
-from autofit_workers.knobs import Knobs
-from autofit_workers.trace import Category
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Category
 from tests.autofit.explain.profiles import allocation, profile_of
 
 MIB = 1 << 20

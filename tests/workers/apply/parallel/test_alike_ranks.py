@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from autofit_workers.apply.parallel.alike_ranks import alike_ranks
-from autofit_workers.setup import Parallel
-from autofit_workers.trace import AlikeRanks
+from autofit_workers.spec.setup import Parallel
+from autofit_workers.spec.trace import AlikeRanks
 
 
 def kinds_of(parallel: str, *rows: int) -> tuple[AlikeRanks, ...]:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import torch
 
-import autofit_workers
 from autofit_workers.apply.parallel.ranks import Ranks
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.setup import Parallel, Setup
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.setup import Parallel, Setup
+from autofit_workers.trials import door
 from autofit_workers.workload.workload import resolve
 
-FILE = Path(__file__).parents[2] / "predict" / "sharded_workloads.py"
+FILE = Path(__file__).parents[2] / "tracing" / "sharded_workloads.py"
 
 
 def test_quantized_weights_that_would_be_sharded_are_not_measured() -> None:
@@ -28,7 +28,7 @@ def test_quantized_weights_that_would_be_sharded_are_not_measured() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize(("name", "parallel"), [("gpt", "pp:2+gpipe+3"), ("mixtral", "ep:2")])
 def test_ranks_with_parts_of_a_model_are_measured_together(name: str, parallel: str) -> None:
-    outcome = autofit_workers.run(
+    outcome = door.run(
         TrialSpec(
             workload=WorkloadRef(kind="file", target=f"{FILE}:{name}"),
             batch_size=2,

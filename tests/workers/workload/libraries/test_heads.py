@@ -8,9 +8,9 @@ import json
 import pytest
 import torch
 
-from autofit_workers.errors import InapplicableError, UnsupportedError
-from autofit_workers.knobs import Knobs
-from autofit_workers.workload.references import parse_reference
+from autofit_workers.spec.errors import InapplicableError, UnsupportedError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.workloads.references import parse_reference
 from autofit_workers.workload.workload import Workload, resolve, with_overrides
 
 pytestmark = pytest.mark.skipif(

@@ -11,16 +11,21 @@ import pytest
 import torch
 
 from autofit_workers.apply.checkpointing import checkpoint_blocks
-from autofit_workers.errors import InapplicableError, MissingLibraryError, UnknownNameError, UnsupportedError
-from autofit_workers.knobs import Knobs
-from autofit_workers.protocol import Probe, TrialSpec, Verdict, WorkloadRef
-from autofit_workers.run import run
-from autofit_workers.trace import Trace
-from autofit_workers.workload.libraries import LIBRARIES, library_of
+from autofit_workers.spec.errors import (
+    InapplicableError,
+    MissingLibraryError,
+    UnknownNameError,
+    UnsupportedError,
+)
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.trace import Trace
+from autofit_workers.spec.workloads.libraries import LIBRARIES, library_of
+from autofit_workers.spec.workloads.references import WorkloadError, parse_reference
+from autofit_workers.spec.workloads.tasks import TASKS_BY_NAME
+from autofit_workers.trials.run import run
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.libraries.of_transformers import configuration_of
-from autofit_workers.workload.libraries.tasks import TASKS_BY_NAME
-from autofit_workers.workload.references import WorkloadError, parse_reference
 from autofit_workers.workload.workload import Workload, resolve, with_overrides
 
 CPU = torch.device("cpu")
@@ -45,7 +50,7 @@ def loss_of(workload: Workload, batch_size: int = 2) -> torch.Tensor:
 
 def test_a_reference_is_read_without_its_library():
     code = (
-        "import sys; from autofit_workers.workload.references import parse_reference;"
+        "import sys; from autofit_workers.spec.workloads.references import parse_reference;"
         "print([parse_reference(t).target for t in ('timm:resnet18', 'torchvision:vgg16', 'hf:gpt2')]);"
         "print({'timm', 'torchvision', 'transformers', 'torch'} & sys.modules.keys())"
     )

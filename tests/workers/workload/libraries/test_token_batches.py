@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs import Knobs
-from autofit_workers.predict.curve.conditions import Conditions
-from autofit_workers.predict.curve.peak_curve import PeakCurve
-from autofit_workers.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
-from autofit_workers.run import run
-from autofit_workers.trace import Trace
+from autofit_workers.replay.curve.conditions import Conditions
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
+from autofit_workers.spec.trace import Trace
+from autofit_workers.trials.run import run
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.libraries.token_batches import tokens_with_labels, unpackable_tokens
 from autofit_workers.workload.workload import Workload, check_batch, with_overrides

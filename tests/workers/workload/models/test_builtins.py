@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from autofit_workers.workload.models import BUILTINS
+from autofit_workers.spec.workloads.builtins import BUILTINS
 from autofit_workers.workload.workload import Workload, check_batch, check_loss
 
 META = torch.device("meta")

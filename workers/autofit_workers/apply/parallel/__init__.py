@@ -1,7 +1,7 @@
 """Ranks that train together: a file for each kind of parallelism, and what all kinds go through.
 
 strategy        what a kind may do, and where its file is found
-ddp fsdp fsdp1 zero tp cp ep pp    the kinds, as `autofit_workers.parallel_kinds` names their files
+ddp fsdp fsdp1 zero tp cp ep pp    the kinds, as `autofit_workers.spec.parallel_kinds` names their files
 ranks           this process as one of several ranks, by all their kinds together
 meeting         the process group that measured ranks join, and what they agree on there
 pipeline_plans  how models are cut into stages, and called in them

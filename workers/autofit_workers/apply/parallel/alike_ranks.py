@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
-from autofit_workers.parallel_kinds import PARALLEL_KINDS
-from autofit_workers.setup import Parallel
-from autofit_workers.trace import AlikeRanks
+from autofit_workers.spec.parallel_kinds import PARALLEL_KINDS
+from autofit_workers.spec.setup import Parallel
+from autofit_workers.spec.trace import AlikeRanks
 
 
 def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks, ...]:

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 
 from autofit_workers.apply.parallel.strategy import Strategy, mesh_of
-from autofit_workers.errors import InapplicableError
-from autofit_workers.parallel_kinds import CP
-from autofit_workers.protocol import TrialSpec
-from autofit_workers.setup import Parallel
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.parallel_kinds import CP
+from autofit_workers.spec.protocol import TrialSpec
+from autofit_workers.spec.setup import Parallel
 from autofit_workers.workload.workload import Workload, tensors_of
 
 _SEQUENCE = 1  # the dimension of a batch; the first is that of its samples

@@ -1,6 +1,6 @@
 """`DistributedDataParallel`: ranks exchange the gradients of whole models.
 
-In a prediction it is recorded and not run: `autofit_workers.predict.recording.data_parallel`.
+In a prediction it is recorded and not run: `autofit_workers.tracing.recording.data_parallel`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from autofit_workers.apply.parallel.strategy import Followed, Strategy
-from autofit_workers.errors import InapplicableError
-from autofit_workers.protocol import TrialSpec
-from autofit_workers.setup import TRAIN
-from autofit_workers.trace import Category
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.protocol import TrialSpec
+from autofit_workers.spec.setup import TRAIN
+from autofit_workers.spec.trace import Category
 from autofit_workers.workload.workload import Workload
 
 

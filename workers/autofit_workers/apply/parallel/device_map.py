@@ -21,10 +21,10 @@ from torch import nn
 
 from autofit_workers.apply.checkpointing import repeated_blocks
 from autofit_workers.apply.parallel.strategy import Dealt, Strategy
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs.base import QUANTIZATIONS, Bitsandbytes, is_of_bitsandbytes
-from autofit_workers.parallel_kinds import DEVICE_MAP
-from autofit_workers.protocol import TrialSpec
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs.base import QUANTIZATIONS, Bitsandbytes, is_of_bitsandbytes
+from autofit_workers.spec.parallel_kinds import DEVICE_MAP
+from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.workload import Workload
 

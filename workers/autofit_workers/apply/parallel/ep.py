@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from autofit_workers.apply.parallel.strategy import Placement, Spread, Strategy, taken_out
-from autofit_workers.errors import InapplicableError, MissingLibraryError
-from autofit_workers.parallel_kinds import EP
-from autofit_workers.protocol import TrialSpec
+from autofit_workers.spec.errors import InapplicableError, MissingLibraryError
+from autofit_workers.spec.parallel_kinds import EP
+from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.workload.workload import Workload
 
 _IMPLEMENTATION = "all_reduce"

@@ -15,9 +15,9 @@ from autofit_workers.apply.parallel.strategy import (
     require_card,
 )
 from autofit_workers.apply.setting import AUTOCAST_DTYPES
-from autofit_workers.parallel_kinds import CP, FSDP, FSDP_CP, REPLICATE
-from autofit_workers.protocol import TrialSpec
-from autofit_workers.trace import Category
+from autofit_workers.spec.parallel_kinds import CP, FSDP, FSDP_CP, REPLICATE
+from autofit_workers.spec.protocol import TrialSpec
+from autofit_workers.spec.trace import Category
 from autofit_workers.workload.step import ScheduledModel
 from autofit_workers.workload.workload import Workload
 

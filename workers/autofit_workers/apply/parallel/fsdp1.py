@@ -16,19 +16,13 @@ import torch
 from torch import nn
 
 from autofit_workers.apply.checkpointing import repeated_blocks
-from autofit_workers.apply.parallel.strategy import (
-    KEPT_BY_HOST,
-    Followed,
-    Placement,
-    Strategy,
-    require_card,
-)
+from autofit_workers.apply.parallel.strategy import KEPT_BY_HOST, Followed, Placement, Strategy, require_card
 from autofit_workers.apply.setting import AUTOCAST_DTYPES
-from autofit_workers.errors import InapplicableError, text_of
-from autofit_workers.knobs.base import is_of_bitsandbytes
-from autofit_workers.parallel_kinds import FirstFsdp
-from autofit_workers.protocol import TrialSpec
-from autofit_workers.trace import Category
+from autofit_workers.spec.errors import InapplicableError, text_of
+from autofit_workers.spec.knobs.base import is_of_bitsandbytes
+from autofit_workers.spec.parallel_kinds import FirstFsdp
+from autofit_workers.spec.protocol import TrialSpec
+from autofit_workers.spec.trace import Category
 from autofit_workers.workload.workload import Workload
 
 

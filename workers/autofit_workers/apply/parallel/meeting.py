@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 
-from autofit_workers.process.ranks import LISTENER
+from autofit_workers.process.boundary.variables import LISTENER
 
 BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 def join(device: torch.device, deadline_seconds: float) -> None:
-    """Joins the group of the trial's ranks, as `autofit_workers.process.ranks` has it.
+    """Joins the group of the trial's ranks, as `autofit_workers.trials.ranks` has it.
 
     The group is left when the process ends: a rank that leaves earlier takes away what others still receive.
 

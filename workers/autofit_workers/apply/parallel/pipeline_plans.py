@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from autofit_workers.apply.parallel.model_copies import LeftOut, nowhere, with_parts, without_data
-from autofit_workers.errors import InapplicableError
+from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.workload.workload import Workload
 
 _PLAN = "pp_plan"

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from autofit_workers.apply.parallel.model_copies import nowhere
 from autofit_workers.apply.parallel.pipeline_plans import WRITE_IT_SO, Plan, plan_of
 from autofit_workers.apply.parallel.strategy import Placement, Strategy
-from autofit_workers.errors import InapplicableError, text_of
-from autofit_workers.knobs import Knobs
-from autofit_workers.parallel_kinds import PP
-from autofit_workers.pipeline import Pipeline
-from autofit_workers.protocol import TrialSpec
+from autofit_workers.spec.errors import InapplicableError, text_of
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.parallel_kinds import PP
+from autofit_workers.spec.pipeline import Pipeline
+from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.workload.step import AutocastFactory, PhaseHook, ScheduledModel, no_phase
 from autofit_workers.workload.workload import Workload
 

@@ -1,7 +1,7 @@
 """This process as one of several ranks, by all kinds of parallelism together: its part of their model.
 
 It works with a process group that is there; whether its ranks are does not matter here. A prediction is made
-on `autofit_workers.predict.fake.ranks`, a measured trial on the group of `meeting`.
+on `autofit_workers.tracing.fake.ranks`, a measured trial on the group of `meeting`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from autofit_workers.apply.checkpointing import repeated_blocks
 from autofit_workers.apply.compiling import compiled
 from autofit_workers.apply.parallel import meeting
 from autofit_workers.apply.parallel.strategy import Dealt, Engine, Followed, Placement, strategies_of
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.base import QUANTIZATIONS
-from autofit_workers.protocol import Probe, TrialSpec
-from autofit_workers.setup import GENERATE, TRAIN, Parallel
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.base import QUANTIZATIONS
+from autofit_workers.spec.protocol import Probe, TrialSpec
+from autofit_workers.spec.setup import GENERATE, TRAIN, Parallel
 from autofit_workers.workload.step import ScheduledModel, seed
 from autofit_workers.workload.workload import Optimizers, Workload
 

@@ -9,8 +9,8 @@
     engine                  what trains it in the place of its optimizers
     sharing                 each batch
 
-A kind is a file with a class of this one's, and a line in `autofit_workers.parallel_kinds` that names the
-file.
+A kind is a file with a class of this one's, and a line in `autofit_workers.spec.parallel_kinds` that names
+the file.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs import Knobs
-from autofit_workers.parallel_kinds import PARALLEL_KINDS
-from autofit_workers.protocol import TrialSpec
-from autofit_workers.setup import Parallel
-from autofit_workers.trace import Category
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.parallel_kinds import PARALLEL_KINDS
+from autofit_workers.spec.protocol import TrialSpec
+from autofit_workers.spec.setup import Parallel
+from autofit_workers.spec.trace import Category
 from autofit_workers.workload.step import PhaseHook, no_phase
 from autofit_workers.workload.workload import Optimizers, Workload
 

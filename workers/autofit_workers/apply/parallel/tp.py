@@ -17,8 +17,8 @@ import torch
 
 from autofit_workers.apply.parallel.model_copies import LeftOut
 from autofit_workers.apply.parallel.strategy import Placement, Spread, Strategy, taken_out
-from autofit_workers.errors import InapplicableError
-from autofit_workers.parallel_kinds import TP
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.parallel_kinds import TP
 
 
 class TensorParallelRanks(Strategy):

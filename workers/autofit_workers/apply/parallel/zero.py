@@ -23,13 +23,13 @@ import torch
 
 from autofit_workers.apply.parallel.strategy import Engine, Followed, Strategy
 from autofit_workers.apply.setting import AUTOCAST_DTYPES
-from autofit_workers.errors import InapplicableError, MissingLibraryError
-from autofit_workers.knobs import Knobs
-from autofit_workers.knobs.deepspeed_config import PRECISION_SECTIONS, deepspeed_config
-from autofit_workers.parallel_kinds import Zero
-from autofit_workers.protocol import TrialSpec
-from autofit_workers.setup import TRAIN, Parallel
-from autofit_workers.trace import Category
+from autofit_workers.spec.errors import InapplicableError, MissingLibraryError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.deepspeed_config import PRECISION_SECTIONS, deepspeed_config
+from autofit_workers.spec.parallel_kinds import Zero
+from autofit_workers.spec.protocol import TrialSpec
+from autofit_workers.spec.setup import TRAIN, Parallel
+from autofit_workers.spec.trace import Category
 from autofit_workers.workload.step import PhaseHook, no_phase
 from autofit_workers.workload.workload import Optimizers, Workload, check_loss
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from autofit_workers.process import host_memory
-from autofit_workers.setup import Setup
+from autofit_workers.spec.setup import Setup
 
 if TYPE_CHECKING:
     from autofit_workers.process.boundary.restrictions import Restrictions

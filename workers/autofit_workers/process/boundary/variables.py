@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 
-from autofit_workers.shown import has_secret
+from autofit_workers.spec.shown import has_secret
+
+LISTENER = (
+    "_AUTOFIT_LISTENER"  # for rank 0 of a measured trial, the descriptor of the socket where ranks meet
+)
 
 # Words of a name, which underscores part. `PWD` is the current folder, and no password.
 _SECRET_WORDS = frozenset(

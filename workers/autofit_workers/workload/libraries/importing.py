@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from autofit_workers.errors import MissingLibraryError, UnknownNameError
+from autofit_workers.spec.errors import MissingLibraryError, UnknownNameError
+from autofit_workers.spec.workloads.references import names_like
 from autofit_workers.workload.libraries import torchvision_operators
 from autofit_workers.workload.libraries.finders import ExecutingFinder
-from autofit_workers.workload.references import names_like
 
 _NUM_NEAR = 3
 _OF_TORCHAUDIO = "torchaudio._extension.utils"  # loads its compiled operators

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from autofit_workers.errors import InapplicableError, UnknownNameError, text_of
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.workload.libraries.arguments import split_arguments
+from autofit_workers.spec.errors import InapplicableError, UnknownNameError, text_of
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.workloads.library_arguments import split_arguments
 from autofit_workers.workload.libraries.images import image_workload
 from autofit_workers.workload.libraries.importing import hint, imported, unknown
 from autofit_workers.workload.workload import Workload

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from autofit_workers.errors import UnsupportedError
-from autofit_workers.protocol import WorkloadRef
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.workload.libraries.images import image_workload
 from autofit_workers.workload.libraries.importing import imported, unknown
 from autofit_workers.workload.workload import Workload

@@ -10,9 +10,9 @@ from typing import Any
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from autofit_workers.errors import UnsupportedError
-from autofit_workers.protocol import WorkloadRef
-from autofit_workers.shown import brief_error
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.shown import brief_error
 from autofit_workers.workload.libraries.heads.building import build
 from autofit_workers.workload.libraries.heads.head import batches_of, head_of, with_images_of
 from autofit_workers.workload.libraries.heads.task import Batch, Head
@@ -75,7 +75,7 @@ def configuration_of(ref: WorkloadRef) -> Any:
     transformers: Any = imported("transformers", ref.target)
     name = ref.target.partition(":")[2]
     types = transformers.CONFIG_MAPPING
-    if name in types:  # a file's name is absolute (see `autofit_workers.workload.references`)
+    if name in types:  # a file's name is absolute (see `autofit_workers.spec.workloads.references`)
         return transformers.AutoConfig.for_model(name)
     try:
         stated, _ = transformers.PreTrainedConfig.get_config_dict(name, local_files_only=True)

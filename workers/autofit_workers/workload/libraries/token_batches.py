@@ -21,8 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofit_workers.errors import InapplicableError
-from autofit_workers.knobs.batch_layout import Layout, split_layout
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.knobs.batch_layout import Layout, split_layout
 
 Batch = dict[str, Tensor]
 # Of a batch in one row, how many tokens each of its samples has: it stays on the host, and no model gets it.

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from autofit_workers.errors import DeviceError
+from autofit_workers.spec.errors import DeviceError
 
 _SCHEMAS = (
     "_cuda_version() -> int",

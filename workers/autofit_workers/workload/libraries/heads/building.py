@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
-from autofit_workers.errors import UnsupportedError
-from autofit_workers.shown import brief_error
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.spec.shown import brief_error
 from autofit_workers.workload.libraries.heads.task import Head
 
 

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autofit_workers.workload.libraries.heads import (
-    images,
-    media,
-    scenes,
-    series,
-    sounds,
-    spoken,
-    texts,
-)
+from autofit_workers.workload.libraries.heads import images, media, scenes, series, sounds, spoken, texts
 from autofit_workers.workload.libraries.heads.task import Task, main_input_of, takes
 
 _IMAGES, _FRAMES = ("pixel_values",), ("pixel_values", "pixel_values_videos")

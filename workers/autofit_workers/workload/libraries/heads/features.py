@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from autofit_workers.errors import UnsupportedError
-from autofit_workers.shown import brief_error
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.spec.shown import brief_error
 from autofit_workers.workload.libraries.heads.building import build
 from autofit_workers.workload.libraries.heads.task import Batch, Head
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
-from autofit_workers.errors import UnsupportedError
-from autofit_workers.shown import brief_error
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.spec.shown import brief_error
+from autofit_workers.spec.workloads.tasks import TASKS_BY_NAME, names_of
 from autofit_workers.workload.libraries.heads.catalogue import TASKS
 from autofit_workers.workload.libraries.heads.images import num_channels
 from autofit_workers.workload.libraries.heads.task import Batches, Head, classes_in, table_of
-from autofit_workers.workload.libraries.tasks import TASKS_BY_NAME, names_of
 
 _META = torch.device("meta")
 _WRITE = "write a Workload with its own batches and its own loss, and give path/file.py:name"

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 
-from autofit_workers.errors import InapplicableError, UnsupportedError
-from autofit_workers.trace import SampleSize
+from autofit_workers.spec.errors import InapplicableError, UnsupportedError
+from autofit_workers.spec.trace import SampleSize
 from autofit_workers.workload.libraries.heads import sizes
 from autofit_workers.workload.libraries.heads.features import rows_of
 from autofit_workers.workload.libraries.heads.images import num_channels, pixels

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from autofit_workers.trace import SampleSize
+from autofit_workers.spec.trace import SampleSize
 from autofit_workers.workload.libraries.heads.task import Head
 
 MOST_TOKENS = 1024  # of a sample, unless --seq-len says another number

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from autofit_workers.errors import UnsupportedError
+from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.workload.libraries.heads import sizes
 from autofit_workers.workload.libraries.heads.features import frames_of
 from autofit_workers.workload.libraries.heads.task import Batch, Batches, Head, main_input_of

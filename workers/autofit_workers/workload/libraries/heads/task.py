@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from autofit_workers.trace import SampleSize
+from autofit_workers.spec.trace import SampleSize
 
 Batch = dict[str, Any]
 

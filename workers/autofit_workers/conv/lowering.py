@@ -1,0 +1,77 @@
+"""What a rewrite of convolutions is, and the autograd function that all of them share.
+
+The function keeps for backward what a convolution of PyTorch keeps, the input and the weight, and
+works everything else out anew. Each pass makes its result first and takes what it needs beside it
+afterwards, as backends do, so that a rewrite differs from them in that alone.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from autofit_workers.conv.geometry import Geometry
+
+
+class Lowering(Protocol):
+    """Works out the three passes of a convolution.
+
+    Inputs are N×C×spatial, weights K×(C/groups)×filter, outputs N×K×spatial.
+    """
+
+    def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        """The output, without a bias."""
+        ...
+
+    def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        """The gradient of the input; of `image`, shape and layout alone are of interest."""
+        ...
+
+    def grad_weight(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+        """The gradient of the weight; of `weight`, shape and type alone are of interest."""
+        ...
+
+
+class _Lowered(torch.autograd.Function):
+    @staticmethod
+    def forward(  # noqa: PLR0917 - autograd passes arguments by position
+        ctx: Any,
+        image: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        geometry: Geometry,
+        lowering: Lowering,
+    ) -> Tensor:
+        ctx.save_for_backward(image, weight)
+        ctx.geometry, ctx.lowering = geometry, lowering
+        output = lowering.forward(image, weight, geometry)
+        if bias is not None:
+            output += bias.view(-1, *(1,) * geometry.num_dimensions)
+        return output
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        image, weight = ctx.saved_tensors
+        geometry, lowering = ctx.geometry, ctx.lowering
+        grad = grad.contiguous()
+        of_image, of_weight, of_bias, *_ = ctx.needs_input_grad
+        summed = (0, *range(2, grad.dim()))
+        return (
+            lowering.grad_input(grad, image, weight, geometry) if of_image else None,
+            lowering.grad_weight(grad, image, weight, geometry) if of_weight else None,
+            grad.sum(summed) if of_bias else None,
+            None,
+            None,
+        )
+
+
+def lowered(
+    image: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, lowering: Lowering
+) -> Tensor:
+    """A convolution by a rewrite, with gradients for whichever of its tensors want them."""
+    output: Tensor = _Lowered.apply(image, weight, bias, geometry, lowering)  # type: ignore[no-untyped-call]
+    return output

@@ -1,9 +1,0 @@
-"""Exact rewrites of convolutions, with gradients, on any device.
-
-    geometry.py     stride, padding, dilation, groups; what follows from them
-    lowering.py     what a rewrite is, and the autograd function that all of them share
-    im2col.py fft.py matmul_1x1.py chunked.py     the rewrites
-    intercept.py    puts a rewrite in the place of a model's convolutions, and takes it out again
-
-What each needs beside its output is in `autofit_workers.conv`, without torch.
-"""

@@ -1,0 +1,8 @@
+"""A trace becomes bytes and seconds. The standard library suffices here.
+
+allocator/  PyTorch's caching allocator
+curve/      from traces to the peak at any batch size
+plans/      which plan cuDNN takes for a convolution, and its workspace; data/ holds measured ones
+time/       how long kernels and transfers take
+spans.py    a size that is known as a range
+"""

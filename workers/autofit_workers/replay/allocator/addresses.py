@@ -1,0 +1,44 @@
+"""Where segments lie in the address space.
+
+Addresses matter to the model only as the tie-break of best fit between free blocks of one size.
+The driver does not document how it chooses them; assumed here is the lowest free range that is
+large enough, so that segments ascend in the order of their making and ranges given back are used
+again first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from autofit_workers.replay.allocator.settings import SEGMENT_STEP_BYTES
+
+_END = 1 << 62
+
+
+class AddressSpace:
+    """The free ranges of a device's address space."""
+
+    def __init__(self) -> None:
+        self._holes = [(0, _END)]
+
+    def reserve(self, num_bytes: int, *, alignment: int = SEGMENT_STEP_BYTES) -> int:
+        """Takes the lowest free range, and returns its first address, a multiple of `alignment`."""
+        for index, (start, end) in enumerate(self._holes):
+            address = -(-start // alignment) * alignment
+            if address + num_bytes <= end:
+                pieces = ((start, address), (address + num_bytes, end))
+                self._holes[index : index + 1] = [piece for piece in pieces if piece[0] < piece[1]]
+                return address
+        raise AssertionError("the address space is larger than any sum of requests")
+
+    def release(self, address: int, num_bytes: int) -> None:
+        """Gives a range back, and joins it with the free ranges that it touches."""
+        holes, start, end = self._holes, address, address + num_bytes
+        first = last = bisect_left(holes, (address, 0))
+        if first > 0 and holes[first - 1][1] == start:
+            first -= 1
+            start = holes[first][0]
+        if last < len(holes) and holes[last][0] == end:
+            end = holes[last][1]
+            last += 1
+        holes[first:last] = [(start, end)]

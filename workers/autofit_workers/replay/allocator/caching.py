@@ -1,0 +1,184 @@
+"""The caching allocator as a program sees it: blocks, statistics and a snapshot of the segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autofit_workers.replay.allocator.expandable import ExpandableBlockPools
+from autofit_workers.replay.allocator.pending import EventClock, PendingFrees, keeps_up
+from autofit_workers.replay.allocator.pools import ALLOCATED, PENDING, UNMAPPED, Block, BlockPools, Watcher
+from autofit_workers.replay.allocator.settings import DEFAULT_SETTINGS, SMALL_REQUEST_BYTES, AllocatorSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentBlock:
+    """A block of a snapshot.
+
+    Attributes:
+        offset: its distance in bytes from the segment's start.
+        is_pending: it was freed and waits for other streams.
+    """
+
+    offset: int
+    size: int
+    is_allocated: bool
+    is_pending: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A contiguous piece of device memory, of an expandable segment each contiguous mapped part.
+
+    Attributes:
+        pool: `small` or `large`.
+        blocks: its tiling, in the order of addresses.
+    """
+
+    address: int
+    size: int
+    stream: int
+    pool: str
+    blocks: tuple[SegmentBlock, ...]
+
+
+def make_pools(
+    settings: AllocatorSettings, *, limit_bytes: int | None, clock: EventClock = keeps_up
+) -> BlockPools:
+    """The pools for these settings; `limit_bytes` bounds what they reserve."""
+    kind = ExpandableBlockPools if settings.expandable_segments else BlockPools
+    pools = kind(settings, limit_bytes=limit_bytes)
+    pools.pending.clock = clock
+    return pools
+
+
+class CachingAllocator:
+    """A model of PyTorch's CUDA caching allocator on one device.
+
+    `limit_bytes` acts as `torch.cuda.set_per_process_memory_fraction` does, and as the end of the
+    device's memory: at it, cached memory is released before a request fails. `clock` says when the events of
+    blocks that other streams use are over. `watcher` is told of every change of the segments and of every
+    block that comes back.
+
+    Attributes:
+        allocated_bytes, peak_allocated_bytes: sum of the blocks handed out, which is what
+            `torch.cuda.memory_allocated` and `max_memory_allocated` report; a block that was freed does not
+            count, even where it waits for other streams.
+    """
+
+    def __init__(
+        self,
+        settings: AllocatorSettings = DEFAULT_SETTINGS,
+        *,
+        limit_bytes: int | None = None,
+        clock: EventClock = keeps_up,
+        watcher: Watcher | None = None,
+    ) -> None:
+        self.settings = settings
+        self.allocated_bytes = 0
+        self.peak_allocated_bytes = 0
+        self._pools = make_pools(settings, limit_bytes=limit_bytes, clock=clock)
+        self._pools.watcher = watcher
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Sum of the segments, which is what `torch.cuda.memory_reserved` reports."""
+        return self._pools.reserved_bytes
+
+    @property
+    def peak_reserved_bytes(self) -> int:
+        return self._pools.peak_reserved_bytes
+
+    @property
+    def active_bytes(self) -> int:
+        """Sum of the blocks that are allocated or wait for other streams, as PyTorch's statistics call it."""
+        return self._pools.active_bytes
+
+    @property
+    def num_alloc_retries(self) -> int:
+        """How often everything cached was released for a request, successfully or not."""
+        return self._pools.num_alloc_retries
+
+    @property
+    def num_ooms(self) -> int:
+        return self._pools.num_ooms
+
+    def malloc(self, num_bytes: int, *, stream: int = 0) -> Block:
+        """Allocates for a tensor of `num_bytes`.
+
+        Raises:
+            AllocatorOutOfMemory: if the limit leaves no room.
+            ValueError: for an empty request, which PyTorch never brings before the allocator.
+        """
+        if num_bytes < 1:
+            raise ValueError(f"a request of {num_bytes} bytes makes no block: skip it")
+        size = self.settings.round_size(num_bytes)
+        pool = self._pools.pool(is_small=size <= SMALL_REQUEST_BYTES, stream=stream)
+        block = self._pools.take_after_events(size, pool)
+        self.allocated_bytes += block.size
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        return block
+
+    def free(self, block: Block) -> None:
+        """Frees an allocation; raises `ValueError` if it was freed before.
+
+        It can be handed out again once the streams that were recorded for it are done.
+        """
+        size = block.size  # merging changes it
+        self._pools.free(block)
+        self.allocated_bytes -= size
+
+    def record_stream(self, block: Block, stream: int) -> None:
+        """Notes that a stream uses an allocation, as `Tensor.record_stream` does."""
+        self._pools.record_stream(block, stream)
+
+    @property
+    def pending(self) -> PendingFrees[Block]:
+        """What waits for other streams; the host's waits are told to it."""
+        return self._pools.pending
+
+    def empty_cache(self) -> int:
+        """Waits for all streams and releases what is cached, as `torch.cuda.empty_cache` does.
+
+        Returns:
+            The bytes of it.
+        """
+        return self._pools.release_cached()
+
+    def segments(self) -> tuple[Segment, ...]:
+        """A snapshot of all memory that is reserved, in the order of addresses."""
+        parts = (part for _, front in sorted(self._pools.fronts.items()) for part in _mapped_parts(front))
+        return tuple(_segment(part) for part in parts)
+
+
+def _mapped_parts(front: Block) -> Iterator[list[Block]]:
+    part: list[Block] = []
+    block: Block | None = front
+    while block is not None:
+        if block.state != UNMAPPED:
+            part.append(block)
+        elif part:
+            yield part
+            part = []
+        block = block.next
+    if part:
+        yield part
+
+
+def _segment(blocks: list[Block]) -> Segment:
+    first = blocks[0]
+    return Segment(
+        address=first.address,
+        size=sum(block.size for block in blocks),
+        stream=first.pool.stream,
+        pool="small" if first.pool.is_small else "large",
+        blocks=tuple(
+            SegmentBlock(
+                offset=block.address - first.address,
+                size=block.size,
+                is_allocated=block.state == ALLOCATED,
+                is_pending=block.state == PENDING,
+            )
+            for block in blocks
+        ),
+    )

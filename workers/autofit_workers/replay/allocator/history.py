@@ -1,0 +1,177 @@
+"""Everything that the allocator does in a stream of events: what a memory snapshot shows.
+
+`replay` only finds the peaks, fast; this drives the same allocator and writes down where each block
+lay, when segments came and went, and what is left at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from autofit_workers.replay.allocator.caching import CachingAllocator, Segment
+from autofit_workers.replay.allocator.pending import EventClock, keeps_up
+from autofit_workers.replay.allocator.pools import ActionKind, Block
+from autofit_workers.replay.allocator.settings import DEFAULT_SETTINGS, AllocatorSettings
+from autofit_workers.replay.allocator.streams import ONE_STREAM, Streams, between_waits
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing that the allocator did.
+
+    Attributes:
+        position: index of the event during which it happened.
+        num_bytes: of the block or of the segment's part.
+        request: whose block it is; None where it is about a segment, or of a plan that was found in the
+            room of a request.
+        stream: of the pool.
+    """
+
+    kind: ActionKind
+    position: int
+    address: int
+    num_bytes: int
+    request: int | None = None
+    stream: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The actions of a stream of events, and the state that they led to.
+
+    Attributes:
+        segments: what is reserved after the last event, in the order of addresses.
+        requests: by the address of each block that is allocated or pending then, whose it is.
+    """
+
+    actions: tuple[Action, ...]
+    segments: tuple[Segment, ...]
+    requests: dict[int, int]
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+
+
+def record_history(
+    events: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    settings: AllocatorSettings = DEFAULT_SETTINGS,
+    found: Mapping[int, int] | None = None,
+    streams: Streams = ONE_STREAM,
+    clock: EventClock = keeps_up,
+) -> History:
+    """Replays events as `replay` does, without a limit, and keeps what the allocator did.
+
+    Args:
+        events: `i` allocates `sizes[i]` bytes, `~i` frees them.
+        sizes: bytes of each request.
+        settings: of the allocator.
+        found: by request that is room to time plans in, what the plan takes that is found there: see
+            `autofit_workers.replay.allocator.Choice`.
+        streams: of the requests.
+        clock: of the device, for blocks that other streams use.
+
+    Raises:
+        ValueError: if the events free what is not allocated.
+    """
+    recorder = _Recorder(settings, streams, clock)
+    plans = found or {}
+    blocks: dict[int, Block] = {}
+    allocator = recorder.allocator
+    for start, stop in between_waits(streams, len(events), allocator.pending, allocator.empty_cache):
+        for position, event in enumerate(events[start:stop], start):
+            recorder.position = position
+            if event >= 0:
+                if sizes[event]:
+                    blocks[event] = recorder.allocate(sizes[event], event, streams.of_requests.get(event, 0))
+                continue
+            request = ~event
+            if sizes[request]:
+                if request not in blocks:
+                    raise ValueError(f"event {position} frees request {request}, which was not allocated")
+                recorder.free(blocks.pop(request), request)
+            if request in plans:
+                recorder.run_found(plans[request], streams.of_requests.get(request, 0))
+    return recorder.history({block.address: request for request, block in blocks.items()})
+
+
+class _Recorder:
+    """Drives an allocator and writes down what it does.
+
+    Attributes:
+        position: index of the event that it is at.
+    """
+
+    def __init__(self, settings: AllocatorSettings, streams: Streams, clock: EventClock) -> None:
+        self.allocator = CachingAllocator(settings, clock=clock, watcher=self._watch)
+        self.position = 0
+        self._uses = streams.uses
+        self._actions: list[Action] = []
+        self._freed: dict[int, int | None] = {}  # by address, whose block is on its way back
+
+    def allocate(self, num_bytes: int, request: int | None, stream: int) -> Block:
+        block = self.allocator.malloc(num_bytes, stream=stream)
+        self._add(ActionKind.ALLOC, block.address, block.size, request, stream)
+        if request is not None:
+            for other in self._uses.get(request, ()):
+                self.allocator.record_stream(block, other)
+        return block
+
+    def free(self, block: Block, request: int | None) -> None:
+        self._add(ActionKind.FREE_REQUESTED, block.address, block.size, request, block.pool.stream)
+        self._freed[block.address] = request
+        self.allocator.free(block)
+
+    def run_found(self, num_bytes: int, stream: int) -> None:
+        """Runs the plan that was found in a room, which is free again."""
+        self.allocator.empty_cache()
+        if num_bytes:
+            self.free(self.allocate(num_bytes, None, stream), None)
+
+    def history(self, allocated: Mapping[int, int]) -> History:
+        """What was written down; `allocated` is whose blocks are allocated now, by address."""
+        pending = {address: request for address, request in self._freed.items() if request is not None}
+        return History(
+            actions=tuple(self._actions),
+            segments=self.allocator.segments(),
+            requests={**allocated, **pending},
+            peak_allocated_bytes=self.allocator.peak_allocated_bytes,
+            peak_reserved_bytes=self.allocator.peak_reserved_bytes,
+        )
+
+    def _watch(self, kind: ActionKind, address: int, num_bytes: int, stream: int) -> None:
+        request = self._freed.pop(address) if kind is ActionKind.FREE_COMPLETED else None
+        self._add(kind, address, num_bytes, request, stream)
+
+    def _add(self, kind: ActionKind, address: int, num_bytes: int, request: int | None, stream: int) -> None:
+        self._actions.append(Action(kind, self.position, address, num_bytes, request, stream))
+
+
+def given_blocks(
+    events: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    settings: AllocatorSettings = DEFAULT_SETTINGS,
+    found: Mapping[int, int] | None = None,
+    streams: Streams = ONE_STREAM,
+    clock: EventClock = keeps_up,
+) -> list[int]:
+    """Bytes of the block that each request gets where nothing limits what is reserved.
+
+    That is the request rounded up, with what is left of a free block where that is too little to be
+    split off: the sum over those alive is what PyTorch calls allocated.
+
+    Args:
+        events, sizes, found, streams, clock: those of `record_history`.
+        settings: of the allocator.
+
+    Returns:
+        One for each size; 0 for an empty request.
+    """
+    given = [0] * len(sizes)
+    history = record_history(events, sizes, settings=settings, found=found, streams=streams, clock=clock)
+    for action in history.actions:
+        if action.kind is ActionKind.ALLOC and action.request is not None:
+            given[action.request] = action.num_bytes
+    return given

@@ -1,0 +1,426 @@
+"""The rules by which PyTorch's CUDA caching allocator hands out, splits, merges and releases blocks.
+
+Modelled on `c10/cuda/CUDACachingAllocator.cpp` of PyTorch 2.11–2.15, for one device, without private
+pools (CUDA graphs). This is the one implementation of the rules: `CachingAllocator` adds statistics to it,
+`replay` a loop.
+
+A segment is one piece of device memory, and its blocks tile it:
+
+    segment   |  A: allocated  |  B: cached  |  C: allocated  |
+    links     None <- A <----------> B <----------> C -> None
+
+The block at a segment's front stays the same object for as long as the segment lives: splits cut the
+rest off, merges extend the left block.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from autofit_workers.replay.allocator.addresses import AddressSpace
+from autofit_workers.replay.allocator.pending import PendingFrees, keeps_up
+from autofit_workers.replay.allocator.settings import (
+    BLOCK_BYTES,
+    SMALL_REQUEST_BYTES,
+    SMALL_SEGMENT_BYTES,
+    AllocatorSettings,
+)
+
+CACHED = 0
+ALLOCATED = 1
+UNMAPPED = 2  # address space without memory: expandable segments only
+PENDING = 3  # freed, but other streams may still be using it
+
+_UNBOUNDED = sys.maxsize
+
+
+class ActionKind(StrEnum):
+    """What the allocator does, by the names that PyTorch's memory snapshots have for it."""
+
+    ALLOC = "alloc"
+    FREE_REQUESTED = "free_requested"
+    FREE_COMPLETED = "free_completed"
+    SEGMENT_ALLOC = "segment_alloc"
+    SEGMENT_FREE = "segment_free"
+    SEGMENT_MAP = "segment_map"
+    SEGMENT_UNMAP = "segment_unmap"
+
+
+# Is told of every change of the segments and of every block that comes back: kind, first address, bytes,
+# and the stream of the pool.
+Watcher = Callable[[ActionKind, int, int, int], None]
+
+
+class AllocatorOutOfMemory(Exception):  # noqa: N818 (an answer of the model rather than a mistake)
+    """A request that fits under the limit neither at once nor after all that is cached was released.
+
+    Attributes:
+        requested_bytes: size of the block that was wanted, rounded up.
+        reserved_bytes, allocated_bytes: what the allocator held then.
+        limit_bytes: what it may reserve.
+    """
+
+    def __init__(
+        self, *, requested_bytes: int, reserved_bytes: int, allocated_bytes: int, limit_bytes: int
+    ) -> None:
+        super().__init__(
+            f"out of memory: {requested_bytes} B were requested while {reserved_bytes} B were reserved, "
+            f"{allocated_bytes} B of them allocated, of the {limit_bytes} B allowed"
+        )
+        self.requested_bytes = requested_bytes
+        self.reserved_bytes = reserved_bytes
+        self.allocated_bytes = allocated_bytes
+        self.limit_bytes = limit_bytes
+
+
+class Block:
+    """A stretch of a segment, and the handle of an allocation; valid until it is freed.
+
+    Attributes:
+        state: `ALLOCATED`, `CACHED`, `UNMAPPED` or `PENDING`.
+        prev, next: the neighbours in the segment.
+        cached_at: the count of searches when the block was freed last. Garbage collection takes
+            the age of whole segments from it; the rest of a split, which has none, is no such.
+    """
+
+    # No __init__: calling one would double the cost of a split (all fields are set by `cut_block`
+    # and `segment_block`).
+    __slots__ = ("address", "cached_at", "next", "pool", "prev", "size", "state")
+
+    address: int
+    size: int
+    state: int
+    prev: Block | None
+    next: Block | None
+    pool: Pool
+    cached_at: int
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Pool:
+    """The blocks of one stream and one size class.
+
+    Attributes:
+        cached: the free blocks as (size, address, block), ascending.
+        unmapped: expandable segments' stretches without memory as (address, block), ascending.
+        min_remainder_bytes: a block is split when at least this much would be left of it,
+        max_split_request_bytes: and the request is smaller than this.
+        page_bytes: granularity at which expandable segments grow.
+    """
+
+    stream: int
+    is_small: bool
+    min_remainder_bytes: int
+    max_split_request_bytes: int
+    page_bytes: int
+    cached: list[tuple[int, int, Block]] = field(default_factory=list)
+    unmapped: list[tuple[int, Block]] = field(default_factory=list)
+
+
+def segment_block(address: int, size: int, pool: Pool, state: int) -> Block:
+    """Makes the one block of a new segment."""
+    block = Block()
+    block.address = address
+    block.size = size
+    block.state = state
+    block.prev = None
+    block.next = None
+    block.pool = pool
+    return block
+
+
+def cut_block(block: Block, size: int) -> Block:
+    """Shortens `block` to `size`, and returns what was cut off as a cached block of no list yet."""
+    rest = Block()
+    rest.address = block.address + size
+    rest.size = block.size - size
+    rest.state = CACHED
+    rest.prev = block
+    rest.next = following = block.next
+    rest.pool = block.pool
+    if following is not None:
+        following.prev = rest
+    block.next = rest
+    block.size = size
+    return rest
+
+
+class BlockPools:
+    """The pools of one device, with memory in segments of fixed size.
+
+    Attributes:
+        fronts: the first block of every segment, by address.
+        reserved_bytes, peak_reserved_bytes: sum of the segments, now and at most.
+        num_alloc_retries: how often all that was cached had to be released for a request; the
+            failed request that ends in `AllocatorOutOfMemory` counts, as in PyTorch.
+        num_ooms: how many requests failed.
+        pending: what waits for other streams.
+        watcher: is told of the segments and of blocks that `free` takes back, where somebody wants to know.
+    """
+
+    is_expandable = False
+
+    def __init__(self, settings: AllocatorSettings, *, limit_bytes: int | None) -> None:
+        if limit_bytes is not None and limit_bytes < 0:
+            raise ValueError(f"limit_bytes is {limit_bytes}: give 0 or more, or None for no limit")
+        self.settings = settings
+        self.limit_bytes = _UNBOUNDED if limit_bytes is None else limit_bytes
+        self.addresses = AddressSpace()
+        self.fronts: dict[int, Block] = {}
+        self.reserved_bytes = 0
+        self.peak_reserved_bytes = 0
+        self.num_alloc_retries = 0
+        self.num_ooms = 0
+        self.pending = PendingFrees[Block](keeps_up)
+        self.watcher: Watcher | None = None
+        self._pools: dict[tuple[int, bool], Pool] = {}
+        self._max_split_bytes = settings.max_split_size_bytes or _UNBOUNDED
+        self._rounding_bytes = settings.non_split_rounding_bytes
+        self._num_large_searches = 0
+        self._collects_garbage = limit_bytes is not None and settings.garbage_collection_threshold is not None
+
+    @property
+    def active_bytes(self) -> int:
+        """Sum of the blocks handed out or pending (counted afresh: not for loops)."""
+        cached = sum(size for pool in self._pools.values() for size, _, _ in pool.cached)
+        return self.reserved_bytes - cached
+
+    def pool(self, *, is_small: bool, stream: int = 0) -> Pool:
+        """The pool for requests of up to 1 MiB, or above, on `stream`."""
+        pool = self._pools.get((stream, is_small))
+        if pool is None:
+            splits_all = is_small or self.is_expandable
+            pool = self._pools[stream, is_small] = Pool(
+                stream=stream,
+                is_small=is_small,
+                min_remainder_bytes=BLOCK_BYTES if splits_all else SMALL_REQUEST_BYTES + 1,
+                max_split_request_bytes=_UNBOUNDED if splits_all else self._max_split_bytes,
+                page_bytes=SMALL_SEGMENT_BYTES if is_small else self.settings.large_segment_size_bytes,
+            )
+        return pool
+
+    def obtainable_bytes(self) -> int:
+        """The largest cached block, or what may still be reserved where that is more (`cacheInfo`)."""
+        cached = (pool.cached[-1][0] for pool in self._pools.values() if pool.cached)
+        return max(self.limit_bytes - self.reserved_bytes, *cached, 0)
+
+    def take(self, size: int, pool: Pool) -> Block:
+        """Hands out the best-fitting block for a rounded size that belongs in `pool`.
+
+        Raises:
+            AllocatorOutOfMemory: if there is none and no memory for one; what is then cached is as
+                PyTorch leaves it.
+        """
+        cached = pool.cached
+        index = bisect_left(cached, (size,))
+        if self.is_expandable:
+            index = _least_extensible(cached, index)
+        if self._collects_garbage and not pool.is_small:
+            self._num_large_searches += 1
+        if index == len(cached):
+            block = self._reserve(size, pool)
+        else:
+            block = cached[index][2]
+            # A block of max_split_size or more would be wasted on a much smaller request.
+            if block.size >= self._max_split_bytes and (
+                size < self._max_split_bytes or block.size >= size + self._rounding_bytes
+            ):
+                block = self._reserve(size, pool)
+            else:
+                del cached[index]
+        if block.size - size >= pool.min_remainder_bytes and size < pool.max_split_request_bytes:
+            rest = cut_block(block, size)
+            insort(cached, (rest.size, rest.address, rest))
+        block.state = ALLOCATED
+        return block
+
+    def give(self, block: Block) -> None:
+        """Takes an allocated block back, merges it with its cached neighbours and caches it."""
+        if block.state != ALLOCATED:
+            raise ValueError(f"the block at address {block.address} is not allocated: it was freed before")
+        cached = block.pool.cached
+        previous = block.prev
+        if previous is None or previous.state != CACHED:
+            block.state = CACHED
+            following = block.next
+        else:
+            del cached[bisect_left(cached, (previous.size, previous.address))]
+            previous.size += block.size
+            previous.next = following = block.next
+            if following is not None:
+                following.prev = previous
+            block.state = CACHED
+            block = previous
+        if following is not None and following.state == CACHED:
+            del cached[bisect_left(cached, (following.size, following.address))]
+            block.size += following.size
+            block.next = following = following.next
+            if following is not None:
+                following.prev = block
+        block.cached_at = self._num_large_searches
+        insort(cached, (block.size, block.address, block))
+
+    def record_stream(self, block: Block, stream: int) -> None:
+        """Notes that a stream uses a block, which means nothing on the block's own (`recordStream`)."""
+        if block.state != ALLOCATED:
+            raise ValueError(f"the block at address {block.address} is not allocated: no stream can use it")
+        if stream != block.pool.stream:
+            self.pending.use(block, stream)
+
+    def take_after_events(self, size: int, pool: Pool) -> Block:
+        """Does as `take`, after blocks came back whose events are over, as each of PyTorch's requests."""
+        self._take_back(self.pending.over())
+        return self.take(size, pool)
+
+    def free(self, block: Block) -> None:
+        """Does as `give`, as soon as the streams that were recorded for the block are done with it."""
+        if block.state == ALLOCATED and self.pending.holds(block):
+            block.state = PENDING
+        else:
+            self._complete(block)
+
+    def _take_back(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            block.state = ALLOCATED
+            self._complete(block)
+
+    def _complete(self, block: Block) -> None:
+        size = block.size  # merging changes it
+        self.give(block)
+        if self.watcher is not None:
+            self.watcher(ActionKind.FREE_COMPLETED, block.address, size, block.pool.stream)
+
+    def release_cached(self) -> int:
+        """Gives every segment back that is cached as a whole; returns their bytes.
+
+        The host waits for all streams first, so that nothing is pending.
+        """
+        self._take_back(self.pending.all_over())
+        before_bytes = self.reserved_bytes
+        for pool in self._pools.values():
+            self._release_pool(pool)
+        return before_bytes - self.reserved_bytes
+
+    def _reserve(self, size: int, pool: Pool) -> Block:
+        if self._collects_garbage:
+            self._collect_garbage()
+        block = self._grow(size, pool)
+        if block is None and self._release_oversize(size, pool):
+            block = self._grow(size, pool)
+        if block is None:
+            self.release_cached()
+            # PyTorch does not search the pool again, though pending blocks have come back to it just now.
+            self.num_alloc_retries += 1
+            block = self._grow(size, pool)
+        if block is None:
+            self.num_ooms += 1
+            raise AllocatorOutOfMemory(
+                requested_bytes=size,
+                reserved_bytes=self.reserved_bytes,
+                allocated_bytes=self.active_bytes,  # nothing is pending by now
+                limit_bytes=self.limit_bytes,
+            )
+        return block
+
+    def _count_gained(self, kind: ActionKind, address: int, num_bytes: int, pool: Pool) -> None:
+        self.reserved_bytes += num_bytes
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+        if self.watcher is not None:
+            self.watcher(kind, address, num_bytes, pool.stream)
+
+    def _count_lost(self, kind: ActionKind, address: int, num_bytes: int, pool: Pool) -> None:
+        self.reserved_bytes -= num_bytes
+        if self.watcher is not None:
+            self.watcher(kind, address, num_bytes, pool.stream)
+
+    def _grow(self, size: int, pool: Pool) -> Block | None:
+        """Makes a segment for `size`, or returns None where the limit forbids it."""
+        segment_bytes = self.settings.segment_bytes(size)
+        if self.reserved_bytes + segment_bytes > self.limit_bytes:
+            return None
+        block = segment_block(self.addresses.reserve(segment_bytes), segment_bytes, pool, CACHED)
+        self._count_gained(ActionKind.SEGMENT_ALLOC, block.address, segment_bytes, pool)
+        self.fronts[block.address] = block
+        return block
+
+    def _release_segment(self, block: Block) -> None:
+        """Gives the segment of a whole, cached block back; its entry in the pool is the caller's."""
+        del self.fronts[block.address]
+        self.addresses.release(block.address, block.size)
+        self._count_lost(ActionKind.SEGMENT_FREE, block.address, block.size, block.pool)
+
+    def _release_pool(self, pool: Pool) -> None:
+        kept = []
+        for entry in pool.cached:
+            if _is_whole_segment(entry[2]):
+                self._release_segment(entry[2])
+            else:
+                kept.append(entry)
+        pool.cached[:] = kept
+
+    def _release_oversize(self, size: int, pool: Pool) -> bool:
+        """Releases one cached block that `size` fits in, or else the largest until they add up to it.
+
+        Only blocks of max_split_size or more are released; those are never split, so they are whole
+        segments. (A smaller one that `size` fits in would have been taken.)
+
+        Returns:
+            Whether `size` bytes were released.
+        """
+        if self._max_split_bytes == _UNBOUNDED:
+            return False
+        cached = pool.cached
+        index = bisect_left(cached, (size,))
+        if index < len(cached):
+            self._release_segment(cached.pop(index)[2])
+            return True
+        released_bytes = 0
+        while released_bytes < size and cached and cached[-1][0] >= self._max_split_bytes:
+            released_bytes += cached[-1][0]
+            self._release_segment(cached.pop()[2])
+        return released_bytes >= size
+
+    def _collect_garbage(self) -> None:
+        """Above the threshold, releases the large segments that went unused longest.
+
+        Each round releases all of at least average age, until enough is released; an age is the
+        number of searches of the large pool since the block was cached.
+        """
+        threshold = self.settings.garbage_collection_threshold
+        assert threshold is not None
+        excess_bytes = self.reserved_bytes - int(threshold * self.limit_bytes)
+        pools = [pool for pool in self._pools.values() if not pool.is_small]
+        whole = [block for pool in pools for _, _, block in pool.cached if _is_whole_segment(block)]
+        while excess_bytes > 0 and whole:
+            now = self._num_large_searches
+            average_age = sum(now - block.cached_at for block in whole) / len(whole)
+            for block in [b for b in whole if now - b.cached_at >= average_age]:
+                cached = block.pool.cached
+                del cached[bisect_left(cached, (block.size, block.address))]
+                self._release_segment(block)
+                excess_bytes -= block.size
+            whole = [b for b in whole if now - b.cached_at < average_age]
+
+
+def _is_whole_segment(block: Block) -> bool:
+    return block.prev is None and block.next is None
+
+
+def _least_extensible(cached: list[tuple[int, int, Block]], index: int) -> int:
+    """Moves on from the best fit while the next larger block can grow less than it.
+
+    A block before unmapped address space counts, in expandable segments, with the size that it
+    could grow to, so that the growing end of a segment is used last.
+    """
+    while index + 1 < len(cached) and _room(cached[index + 1][2]) < _room(cached[index][2]):
+        index += 1
+    return index
+
+
+def _room(block: Block) -> int:
+    following = block.next
+    return block.size + (following.size if following is not None and following.state == UNMAPPED else 0)

@@ -1,0 +1,246 @@
+"""Replaying the memory events of a training step: what would the allocator have reserved?"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain
+from operator import neg
+from typing import NamedTuple
+
+from autofit_workers.replay.allocator.caching import make_pools
+from autofit_workers.replay.allocator.pending import EventClock, keeps_up
+from autofit_workers.replay.allocator.pools import AllocatorOutOfMemory, Block, BlockPools, Pool
+from autofit_workers.replay.allocator.settings import (
+    BLOCK_BYTES,
+    DEFAULT_SETTINGS,
+    SMALL_REQUEST_BYTES,
+    AllocatorSettings,
+)
+from autofit_workers.replay.allocator.streams import ONE_STREAM, Streams, between_waits
+
+
+class Choice(NamedTuple):
+    """A request that does with less where its size cannot be had, or that looks for a plan.
+
+    Attributes:
+        asker: who asks: one that was refused a size does not ask for it again.
+        sizes: what it tries in turn; none is larger than the first.
+        found: of one that asks for room to time its plans in, what it tries in turn for the plan that it
+            finds there, no more than the room; empty for others. It leaves out what is larger than any
+            block that is to be had without giving others back, rather than asking for it. Where its room
+            is freed, all that is cached is given back, and the plan that it found runs: `run_single_conv`
+            of aten's Conv_v8.cpp.
+    """
+
+    asker: int
+    sizes: tuple[int, ...]
+    found: tuple[int, ...] = ()
+
+
+Choices = Mapping[int, Choice]  # by index of the request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """What a replay came to.
+
+    Attributes:
+        peak_allocated_bytes, peak_reserved_bytes: of the events that were replayed.
+        peak_allocated_position: index in the events of the allocation that first reached the
+            allocated peak.
+        completed: False if the memory ran out, or if the replay was stopped.
+        failed_position: index in the events of what ran out of memory or made the reserved bytes exceed
+            the bound: an allocation, or the end of one in whose room a plan was found.
+    """
+
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int
+    peak_allocated_position: int
+    num_alloc_retries: int
+    completed: bool
+    failed_position: int | None
+
+
+def replay(
+    events: Sequence[int],
+    sizes: Sequence[int],
+    *,
+    settings: AllocatorSettings = DEFAULT_SETTINGS,
+    limit_bytes: int | None = None,
+    stop_above_bytes: int | None = None,
+    choices: Choices | None = None,
+    streams: Streams = ONE_STREAM,
+    clock: EventClock = keeps_up,
+) -> Replay:
+    """Replays events through an empty allocator.
+
+    Args:
+        events: `i` allocates `sizes[i]` bytes, `~i` frees them (the events of a `Trace`); an
+            allocation of 0 bytes makes no block.
+        sizes: bytes of each request.
+        settings: of the allocator.
+        limit_bytes: what may be reserved, with release and retry at the limit.
+        stop_above_bytes: end the replay at the first request for which more than this is reserved: enough
+            where only "does it fit" is asked.
+        choices: requests that do with less where their size cannot be had, or that look for a plan.
+        streams: of the requests.
+        clock: of the device, for blocks that other streams use.
+
+    Raises:
+        ValueError: if the events free what is not allocated.
+    """
+    pools = make_pools(settings, limit_bytes=limit_bytes, clock=clock)
+    # What no other stream uses comes back at its free, without a look at events.
+    take, give = (pools.take_after_events, pools.free) if streams.uses else (pools.take, pools.give)
+    small, large = pools.pool(is_small=True), pools.pool(is_small=False)
+    stop_bytes = sys.maxsize if stop_above_bytes is None else stop_above_bytes
+    size_of = {num_bytes: settings.round_size(num_bytes) if num_bytes else 0 for num_bytes in set(sizes)}
+    rounded = [size_of[num_bytes] for num_bytes in sizes]
+    blocks: list[Block | None] = [None] * len(rounded)
+    allocated_bytes = peak_bytes = peak_position = 0
+    failed_position = None
+    position = 0
+    special = _SpecialRequests(pools, settings, choices or {}, streams, take)
+    unusual, finding = special.numbers, special.finding
+    # The loop runs ten thousand times per predicted batch size: it keeps the allocated bytes itself
+    # and looks at as few attributes as it can.
+    try:
+        for position, event in _numbered(events, streams, pools):
+            if event >= 0:
+                size = rounded[event]
+                if unusual and event in unusual:
+                    block = special.take(event, size)
+                    rounded[event] = 0 if block is None else block.size
+                else:
+                    block = take(size, small if size <= SMALL_REQUEST_BYTES else large) if size else None
+                if block is not None:
+                    blocks[event] = block
+                    allocated_bytes += block.size
+                    if allocated_bytes > peak_bytes:
+                        peak_bytes = allocated_bytes
+                        peak_position = position
+                    if pools.reserved_bytes > stop_bytes:
+                        failed_position = position
+                        break
+            else:
+                freed = blocks[~event]
+                if freed is not None:
+                    allocated_bytes -= freed.size
+                    give(freed)
+                elif rounded[~event]:
+                    raise ValueError(f"event {position} frees request {~event}, which was not allocated")
+                if finding and ~event in finding:
+                    special.run_found(~event)
+    except AllocatorOutOfMemory:
+        failed_position = position
+    return Replay(
+        peak_allocated_bytes=peak_bytes,
+        peak_reserved_bytes=pools.peak_reserved_bytes,
+        peak_allocated_position=peak_position,
+        num_alloc_retries=pools.num_alloc_retries,
+        completed=failed_position is None,
+        failed_position=failed_position,
+    )
+
+
+def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Iterable[tuple[int, int]]:
+    """The events with their positions; where the host waits, `pools` learn of it on the way."""
+    if not streams.host_waits:
+        return enumerate(events)
+    stretches = between_waits(streams, len(events), pools.pending, pools.release_cached)
+    return chain.from_iterable(enumerate(events[start:stop], start) for start, stop in stretches)
+
+
+class _SpecialRequests:
+    """Those that try some sizes in turn, that are not on the default stream, or that other streams use.
+
+    Attributes:
+        numbers: which they are.
+        finding: those in whose room a plan is found.
+    """
+
+    def __init__(
+        self,
+        pools: BlockPools,
+        settings: AllocatorSettings,
+        choices: Choices,
+        streams: Streams,
+        take: Callable[[int, Pool], Block],
+    ) -> None:
+        self.numbers = choices.keys() | streams.of_requests.keys() | streams.uses.keys()
+        self.finding = {number for number, choice in choices.items() if choice.found}
+        self._pools = pools
+        self._settings = settings
+        self._choices = choices
+        self._streams = streams
+        self._take = take
+        self._refused: dict[int, int] = {}  # by asker, the smallest size that it was refused
+
+    def take(self, request: int, size: int) -> Block | None:
+        """A block, or None where nothing is asked for; raises as the pools do if the last is refused.
+
+        Args:
+            size: rounded, of a request without a choice.
+        """
+        choice = self._choices.get(request)
+        if choice is not None:
+            if choice.found:
+                self._refuse(choice.asker, self._pools.obtainable_bytes() + 1)
+            block = self._first_of(request, choice.sizes)
+        else:
+            block = self._take(size, self._pool(request, size)) if size else None
+        if block is not None:
+            for stream in self._streams.uses.get(request, ()):
+                self._pools.record_stream(block, stream)
+        return block
+
+    def run_found(self, request: int) -> None:
+        """Runs the plan that was found in the room of a choice.
+
+        Its block counts for what is reserved. As an allocation it is left out, because it is no more than
+        its room was, beside what a block may be larger than its request.
+        """
+        self._pools.release_cached()
+        block = self._first_of(request, self._choices[request].found)
+        if block is not None:
+            self._pools.give(block)
+
+    def _first_of(self, request: int, sizes: Sequence[int]) -> Block | None:
+        asker = self._choices[request].asker
+        refused_bytes = self._refused.get(asker, sys.maxsize)
+        for asked_bytes in [size for size in sizes if size < refused_bytes] or sizes[-1:]:
+            if not asked_bytes:
+                return None
+            size = self._settings.round_size(asked_bytes)
+            try:
+                return self._take(size, self._pool(request, size))
+            except AllocatorOutOfMemory:
+                self._refuse(asker, asked_bytes)
+                if asked_bytes == sizes[-1]:
+                    raise
+        return None
+
+    def _pool(self, request: int, size: int) -> Pool:
+        stream = self._streams.of_requests.get(request, 0)
+        return self._pools.pool(is_small=size <= SMALL_REQUEST_BYTES, stream=stream)
+
+    def _refuse(self, asker: int, size: int) -> None:
+        self._refused[asker] = min(size, self._refused.get(asker, sys.maxsize))
+
+
+def live_peak_bytes(events: Sequence[int], sizes: Sequence[int]) -> int:
+    """The largest sum of live requests, each rounded up to the allocator's 512 B.
+
+    A lower bound of the allocated and so of the reserved peak under all settings, and one that
+    never falls when a size grows, which the reserved peak does.
+    """
+    return peak_of_blocks(events, [-(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES for num_bytes in sizes])
+
+
+def peak_of_blocks(events: Sequence[int], blocks: Sequence[int]) -> int:
+    """The largest sum of live blocks, of the sizes in bytes that the events refer to."""
+    # A free is the request's number inverted: counted from the end, that is the place of what it gives back.
+    changes = [*blocks, *map(neg, reversed(blocks))]
+    return max(accumulate(map(changes.__getitem__, events)), default=0)

@@ -1,0 +1,64 @@
+"""What a replay's requests have to do with streams other than the default one."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Self
+
+from autofit_workers.replay.allocator.pending import PendingFrees
+from autofit_workers.replay.allocator.pools import Block
+from autofit_workers.spec.trace import Allocation, HostWait
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streams:
+    """The streams of requests, those that use their blocks, and when the host waited for streams.
+
+    Attributes:
+        of_requests: by request that is not on the default stream, its stream.
+        uses: by request, the other streams that were recorded for its block.
+        host_waits: in the order of their positions.
+    """
+
+    of_requests: Mapping[int, int] = field(default_factory=dict)
+    uses: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    host_waits: Sequence[HostWait] = ()
+
+    @classmethod
+    def of(cls, allocations: Sequence[Allocation], host_waits: Sequence[HostWait] = ()) -> Self:
+        """Those of a trace."""
+        numbered = list(enumerate(allocations))
+        return cls(
+            of_requests={number: each.stream for number, each in numbered if each.stream},
+            uses={number: each.stream_uses for number, each in numbered if each.stream_uses},
+            host_waits=host_waits,
+        )
+
+
+ONE_STREAM = Streams()
+
+
+def between_waits(
+    streams: Streams, num_events: int, pending: PendingFrees[Block], release: Callable[[], object]
+) -> Iterator[tuple[int, int]]:
+    """The stretches of events between the host's waits, each as its first position and the one after it.
+
+    What is pending learns of a wait before the stretch that follows it.
+
+    Args:
+        release: gives back what is cached.
+    """
+    waits: dict[int, list[HostWait]] = {}
+    for wait in streams.host_waits:
+        waits.setdefault(wait.position, []).append(wait)
+    told = {position for wait in streams.host_waits for position in (wait.position, wait.up_to)}
+    num_recorded: dict[int, int] = {}
+    for start, stop in itertools.pairwise(sorted({0, num_events, *(p for p in told if p < num_events)})):
+        num_recorded[start] = pending.num_events
+        for wait in waits.get(start, ()):
+            pending.wait(wait.stream, up_to=num_recorded[wait.up_to])
+            if wait.releases:
+                release()
+        yield start, stop

@@ -1,0 +1,246 @@
+"""What a replay depends on besides the batch size, and how much its calls then demand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from autofit_workers.replay.allocator import AllocatorSettings, EventClock, keeps_up, lags
+from autofit_workers.replay.allocator.settings import DEFAULT_SETTINGS
+from autofit_workers.replay.curve import amd_scratch, mixed_convolutions
+from autofit_workers.replay.curve.corrections import CORRECTION_NAMES
+from autofit_workers.replay.curve.scratch import Platform, scratch_bytes
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.replay.plans.plan import PlanSource
+from autofit_workers.replay.plans.workspace import at_once, goes_to_cudnn, native_workspace, workspace
+from autofit_workers.replay.spans import NO_WORKSPACE, Workspace, certain
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.conv_algorithms import ConvPolicy, Rewrite, mixed
+from autofit_workers.spec.trace import Scratch
+from autofit_workers.spec.work import Convolution
+
+MIXED = mixed.ALGORITHM.name
+
+# Whatever a trace leaves to be sized when it is replayed.
+Call = Convolution | tuple[str, Scratch] | Workspace
+
+
+class Level(StrEnum):
+    """What a replay assumes of the workspaces, and of how far the device is behind the host.
+
+    `WORST` is the largest that any plan of a convolution wants, whatever plan the policy takes.
+    """
+
+    LOW = "low"
+    LIKELY = "likely"
+    HIGH = "high"
+    WORST = "worst"
+
+    @property
+    def up_to(self) -> tuple[Level, ...]:
+        """The levels that a peak "up to" this one covers, this one first.
+
+        A workspace can also lower the peak, by the segment it leaves behind, hence the smaller
+        ones; the likely peak is one assumption alone.
+        """
+        if self is Level.LIKELY:
+            return (self,)
+        order = (Level.LOW, Level.LIKELY, Level.HIGH, Level.WORST)
+        return tuple(reversed(order[: order.index(self) + 1]))
+
+    @property
+    def clock(self) -> EventClock:
+        """When blocks that other streams use come back: at the high ends not before the host waits."""
+        return lags if self in (Level.HIGH, Level.WORST) else keeps_up
+
+    def settles(self, runs: Iterable[bool]) -> bool:
+        """Whether a size runs, given whether it does by each source of plans.
+
+        At the low end it is enough that it runs by one of them, to be likely it has to by half, else by all.
+        """
+        if self is Level.LIKELY:
+            by_source = list(runs)
+            return 2 * sum(by_source) >= len(by_source)
+        return any(runs) if self is Level.LOW else all(runs)
+
+
+class Elsewhere(Protocol):
+    """Knows what calls demand on cards that may run instead; see `autofit_workers.replay.curve.other_cards`.
+
+    Attributes:
+        name: where the plans of these cards come from, for reports.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    def widened(
+        self,
+        calls: Sequence[Call],
+        found: Sequence[Workspace],
+        conditions: Conditions,
+        torch_release: tuple[int, int],
+    ) -> tuple[Workspace, ...]:
+        """The demands that were found for the likely card, with ends that span the others too."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conditions:
+    """What decides a replay beside the batch size.
+
+    Attributes:
+        conv_algo: the convolution algorithm, a backend's policy or a rewrite
+            (`autofit_workers.spec.conv_algorithms`).
+        architecture: of the card.
+        plans: who knows what cuDNN does on the card. Several where the cuDNN that will run cannot
+            be asked: the likely peak is then the lower median of theirs, the ends span them.
+            Without any, formulas for the architecture.
+        elsewhere: where it is not known which card will run, the others that the ends span; what is
+            likely goes by this architecture alone.
+        allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
+        settings: of PyTorch's caching allocator.
+        corrections: those of `autofit_workers.replay.curve.corrections` that are on; what the others put
+            into the trace takes no memory.
+        torch_release: major and minor version of the PyTorch that runs; None for that of the trace.
+        multiprocessors: of the card; None where it is not known which of its architecture it is.
+    """
+
+    conv_algo: str = "cudnn"
+    architecture: str = "sm_80"
+    plans: tuple[PlanSource, ...] = ()
+    elsewhere: Elsewhere | None = None
+    allow_tf32: bool = True
+    settings: AllocatorSettings = DEFAULT_SETTINGS
+    corrections: frozenset[str] = CORRECTION_NAMES
+    torch_release: tuple[int, int] | None = None
+    multiprocessors: int | None = None
+
+    @property
+    def policy(self) -> ConvPolicy:
+        """The backend's; what a rewrite leaves to the backend is by its default."""
+        return conv.policy_of(conv.find(self.conv_algo), "cuda")
+
+    @property
+    def workspace_source(self) -> str:
+        """Where the workspaces of convolutions are from, in words."""
+        if not self.policy.enabled:
+            return "PyTorch's own kernels"
+        name = self.sources[0].name
+        if self.elsewhere is not None and self.elsewhere.name != name:
+            name = f"{name}; other architectures: {self.elsewhere.name}"
+        if isinstance(conv.find(self.conv_algo), Rewrite):
+            return f"{self.conv_algo} itself; for layers that it leaves to cuDNN: {name}"
+        return name
+
+    @property
+    def sources(self) -> tuple[PlanSource, ...]:
+        """Whose plans are replayed, one after the other."""
+        if not self.policy.enabled:
+            return (FormulaPlans(self.architecture),)  # not asked
+        return self.plans or (FormulaPlans(self.architecture),)
+
+
+def demands(
+    calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
+) -> tuple[Workspace, ...]:
+    """What each call takes beside its outputs; plans are asked for all convolutions at once.
+
+    Args:
+        source: of the plans on the conditions' own card.
+        torch_release: of the trace.
+    """
+    rewrite = conv.find(conditions.conv_algo)
+    if rewrite.name == MIXED:
+
+        def under(conv_algo: str) -> tuple[Workspace, ...]:
+            return demands(calls, dataclasses.replace(conditions, conv_algo=conv_algo), source, torch_release)
+
+        return mixed_convolutions.least(calls, under, "cuda")
+    if not isinstance(rewrite, Rewrite):
+        return _of_backend(calls, conditions, source, torch_release)
+    parts = [_part(call, rewrite) for call in calls]
+    asked = [call for _, call in parts if call is not None]
+    backend = dataclasses.replace(conditions, conv_algo=conditions.policy.name)
+    found = iter(_of_backend(asked, backend, source, torch_release))
+    return tuple(
+        certain(own_bytes) if call is None else next(found).plus(own_bytes) for own_bytes, call in parts
+    )
+
+
+def _part(call: Call, rewrite: Rewrite) -> tuple[int, Call | None]:
+    """What a rewrite takes itself for a call, and the call that it leaves to the backend."""
+    if not isinstance(call, Convolution) or rewrite.leaves(call) is not None:
+        return 0, call
+    return rewrite.own_bytes(call), rewrite.handed_on(call)
+
+
+def leaves_some_to_backend(calls: Iterable[Convolution], conv_algo: str) -> bool:
+    """Whether any of them is run by the backend's library, cuDNN or MIOpen, where that algorithm is taken."""
+    algorithm = conv.find(conv_algo)
+    if isinstance(algorithm, Rewrite):
+        return any(_part(call, algorithm)[1] is not None for call in calls)
+    chooses_it = not isinstance(algorithm, ConvPolicy) or algorithm.enabled
+    return chooses_it and bool(list(calls))
+
+
+def _of_backend(
+    calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
+) -> tuple[Workspace, ...]:
+    found = _on_its_card(calls, conditions, source, torch_release)
+    if conditions.elsewhere is None:
+        return found
+    return conditions.elsewhere.widened(calls, found, conditions, torch_release)
+
+
+def _on_its_card(
+    calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
+) -> tuple[Workspace, ...]:
+    card = Architecture.of(conditions.architecture)
+    platform = Platform(card, conditions.torch_release or torch_release, conditions.multiprocessors)
+    policy, is_amds = conditions.policy, card.vendor is Vendor.AMD
+    # cuDNN knows of no transposed convolutions: they are gradients of others.
+    plain = [
+        dataclasses.replace(call, transposed=False)
+        if isinstance(call, Convolution) and call.transposed
+        else call
+        for call in calls
+    ]
+    asked = [
+        call
+        for call in plain
+        if isinstance(call, Convolution)
+        and policy.enabled
+        and (is_amds or goes_to_cudnn(call, platform.capability, platform.torch_release))
+    ]
+    # On AMD's cards MIOpen has every convolution, and its source refuses to guess.
+    plans = dict(zip(asked, source.plans([at_once(call) for call in asked]), strict=True))
+
+    def demand(call: Call) -> Workspace:
+        if isinstance(call, Workspace):
+            return call
+        if not isinstance(call, Convolution):
+            correction, scratch = call
+            is_on = correction in conditions.corrections
+            return _scratch(correction, scratch, platform) if is_on else NO_WORKSPACE
+        if call in plans:
+            return workspace(
+                call,
+                plans[call],
+                policy,
+                allow_tf32=conditions.allow_tf32,
+                knows_the_order=source.knows_the_order,
+            )
+        return native_workspace(call)
+
+    return tuple(map(demand, plain))
+
+
+def _scratch(correction: str, scratch: Scratch, platform: Platform) -> Workspace:
+    if platform.card.vendor is Vendor.AMD:
+        return amd_scratch.scratch_span(correction, scratch, platform)
+    return certain(scratch_bytes(scratch, platform))

@@ -1,0 +1,70 @@
+"""The blocks of a step on a CPU: how much memory they take, and how much of it is written to.
+
+PyTorch keeps no memory on the CPU: each tensor is a block of malloc's, freed as the tensor is
+(c10/core/impl/alloc_cpu.cpp, which aligns to 64 bytes). In a trial's process malloc maps a large
+block by itself and gives it back at once (`autofit_workers.trials.isolate`). No torch is needed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from autofit_workers.replay.curve.conditions import Level
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, StepCurve
+
+_ALIGNMENT_BYTES = 64
+_PAGE_BYTES = 4096
+MAPPED_FROM_BYTES = 131072  # M_MMAP_THRESHOLD of a trial's process
+# `_int_memalign` of glibc's malloc asks for the alignment and the smallest chunk, 32 bytes, on top;
+# either kind of block has a header of 16.
+_OVERHEAD_BYTES = _ALIGNMENT_BYTES + 32 + 16
+
+
+class HostBlocks:
+    """Peaks of the blocks of a step at any batch size.
+
+    Args:
+        curve: of traces for `autofit_workers.spec.protocol.HOST_ARCHITECTURE`.
+    """
+
+    def __init__(self, curve: StepCurve) -> None:
+        self._curve = curve
+
+    @property
+    def needs_traces(self) -> bool:
+        """Whether the step allocates differently at every size, so that each costs a trace."""
+        return self._curve.needs_traces
+
+    @property
+    def identity(self) -> str:
+        """Tells the step from others, without what was measured of the machine."""
+        trace = self._curve.at(TRACED_BATCH_SIZES[0]).trace
+        tensors = tuple(a for a in trace.allocations if a.span_bytes is None)
+        return dataclasses.replace(trace, allocations=tensors, events=(), marks=()).identity
+
+    def touched_bytes(self, batch_size: int) -> int:
+        """What is written to, and so resident."""
+        return self._curve.at(batch_size).live_bytes(Level.LOW, block_bytes)
+
+    def asked_bytes(self, batch_size: int) -> int:
+        """What is asked for, and so counts against a limit of private writable memory."""
+        return self._curve.at(batch_size).live_bytes(Level.LIKELY, block_bytes)
+
+    def most_bytes(self, batch_size: int) -> int:
+        """The same, where oneDNN takes the most that is known of it."""
+        return self._curve.at(batch_size).live_bytes(Level.HIGH, block_bytes)
+
+    def workspace_bytes(self, batch_size: int) -> int:
+        """The most that an operator likely takes beside its output."""
+        return self._curve.at(batch_size).largest_estimate_bytes()
+
+
+def block_bytes(num_bytes: int) -> int:
+    """What a tensor of so many bytes takes."""
+    if num_bytes < MAPPED_FROM_BYTES:
+        return _rounded(num_bytes, _ALIGNMENT_BYTES)
+    return _rounded(num_bytes + _OVERHEAD_BYTES, _PAGE_BYTES)
+
+
+def _rounded(num_bytes: int, multiple: int) -> int:
+    return -(-num_bytes // multiple) * multiple

@@ -1,0 +1,65 @@
+"""How far the host can be ahead of the card: a stream takes about a thousand launches, then the host waits.
+
+The driver has room for 1,024 launches of a stream that the card has not begun with. The next one waits until
+the first of them begins, and what came before that one on the stream is then done. NVIDIA says that there are
+such queues (of the variable `CUDA_SCALE_LAUNCH_QUEUES`, which makes them up to four times as long), not how
+long they are; others measured about a thousand kernels of each stream
+(https://forums.developer.nvidia.com/t/68937). Streams that share one of the driver's queues have less.
+
+Of AMD's queues nothing is assumed. No torch is needed here.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Iterator
+
+from autofit_workers.replay.allocator import Streams
+from autofit_workers.spec.trace import Allocation, HostWait, Trace
+
+_NUM_LAUNCHES = 1024
+_STEP = 64  # launches between two waits that are told: a replay has a stretch of events for each
+# They allocate and launch nothing.
+_WITHOUT_LAUNCH = ("aten.empty", "aten.new_empty", "aten.resize_")
+
+
+def with_queue(streams: Streams, trace: Trace) -> Streams:
+    """The streams of a trace where the host also waits for room in their queues."""
+    waits = sorted((*streams.host_waits, *_waits_for_room(trace)), key=lambda wait: wait.position)
+    return dataclasses.replace(streams, host_waits=tuple(waits))
+
+
+def _waits_for_room(trace: Trace) -> Iterator[HostWait]:
+    """The waits, for every `_STEP`th launch of a stream."""
+    launched = collections.defaultdict[int, list[int]](list)
+    for position, stream in _launches(trace):
+        positions = launched[stream]
+        positions.append(position)
+        number = len(positions) - 1 - _NUM_LAUNCHES
+        if number >= 0 and number % _STEP == 0:
+            yield HostWait(position=position, stream=stream, up_to=positions[number])
+
+
+def _launches(trace: Trace) -> Iterator[tuple[int, int]]:
+    """Positions in the events by which something was launched for sure, each with its stream.
+
+    Those are calls that allocate, each once, whatever it allocates. Those that work in place are not seen
+    here, so that the host is no further ahead than this says.
+    """
+    before = ""
+    for position, event in enumerate(trace.events):
+        operator = ""
+        if event >= 0:
+            allocation = trace.allocations[event]
+            operator = allocation.operator
+            if operator != before and _needs_kernel(allocation):
+                yield position, allocation.stream
+        before = operator
+
+
+def _needs_kernel(allocation: Allocation) -> bool:
+    """Whether an operator writes it, rather than that it is left as it is or is no operator's output."""
+    name = allocation.operator
+    writes = name.startswith("aten.") and not name.startswith(_WITHOUT_LAUNCH)
+    return writes and not allocation.correction and 0 not in allocation.shape

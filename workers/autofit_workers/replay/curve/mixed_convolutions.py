@@ -1,0 +1,89 @@
+"""What the convolutions of a step take where every layer may have an algorithm of its own.
+
+A layer is a convolution with its three passes; layers of the same shapes get the same algorithm.
+Workspaces follow each other, never two at a time, so that each layer can be decided by itself. No
+torch is needed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autofit_workers.replay.spans import Workspace
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.conv_algorithms.mixed import CANDIDATES
+from autofit_workers.spec.work import Convolution, ConvPass
+
+# Asks what calls take under one algorithm.
+Demands = Callable[[str], Sequence[Workspace]]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An algorithm for a layer.
+
+    Attributes:
+        spans: what the layer's calls take, by the call.
+    """
+
+    algorithm: str
+    spans: Mapping[Convolution, Workspace]
+
+    @property
+    def likely_bytes(self) -> int:
+        """The most that any of its passes likely takes."""
+        return max(span.likely_bytes for span in self.spans.values())
+
+
+def layer_of(call: Convolution) -> Convolution:
+    """What all passes of a layer have in common."""
+    return dataclasses.replace(call, conv_pass=ConvPass.FPROP)
+
+
+def candidates(device_kind: str) -> tuple[str, ...]:
+    """What a layer may be given, the device's default first."""
+    return conv.defaults(device_kind)[0], *CANDIDATES
+
+
+def options(
+    calls: Sequence[object], demands: Demands, names: Sequence[str]
+) -> dict[Convolution, list[Candidate]]:
+    """Every layer with those of some algorithms that apply to it.
+
+    Args:
+        calls: those of a step, convolutions among them.
+        demands: what all of `calls` take under an algorithm.
+        names: of the algorithms.
+    """
+    passes: dict[Convolution, list[int]] = {}
+    for number, call in enumerate(calls):
+        if isinstance(call, Convolution):
+            passes.setdefault(layer_of(call), []).append(number)
+    found: dict[Convolution, list[Candidate]] = {layer: [] for layer in passes}
+    for name in names:
+        algorithm = conv.find(name)
+        spans = demands(name)
+        for layer, numbers in passes.items():
+            if not isinstance(algorithm, conv.Rewrite) or algorithm.leaves(layer) is None:
+                by_call = {call: spans[n] for n in numbers if isinstance(call := calls[n], Convolution)}
+                found[layer].append(Candidate(name, by_call))
+    return found
+
+
+def smallest(choices: Sequence[Candidate]) -> Candidate:
+    """The algorithm of a layer that likely takes least, which it has where no budget is known."""
+    return min(choices, key=lambda option: option.likely_bytes)
+
+
+def least(calls: Sequence[object], demands: Demands, device_kind: str) -> tuple[Workspace, ...]:
+    """What each call takes where every layer has the algorithm that likely takes least."""
+    by_default = demands(conv.defaults(device_kind)[0])
+    chosen: dict[Convolution, Workspace] = {}
+    for choices in options(calls, demands, candidates(device_kind)).values():
+        chosen |= smallest(choices).spans
+    return tuple(
+        chosen[call] if isinstance(call, Convolution) else span
+        for call, span in zip(calls, by_default, strict=True)
+    )

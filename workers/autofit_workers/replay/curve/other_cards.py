@@ -1,0 +1,159 @@
+"""What calls demand if the card is unknown: the smallest and the largest over several architectures.
+
+To replay a step once for every architecture would cost as many replays. Instead each call takes at the
+low end what it takes on the card where it wants least, and at the high end what it takes where it wants
+most: one replay each, whatever the number of cards. The likely demand stays that of one card.
+
+Plans are asked for at the batch sizes of `autofit_workers.replay.plans.grid_plans`. In between a workspace
+is copies of feature maps, so it is taken in proportion to the samples that cuDNN runs at once, by the end of
+the two where a sample takes more, or at the low end less. That spans both ends' kernels wherever between them
+cuDNN changes from one to the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autofit_workers.replay.curve.conditions import Call, Conditions, demands
+from autofit_workers.replay.plans.grid_plans import layer, neighbours
+from autofit_workers.replay.plans.plan import PlanSource
+from autofit_workers.replay.plans.workspace import samples_at_once
+from autofit_workers.replay.spans import Workspace
+from autofit_workers.spec.work import Convolution
+
+_Key = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """The least and the most that any of the cards demands."""
+
+    low_bytes: int
+    high_bytes: int
+    worst_bytes: int
+
+    @classmethod
+    def of(cls, workspaces: Iterable[Workspace]) -> _Ends:
+        low, high, worst = zip(*((w.low_bytes, w.high_bytes, w.worst_bytes) for w in workspaces), strict=True)
+        return cls(min(low), max(high), max(worst))
+
+
+class OtherCards:
+    """Cards beside the likely one that a step may run on; the `elsewhere` of `Conditions`.
+
+    Args:
+        sources: who knows cuDNN's plans on each of them, by architecture; at least one.
+    """
+
+    def __init__(self, sources: Mapping[str, PlanSource]) -> None:
+        assert sources
+        self._sources = dict(sources)
+        self._known: dict[_Key, _Ends] = {}
+
+    @property
+    def name(self) -> str:
+        """The names of the sources, each once."""
+        return ", ".join(dict.fromkeys(source.name for source in self._sources.values()))
+
+    def widened(
+        self,
+        calls: Sequence[Call],
+        found: Sequence[Workspace],
+        conditions: Conditions,
+        torch_release: tuple[int, int],
+    ) -> tuple[Workspace, ...]:
+        """Demands with their ends spread over the cards.
+
+        Args:
+            calls: what is asked for.
+            found: what each of them demands on the likely card.
+            conditions: those of the likely card; the others share all but the card.
+            torch_release: of the trace.
+        """
+        ask = self._asking(conditions, torch_release)
+        convolutions = [call for call in calls if isinstance(call, Convolution)]
+        if conditions.policy.enabled:  # PyTorch's own kernels are the same on every card
+            self._learn(convolutions, _policy(conditions), ask)
+        scratch = [call for call in calls if isinstance(call, tuple)]
+        of_scratch = iter(ask(scratch))
+
+        def ends(call: Call, likely: Workspace) -> _Ends:
+            if isinstance(call, tuple):
+                return next(of_scratch)
+            if isinstance(call, Convolution) and conditions.policy.enabled:
+                return self._between(call, _policy(conditions))
+            return _Ends.of([likely])
+
+        return tuple(_spread(each, ends(call, each)) for call, each in zip(calls, found, strict=True))
+
+    def _asking(
+        self, conditions: Conditions, torch_release: tuple[int, int]
+    ) -> Callable[[Sequence[Call]], list[_Ends]]:
+        """What asks all cards."""
+        others = [
+            (
+                dataclasses.replace(
+                    conditions, architecture=each, plans=(source,), elsewhere=None, multiprocessors=None
+                ),
+                source,
+            )
+            for each, source in self._sources.items()
+        ]
+
+        def ask(calls: Sequence[Call]) -> list[_Ends]:
+            if not calls:
+                return []
+            by_card = (demands(calls, other, source, torch_release) for other, source in others)
+            return [_Ends.of(column) for column in zip(*by_card, strict=True)]
+
+        return ask
+
+    def _learn(
+        self, calls: Iterable[Convolution], policy: _Key, ask: Callable[[Sequence[Call]], list[_Ends]]
+    ) -> None:
+        """Asks for the calls at the ends of the grid that are not known yet."""
+        missing = {
+            key: call.of_samples(size)
+            for call in calls
+            for size in neighbours(call.input_shape[0])
+            if (key := (policy, layer(call), size)) not in self._known
+        }
+        self._known |= zip(missing, ask(list(missing.values())), strict=True)
+
+    def _between(self, call: Convolution, policy: _Key) -> _Ends:
+        ends = neighbours(call.input_shape[0])
+        below, above = (self._known[policy, layer(call), size] for size in ends)
+        if ends[0] == ends[1]:
+            return below
+        most_samples = samples_at_once(call)
+        num_samples, *sizes = (min(size, most_samples) for size in (call.input_shape[0], *ends))
+
+        def most(at_below: int, at_above: int) -> int:
+            return max(-(-at_below * num_samples // sizes[0]), -(-at_above * num_samples // sizes[1]))
+
+        return _Ends(
+            low_bytes=min(
+                below.low_bytes * num_samples // sizes[0], above.low_bytes * num_samples // sizes[1]
+            ),
+            high_bytes=most(below.high_bytes, above.high_bytes),
+            worst_bytes=most(below.worst_bytes, above.worst_bytes),
+        )
+
+
+def _policy(conditions: Conditions) -> _Key:
+    """What decides among the plans of a convolution, whatever the card."""
+    return conditions.conv_algo, conditions.allow_tf32
+
+
+def _spread(likely: Workspace, ends: _Ends) -> Workspace:
+    """When memory is short, the smaller plans are those of the likely card."""
+    return Workspace(
+        low_bytes=min(likely.low_bytes, ends.low_bytes),
+        likely_bytes=likely.likely_bytes,
+        high_bytes=max(likely.high_bytes, ends.high_bytes),
+        worst_bytes=max(likely.worst_bytes, ends.worst_bytes),
+        choices_bytes=likely.choices_bytes,
+        repeated_bytes=likely.repeated_bytes,
+    )

@@ -1,0 +1,200 @@
+"""The peak curve: a step and its peak memory at any batch size, from traces of it.
+
+`curve.at(batch_size)` is the step at that size, `curve.on_card(batch_size, conditions)` its peaks
+and verdicts on a card. No torch is needed here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Self
+
+from autofit_workers.replay.curve.conditions import Conditions
+from autofit_workers.replay.curve.replay_memory import ReplayMemory
+from autofit_workers.replay.curve.sized_step import SizedStep
+from autofit_workers.replay.curve.step_lines import StepLines
+from autofit_workers.replay.curve.step_on_card import StepOnCard
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.trace import Trace
+
+# Small sizes trace fast; 1 and 2 are avoided because shapes of 1 take branches of their own.
+TRACED_BATCH_SIZES = (4, 6, 10)
+_MOST_SIZES = 512  # remembered; 20 kB each of a usual network, 150 kB of a large model
+
+
+def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Knobs:
+    """The knob setting whose traces do for this one.
+
+    On cards convolution algorithms share theirs: what they take beside outputs is worked out at a
+    replay; on the CPU it is in the trace. The allocator's settings decide nothing before a replay.
+
+    Args:
+        num_passes: of a step at the size that is traced, see `Knobs.num_passes`.
+    """
+    traced = dataclasses.replace(knobs.for_passes(num_passes), allocator="default")
+    return traced if for_host else dataclasses.replace(traced, conv_algo="cudnn")
+
+
+class StepCurve(ABC):
+    """A step at any batch size."""
+
+    @property
+    def needs_traces(self) -> bool:
+        """Whether each batch size costs a trace."""
+        return False
+
+    @abstractmethod
+    def at(self, batch_size: int) -> SizedStep:
+        """The step at a batch size."""
+        ...
+
+    @property
+    def any_trace(self) -> Trace:
+        """A trace of the step, at whatever size."""
+        return self.at(TRACED_BATCH_SIZES[0]).trace
+
+    @abstractmethod
+    def piece(self, batch_size: int) -> PeakCurve:
+        """The curve through traces that knows a batch size."""
+        ...
+
+    def on_card(self, batch_size: int, conditions: Conditions) -> StepOnCard:
+        """The step at a batch size under conditions."""
+        return StepOnCard(self.at(batch_size), conditions)
+
+
+class PeakCurve(StepCurve):
+    """The curve of a step with the same events at every batch size; of one trace, at its size alone.
+
+    Args:
+        lines: what the step allocates at any batch size.
+        traces: at different batch sizes, that the lines go through; empty where they are known otherwise.
+
+    Attributes:
+        trace: the first of the traces that the lines go through.
+        traces: as given.
+    """
+
+    def __init__(self, lines: StepLines, traces: Sequence[Trace] = ()) -> None:
+        self._lines = lines
+        self.traces = tuple(traces)
+        self._replays = ReplayMemory()
+        self._sized: dict[int, SizedStep] = {}
+        self.trace = self._lines.trace
+
+    @classmethod
+    def through(cls, traces: Sequence[Trace]) -> Self:
+        """The curve through traces of one workload and one knob setting at different batch sizes.
+
+        Raises:
+            BatchDependentEventsError: the traces differ in more than sizes that are products of
+                lines in the batch size.
+        """
+        return cls(StepLines.through(traces), traces)
+
+    @property
+    def any_trace(self) -> Trace:
+        """The first of the traces."""
+        return self.trace
+
+    def piece(self, batch_size: int) -> PeakCurve:
+        """The curve itself, where it knows the size."""
+        assert self._lines.only_batch_size in (None, batch_size)
+        return self
+
+    def at(self, batch_size: int) -> SizedStep:
+        """The step at a batch size; remembered, as a search asks for its sizes again at every risk."""
+        assert self._lines.only_batch_size in (None, batch_size)
+        if batch_size not in self._sized:
+            if len(self._sized) >= _MOST_SIZES:
+                self._sized.clear()
+            self._sized[batch_size] = SizedStep(self._lines, batch_size, self._replays)
+        return self._sized[batch_size]
+
+    def agrees_with(self, trace: Trace) -> bool:
+        """Whether a trace at another size has the events and sizes that the curve gives there.
+
+        A branch on the batch size, or a step that works in portions, shows only at some sizes.
+        """
+        batch_size, there = trace.batch_size, StepLines.through([trace])
+        return (
+            self.trace.events == trace.events
+            and self._lines.streams == there.streams
+            and self._lines.sizes_at(batch_size) == there.sizes_at(batch_size)
+            and self._lines.calls_at(batch_size) == there.calls_at(batch_size)
+        )
+
+
+class TracedCurve(StepCurve):
+    """The curve of a step whose events depend on the batch: one trace for every size asked.
+
+    Args:
+        trace_at: traces the step at a batch size.
+    """
+
+    def __init__(self, trace_at: Callable[[int], Trace]) -> None:
+        self._trace_at = trace_at
+        self._curves: dict[int, PeakCurve] = {}
+
+    @property
+    def needs_traces(self) -> bool:
+        """Whether each batch size costs a trace."""
+        return True
+
+    def at(self, batch_size: int) -> SizedStep:
+        """The step at a batch size, which is traced when it is first asked for."""
+        return self.piece(batch_size).at(batch_size)
+
+    def piece(self, batch_size: int) -> PeakCurve:
+        """The curve of the trace at a batch size."""
+        if batch_size not in self._curves:
+            self._curves[batch_size] = PeakCurve.through([self._trace_at(batch_size)])
+        return self._curves[batch_size]
+
+
+class SingleSampleCurve(StepCurve):
+    """The curve of a step that differs where the batch is one sample, and nowhere else.
+
+    A slice of one sample is contiguous: what `labels[..., 1:].reshape(-1)` copies of several samples it only
+    views of one, so that the events have an allocation less.
+
+    Args:
+        single: of the step with one sample.
+        several: of all others.
+    """
+
+    def __init__(self, single: PeakCurve, several: PeakCurve) -> None:
+        self.single = single
+        self.several = several
+
+    def at(self, batch_size: int) -> SizedStep:
+        """The step at a batch size."""
+        return self.piece(batch_size).at(batch_size)
+
+    def piece(self, batch_size: int) -> PeakCurve:
+        """The curve that knows a batch size."""
+        return self.single if batch_size == 1 else self.several
+
+
+class AccumulatedCurve(StepCurve):
+    """The curve of a step that is accumulated up to a global batch, which in one piece is a step like any.
+
+    Args:
+        pieces: of a step of several batches.
+        whole: of a step of one.
+    """
+
+    def __init__(self, pieces: PeakCurve, whole: PeakCurve, *, global_batch: int) -> None:
+        self._pieces = pieces
+        self._whole = whole
+        self._global_batch = global_batch
+
+    def at(self, batch_size: int) -> SizedStep:
+        """The step at a batch size, in pieces below the global batch."""
+        return self.piece(batch_size).at(batch_size)
+
+    def piece(self, batch_size: int) -> PeakCurve:
+        """The curve of the step at a batch size, accumulated or whole."""
+        return self._pieces if batch_size < self._global_batch else self._whole

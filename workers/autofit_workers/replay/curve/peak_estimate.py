@@ -1,0 +1,74 @@
+"""What is predicted of one batch size on one card: its peaks, and what is alive at them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from autofit_workers.replay.curve.unrolled import allocation_of, unrolled
+from autofit_workers.spec.trace import Allocation, Category, Trace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveAllocation:
+    """An allocation alive at the allocated peak; its shape is that of the first trace."""
+
+    allocation: Allocation
+    num_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeakEstimate:
+    """Predicted peaks of a step on a card.
+
+    Attributes:
+        allocated_bytes, reserved_bytes: with the likely workspaces. Where there are several sources of
+            plans, these and what follows the ends are by the one whose reserved peak is the lower median.
+        low_bytes, high_bytes: the reserved peak over the span of the workspaces.
+        allocated_low_bytes, allocated_high_bytes: the allocated peak over it.
+        workspace_low_bytes, workspace_likely_bytes, workspace_high_bytes: the largest workspace of
+            any one convolution call; they follow each other, so never two at a time.
+        breakdown: bytes alive at the allocated peak, by category, adding up to it.
+        live: what is alive at the allocated peak, largest first.
+    """
+
+    batch_size: int
+    allocated_bytes: int
+    reserved_bytes: int
+    low_bytes: int
+    high_bytes: int
+    allocated_low_bytes: int
+    allocated_high_bytes: int
+    workspace_low_bytes: int
+    workspace_likely_bytes: int
+    workspace_high_bytes: int
+    breakdown: dict[Category, int]
+    live: tuple[LiveAllocation, ...]
+
+
+def live_after(trace: Trace, position: int, sizes: Sequence[int]) -> list[LiveAllocation]:
+    """What is alive right after an event, largest first.
+
+    Args:
+        position: of the event in what is replayed, which goes on past a trace with a repetition.
+        sizes: bytes of every allocation of the trace.
+    """
+    alive: set[int] = set()
+    events, sizes = unrolled(trace, sizes)
+    for event in events[: position + 1]:
+        if event >= 0:
+            alive.add(event)
+        else:
+            alive.discard(~event)
+    live = [LiveAllocation(allocation=allocation_of(trace, i), num_bytes=sizes[i]) for i in alive]
+    return sorted(live, key=lambda one: one.num_bytes, reverse=True)
+
+
+def by_category(live: Iterable[LiveAllocation], allocated_bytes: int) -> dict[Category, int]:
+    """Bytes of what is alive by category, which add up to the allocated bytes."""
+    breakdown = dict.fromkeys(Category, 0)
+    for one in live:
+        breakdown[one.allocation.category] += one.num_bytes
+    # A block can be larger than its request; that slack belongs to no tensor.
+    breakdown[Category.OTHER] += allocated_bytes - sum(breakdown.values())
+    return breakdown

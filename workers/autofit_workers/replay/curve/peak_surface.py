@@ -1,0 +1,59 @@
+"""The peak surface: a step at any batch size and any size of a sample, from traces of a few points.
+
+A *size* is the number of tokens of a text, the side of an image, or whatever a workload's `make_batch` takes
+as `size`. What a size is rounded to, such as the patches of an image or the blocks of a kernel, makes steps:
+a surface is of sizes that leave the same remainder, `remainder + multiple·k`, and in k every dimension is a
+polynomial. `surface.at(size)` is the peak curve at one size. No torch is needed here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+
+from autofit_workers.replay.curve.forms import Form, Forms
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.replay.curve.step_lines import StepFunctions, StepLines
+from autofit_workers.spec.trace import Trace
+
+
+class PeakSurface:
+    """The peak curve of a step at any size of a sample.
+
+    Args:
+        traces: of one workload and one knob setting, by batch size and size of a sample. At one batch size
+            alone the curves know that size.
+        multiple: what the sizes lie apart by.
+        degree: of the polynomials of the size: 1 for texts, 2 for images.
+
+    Attributes:
+        multiple: as given.
+        remainder: of all sizes that it knows, when divided by the multiple.
+
+    Raises:
+        BatchDependentEventsError: the traces differ in more than sizes that are products of polynomials.
+        ValueError: the sizes leave different remainders, or there are too few of them.
+    """
+
+    def __init__(self, traces: Mapping[tuple[int, int], Trace], *, multiple: int, degree: int = 1) -> None:
+        remainders = {size % multiple for _, size in traces}
+        if len(remainders) != 1:
+            raise ValueError(f"the sizes of a surface leave one remainder by {multiple}, not {remainders}")
+        self.multiple = multiple
+        self.remainder = remainders.pop()
+        self._forms = Forms([(batch, size // multiple) for batch, size in traces], degree=degree)
+        self._functions = StepFunctions[Form].through(list(traces.values()), self._forms.form)
+        self._curves: dict[int, PeakCurve] = {}
+
+    def knows(self, size: int) -> bool:
+        """Whether a size leaves the remainder that it is of."""
+        return size % self.multiple == self.remainder
+
+    def at(self, size: int) -> PeakCurve:
+        """The curve at a size of a sample; made once."""
+        assert self.knows(size)
+        if size not in self._curves:
+            line = functools.cache(functools.partial(self._forms.line, step=size // self.multiple))
+            lines = self._functions.mapped(line)
+            self._curves[size] = PeakCurve(StepLines(lines, only_batch_size=self._forms.only_batch_size))
+        return self._curves[size]

@@ -1,0 +1,223 @@
+"""A step at one batch size under conditions, its convolutions by the plans of one source."""
+
+from __future__ import annotations
+
+import functools
+from functools import cached_property
+from operator import attrgetter
+from typing import NamedTuple
+
+from autofit_workers.replay.allocator import (
+    AllocatorSettings,
+    Choices,
+    EventClock,
+    Replay,
+    Streams,
+    keeps_up,
+    live_peak_bytes,
+    replay,
+)
+from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.sized_step import SizedStep
+from autofit_workers.replay.curve.step_lines import Demanded
+from autofit_workers.replay.curve.unrolled import Unrolled
+from autofit_workers.replay.plans.plan import PlanSource
+from autofit_workers.replay.spans import Workspace
+from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.work import Convolution
+
+# What is reserved over what is alive where as little as possible is tried.
+_LEAST_SHARES = (1.01, 1.02, 1.04, 1.08, 1.16, 1.32)
+
+
+class Requests(NamedTuple):
+    """What the events of a trace ask for at a batch size.
+
+    Attributes:
+        sizes: bytes of every allocation.
+        choices: by allocation, what does with less where that cannot be had.
+    """
+
+    sizes: list[int]
+    choices: Choices
+
+
+class PlannedStep:
+    """What the calls of a step take by one source of plans, and the replays with that.
+
+    Replays are remembered: sources, policies and cards that agree in all workspaces share theirs.
+
+    Args:
+        step: at a batch size.
+        conditions: that it runs under.
+        source: of convolution plans; those of the conditions do not matter.
+    """
+
+    def __init__(self, step: SizedStep, conditions: Conditions, source: PlanSource) -> None:
+        self._step = step
+        self._conditions = conditions
+        self._source = source
+        self._demanded: dict[Level, Demanded] = {}
+
+    @cached_property
+    def spans(self) -> tuple[Workspace, ...]:
+        """What every different call takes, at all levels."""
+        return self._step.demands(self._conditions, self._source)
+
+    def demanded(self, level: Level) -> Demanded:
+        """What calls take at a level."""
+        if level not in self._demanded:
+            self._demanded[level] = self._work_out_demanded(level)
+        return self._demanded[level]
+
+    def _work_out_demanded(self, level: Level) -> Demanded:
+        first = tuple(map(attrgetter(f"{level}_bytes"), self.spans))
+        if level is not Level.LIKELY or not any(span.is_benchmark for span in self.spans):
+            return 2 * first
+        return (*first, *(span.repeated.likely_bytes for span in self.spans))
+
+    def sizes(self, level: Level) -> list[int]:
+        """Bytes of every allocation at a level."""
+        return self._step.sizes_with(self.demanded(level))
+
+    def largest_workspace_bytes(self, level: Level) -> int:
+        """The largest of convolutions; other calls may take something beside their outputs too."""
+        calls = zip(2 * self._step.calls, self.demanded(level), strict=True)
+        return max((num_bytes for call, num_bytes in calls if isinstance(call, Convolution)), default=0)
+
+    def plans(self, level: Level) -> list[tuple[int, Convolution]]:
+        """What each convolution takes whose plan is cuDNN's choice, not known from its shapes."""
+        spans = 2 * self.spans
+        calls = zip(2 * self._step.calls, spans, self.demanded(level), strict=True)
+        return [
+            (num_bytes, call)
+            for call, span, num_bytes in calls
+            if isinstance(call, Convolution) and span.choices_bytes
+        ]
+
+    def found_bytes(self, level: Level) -> dict[int, int]:
+        """By allocation that is room to time cuDNN's plans in, what the plan that is found there takes."""
+        return {index: choice.found[0] for index, choice in self._rooms(self.demanded(level)).items()}
+
+    def replay(self, level: Level = Level.LIKELY) -> Replay:
+        """Replays the events where any memory can be had."""
+        return self.replay_with(self.demanded(level), clock=self.clock(level))
+
+    def clock(self, level: Level) -> EventClock:
+        """That of a level where it matters, of a step whose blocks other streams use; else one for all."""
+        return level.clock if self._step.lines.streams.uses else keeps_up
+
+    def replay_with(
+        self, demanded: Demanded, *, clock: EventClock = keeps_up, stop_above_bytes: int | None = None
+    ) -> Replay:
+        """The same where calls take what they are given.
+
+        Args:
+            clock: of the device.
+            stop_above_bytes: the replay ends where more than that is reserved.
+        """
+        memory, settings = self._step.memory, self._conditions.settings
+        key = (self._step.batch_size, demanded, settings, self._timed, clock)
+        known = memory.find(key)
+        if known is not None and (
+            known.completed or (stop_above_bytes is not None and known.peak_reserved_bytes > stop_above_bytes)
+        ):
+            return known
+        unrolled = self._step.unrolled(self._step.sizes_with(demanded))
+        if self._step.trace.repetition is not None:
+            return memory.keep(key, _within_least(unrolled, settings, self._streams, clock))
+        result = replay(
+            *unrolled,
+            settings=settings,
+            streams=self._streams,
+            clock=clock,
+            stop_above_bytes=stop_above_bytes,
+            choices=self._rooms(demanded) if self._timed else None,
+        )
+        return memory.keep(key, result)
+
+    def least(self) -> Replay:
+        """Replays the events at the likely level within about as little as they run in, retries allowed.
+
+        It is `replay` where at least half of what is reserved is alive at a time.
+        """
+        demanded = self.demanded(Level.LIKELY)
+        unlimited = self.replay()
+        if unlimited.peak_reserved_bytes <= 2 * self.live_bytes(demanded):
+            return unlimited
+        unrolled = self._step.unrolled(self._step.sizes_with(demanded))
+        settings, clock = self._conditions.settings, self.clock(Level.LIKELY)
+        return _within_least(unrolled, settings, self._streams, clock)
+
+    def live_bytes(self, demanded: Demanded) -> int:
+        """The most that is alive where calls take what they are given; a replay reserves no less."""
+        return self._step.memory.live_bytes(
+            (self._step.batch_size, demanded),
+            lambda: live_peak_bytes(*self._step.unrolled(self._step.sizes_with(demanded))),
+        )
+
+    def replay_within(self, limit_bytes: int, level: Level = Level.LIKELY) -> Replay:
+        """Replays the events where no more than a limit can be reserved.
+
+        There the allocator releases its cache and asks again, and cuDNN comes down to the next
+        plan whose workspace can be had (`run_single_conv` of Conv_v8.cpp).
+        """
+        memory, settings = self._step.memory, self._conditions.settings
+        tried, clock = self._tried(level), self.clock(level)
+        key = (self._step.batch_size, tried, settings, self._timed, clock, limit_bytes)
+        known = memory.find(key)
+        if known is not None:
+            return known
+        result = replay(
+            *self._step.unrolled(self.sizes(level)),
+            settings=settings,
+            limit_bytes=limit_bytes,
+            choices=self._step.lines.choices(tried, self._timed),
+            streams=self._streams,
+            clock=clock,
+        )
+        return memory.keep(key, result)
+
+    def requests(self) -> Requests:
+        """What `replay_within` replays at the likely level, for those who replay it among other events."""
+        choices = self._step.lines.choices(self._tried(Level.LIKELY), self._timed)
+        return Requests(self.sizes(Level.LIKELY), choices)
+
+    @property
+    def _streams(self) -> Streams:
+        """With what bounds how far the host is ahead of the card."""
+        return self._step.lines.streams_on(Architecture.of(self._conditions.architecture).vendor)
+
+    @cached_property
+    def _timed(self) -> frozenset[int]:
+        """The numbers of the different calls whose plans are timed."""
+        if not self._conditions.policy.benchmark:
+            return frozenset()
+        return frozenset(number for number, span in enumerate(self.spans) if span.is_benchmark)
+
+    def _tried(self, level: Level) -> tuple[tuple[int, ...], ...]:
+        """What each call tries in turn from a level on, in the order of `Demanded`."""
+        spans = zip(2 * self.spans, self.demanded(level), strict=True)
+        return tuple(span.choices_up_to(size) for span, size in spans)
+
+    def _rooms(self, demanded: Demanded) -> Choices:
+        """By allocation, room to time plans in, where every size can be had."""
+        return self._step.lines.choices([(size,) for size in demanded], self._timed)
+
+
+def _within_least(
+    unrolled: Unrolled, settings: AllocatorSettings, streams: Streams, clock: EventClock
+) -> Replay:
+    """Replays events within about as little as they run in.
+
+    The cache of a generation moves into a larger block with every token and leaves the one that it had, which
+    soon no other fits into; so do outputs that are concatenated one by one. What is reserved grows until the
+    card is full and the allocator gives its cache back: it says how large the card is, not what is needed.
+    """
+    within = functools.partial(replay, *unrolled, settings=settings, streams=streams, clock=clock)
+    most_alive = live_peak_bytes(*unrolled)
+    for share in _LEAST_SHARES:
+        result = within(limit_bytes=int(share * most_alive))
+        if result.completed:
+            return result
+    return within()

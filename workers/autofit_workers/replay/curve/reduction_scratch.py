@@ -1,0 +1,68 @@
+"""What a sum over outer dimensions takes, its inputs shared by blocks: `ReduceConfig::global_memory_size`.
+
+The formulas repeat PyTorch's (2.13, aten/src/ATen/native/cuda/Reduce.cuh: `setReduceConfig`,
+`set_block_dimension`, `get_output_vec_size`). Every block gets room for what its threads hold, four numbers
+each, times the outputs: a sum over many rows, as the gradient of a bias is, takes 64 KiB for each block that
+the card runs at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from autofit_workers.spec.trace import Scratch
+
+_MAX_THREADS = 512
+_MOST_VALUES_PER_THREAD = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processors:
+    """A card's, as far as reductions depend on them.
+
+    Attributes:
+        num: multiprocessors, or compute units.
+        threads: that one of them holds at once.
+        warp: threads that run together.
+        fewest_values: of one thread, below which blocks do not share.
+        fewest_shares: of one output, where blocks do share.
+    """
+
+    num: int
+    threads: int
+    warp: int = 32
+    fewest_values: int = 16
+    fewest_shares: int = 1
+
+
+def reduction_bytes(scratch: Scratch, processors: Processors) -> int:
+    """The bytes of one call, of the dimensions (inputs of an output, outputs, outputs of a dense row)."""
+    num_inputs, num_outputs, width = scratch.dimensions
+    vector = next(size for size in (4, 2, 1) if width % size == 0)  # outputs of a thread
+    columns, rows = _block(num_outputs // vector, num_inputs, _MAX_THREADS // vector, processors.warp)
+    if num_inputs < min(rows * 16, _MOST_VALUES_PER_THREAD):
+        return 0
+    values = -(-num_inputs // rows)  # of a thread
+    num_blocks = -(-(num_outputs // vector) // columns)
+    at_once = processors.num * (processors.threads // (rows * columns))
+    if values < _MOST_VALUES_PER_THREAD or num_blocks > at_once:
+        return 0
+    shares = max(
+        min(-(-at_once // num_blocks), -(-values // processors.fewest_values)),
+        -(-values // _MOST_VALUES_PER_THREAD),
+    )
+    if shares <= 1:
+        return 0
+    shares = max(shares, processors.fewest_shares)
+    return scratch.element_bytes * num_outputs * shares * columns * vector
+
+
+def _block(across: int, along: int, most: int, warp: int) -> tuple[int, int]:
+    across, along = min(_power_of_two(across), most), min(_power_of_two(along), most)
+    rows = min(along, most // min(across, warp))
+    return min(across, most // rows), rows
+
+
+def _power_of_two(number: int) -> int:
+    """The largest that is not above it."""
+    return 1 << (max(number, 1).bit_length() - 1)

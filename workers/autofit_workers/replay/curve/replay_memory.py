@@ -1,0 +1,51 @@
+"""What is remembered of one step, so that cards and algorithms that agree share it: replays, demands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from autofit_workers.replay.allocator import Replay
+from autofit_workers.replay.spans import Workspace
+
+_MAX_REPLAYS = 4096  # some kB each, as a step's demands
+
+# All that a replay of a step depends on, what its calls demand, or what is alive in it.
+ReplayKey = tuple[object, ...]
+_Value = TypeVar("_Value")
+
+
+class ReplayMemory:
+    """Replays, demands and live bytes by what they depend on; where there are too many, it starts anew."""
+
+    def __init__(self) -> None:
+        self._known: dict[ReplayKey, Replay] = {}
+        self._demands: dict[ReplayKey, tuple[Workspace, ...]] = {}
+        self._live_bytes: dict[ReplayKey, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def find(self, key: ReplayKey) -> Replay | None:
+        return self._known.get(key)
+
+    def keep(self, key: ReplayKey, result: Replay) -> Replay:
+        """Remembers a replay, which may take the place of one with the same key, and returns it."""
+        return _keep(self._known, key, result)
+
+    def demands(self, key: ReplayKey, work_out: Callable[[], tuple[Workspace, ...]]) -> tuple[Workspace, ...]:
+        """What calls take beside their outputs, worked out once: a search comes back to its sizes."""
+        known = self._demands.get(key)
+        return _keep(self._demands, key, work_out()) if known is None else known
+
+    def live_bytes(self, key: ReplayKey, work_out: Callable[[], int]) -> int:
+        """The most that is alive, worked out once: the same is asked at every risk."""
+        known = self._live_bytes.get(key)
+        return _keep(self._live_bytes, key, work_out()) if known is None else known
+
+
+def _keep(memory: dict[ReplayKey, _Value], key: ReplayKey, value: _Value) -> _Value:
+    if len(memory) >= _MAX_REPLAYS:
+        memory.clear()
+    memory[key] = value
+    return value

@@ -1,0 +1,118 @@
+"""A step at one batch size, whatever card and convolution algorithm it runs with. No torch is needed here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from autofit_workers.replay.allocator import live_peak_bytes, peak_of_blocks
+from autofit_workers.replay.curve.conditions import Call, Conditions, Level, demands
+from autofit_workers.replay.curve.mixed_convolutions import layer_of
+from autofit_workers.replay.curve.replay_memory import ReplayMemory
+from autofit_workers.replay.curve.step_lines import Demanded, StepLines
+from autofit_workers.replay.curve.unrolled import Unrolled, unrolled
+from autofit_workers.replay.plans.plan import PlanSource
+from autofit_workers.replay.spans import Workspace
+from autofit_workers.spec.trace import Trace
+from autofit_workers.spec.work import Convolution
+
+
+class SizedStep:
+    """What a step allocates at one batch size, and what is known of that under all conditions.
+
+    Args:
+        lines: of the step.
+        batch_size: a size that the lines know.
+        memory: of the step's replays and demands, at all batch sizes.
+
+    Attributes:
+        batch_size, lines, memory: as given.
+        trace: the first of those that the lines go through, which may be at another batch size.
+    """
+
+    def __init__(self, lines: StepLines, batch_size: int, memory: ReplayMemory) -> None:
+        self.lines = lines
+        self.batch_size = batch_size
+        self.memory = memory
+        self.trace: Trace = lines.trace
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        """The different calls that take something beside their outputs."""
+        return self.lines.calls_at(self.batch_size)
+
+    @cached_property
+    def convolutions(self) -> dict[int, Convolution]:
+        """The convolutions of the traced steps, each by the number of its workspace among the allocations."""
+        return {
+            index: call
+            for index, number in self.lines.call_of.items()
+            if isinstance(call := self.calls[number], Convolution)
+        }
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return self.lines.sizes_at(self.batch_size)
+
+    def demands(self, conditions: Conditions, source: PlanSource) -> tuple[Workspace, ...]:
+        """What every different call takes by a source of plans, at all levels; asked for once."""
+        return self.memory.demands(
+            (self.batch_size, conditions, source),
+            lambda: demands(self.calls, conditions, source, self.lines.torch_release),
+        )
+
+    def sizes_with(self, demanded: Demanded) -> list[int]:
+        """Bytes of every allocation, given what calls take."""
+        sizes = self._sizes.copy()
+        for index, position in self.lines.position_of.items():
+            sizes[index] = demanded[position]
+        return sizes
+
+    def unrolled(self, sizes: Sequence[int]) -> Unrolled:
+        """The events of all that the step does, and the bytes of each allocation there.
+
+        Args:
+            sizes: bytes of every allocation of the trace.
+        """
+        return unrolled(self.trace, sizes)
+
+    @cached_property
+    def lower_bound_bytes(self) -> int:
+        """The peak of live bytes without any workspace, which no algorithm gets below."""
+        return live_peak_bytes(*self.unrolled(self._sizes_without_plans(Level.LOW)))
+
+    def live_bytes(self, level: Level, block_bytes: Callable[[int], int]) -> int:
+        """The peak of live blocks, with estimated sizes at a level and without convolution plans.
+
+        Args:
+            block_bytes: the bytes of the block that a request of so many bytes gets.
+        """
+        events, sizes = self.unrolled(self._sizes_without_plans(level))
+        return peak_of_blocks(events, [block_bytes(size) for size in sizes])
+
+    def largest_estimate_bytes(self) -> int:
+        """The largest of the sizes that are estimated, likely; convolution plans are not among them."""
+        return max((call.likely_bytes for call in self.calls if isinstance(call, Workspace)), default=0)
+
+    def convolution_modules(self) -> dict[Convolution, tuple[str, ...]]:
+        """For each different layer the modules that call it."""
+        names: dict[Convolution, dict[str, None]] = {}
+        for index, call in self.convolutions.items():
+            names.setdefault(layer_of(call), {})[self.trace.allocations[index].module] = None
+        return {layer: tuple(modules) for layer, modules in names.items()}
+
+    def live_at_convolutions(self, level: Level) -> dict[Convolution, int]:
+        """The most bytes that are alive, without workspaces, where each different call has its own."""
+        sizes = self._sizes_without_plans(level)
+        live_bytes, most = 0, dict[Convolution, int]()
+        for event in self.trace.events:
+            live_bytes += sizes[event] if event >= 0 else -sizes[~event]
+            if event in self.convolutions:
+                call = self.convolutions[event]
+                most[call] = max(live_bytes, most.get(call, 0))
+        return most
+
+    def _sizes_without_plans(self, level: Level) -> Sequence[int]:
+        """The size of every allocation, estimated ones at a level, those that plans decide left out."""
+        estimated = tuple(getattr(c, f"{level}_bytes") if isinstance(c, Workspace) else 0 for c in self.calls)
+        return self.sizes_with(2 * estimated)

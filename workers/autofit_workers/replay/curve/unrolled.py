@@ -1,0 +1,93 @@
+"""The events of all passes of a generation, from those that were traced.
+
+What does not grow, is freed in its own pass and lies in the allocator's pool of small blocks finds the same
+blocks again in the next one. Where all passes have too many events, such blocks are left out of all but the
+traced ones and the last. No torch is needed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from autofit_workers.replay.allocator import ONE_STREAM, Streams
+from autofit_workers.replay.allocator.settings import SMALL_REQUEST_BYTES
+from autofit_workers.spec.trace import Allocation, Repetition, Trace
+
+_MOST_ALLOCATIONS = 200_000  # of which a replay takes about a second
+
+
+class Unrolled(NamedTuple):
+    """Events, and the sizes that they refer to, in bytes."""
+
+    events: Sequence[int]
+    sizes: Sequence[int]
+
+
+def unrolled(trace: Trace, sizes: Sequence[int]) -> Unrolled:
+    """The events of a trace with the passes that repeat its last one.
+
+    Args:
+        sizes: bytes of every allocation of the trace.
+    """
+    repetition = trace.repetition
+    if repetition is None:
+        return Unrolled(trace.events, sizes)
+    period, times = repetition.num_allocations, repetition.times
+    last = list(sizes[len(sizes) - period :])
+    growth = [size - before for size, before in zip(last, sizes[-2 * period : -period], strict=True)]
+    template = trace.events[repetition.start :]
+    middle: Sequence[int] = template
+    if period * times > _MOST_ALLOCATIONS:
+        middle = _without_small(template, last, growth, first=len(sizes) - period)
+    events, all_sizes = list(trace.events), list(sizes)
+    for number in range(1, times + 1):
+        shift = number * period
+        events += [
+            event + shift if event >= 0 else event - shift
+            for event in (template if number == times else middle)
+        ]
+        all_sizes += [max(0, size + number * more) for size, more in zip(last, growth, strict=True)]
+    return Unrolled(events, all_sizes)
+
+
+def unrolled_streams(trace: Trace) -> Streams:
+    """The streams of the same events.
+
+    The host's waits in the passes that repeat the last one are left out: without them no
+    more memory comes back than with them, so that a peak is not too low.
+    """
+    found = Streams.of(trace.allocations, trace.host_waits)
+    repetition = trace.repetition
+    if repetition is None or found == ONE_STREAM:
+        return found
+    repeated = trace.allocations[-repetition.num_allocations :] * repetition.times
+    return Streams.of((*trace.allocations, *repeated), trace.host_waits)
+
+
+def allocation_of(trace: Trace, number: int) -> Allocation:
+    """The traced allocation that one of the unrolled events repeats."""
+    total = len(trace.allocations)
+    if number < total:
+        return trace.allocations[number]
+    repetition = trace.repetition
+    assert isinstance(repetition, Repetition)
+    period = repetition.num_allocations
+    return trace.allocations[total - period + (number - total) % period]
+
+
+def _without_small(
+    template: Sequence[int], sizes: Sequence[int], growth: Sequence[int], *, first: int
+) -> Sequence[int]:
+    """A pass without the small blocks that come and go in it.
+
+    Args:
+        sizes, growth: of its allocations, which are numbered from `first` on.
+    """
+    freed = {~event for event in template if event < 0}
+    left_out = {
+        number + first
+        for number, (size, more) in enumerate(zip(sizes, growth, strict=True))
+        if not more and size <= SMALL_REQUEST_BYTES and number + first in freed
+    }
+    return [event for event in template if max(event, ~event) not in left_out]

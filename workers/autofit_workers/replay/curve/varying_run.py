@@ -1,0 +1,284 @@
+"""A run whose batches differ in length: its steps at any lengths, from those that were traced.
+
+No torch is needed here.
+
+    traced      model │ 311 │ 87 │ 902 │ 95 │ 411 │ 128      each pass of a batch up to the next one's
+    warm-up     model │ 311 │ 87                             the first ones, which differ in their events
+    period                       │ 902 │ 95 │ 411 │ 128      from here on the same events come again
+    drawn       model │ 311 │ 87 │ 640 │ 77 │ 902 │ …        with the bytes that they have at other lengths
+
+What an allocation takes is a polynomial of the second degree of the numbers in which batches differ: of those
+of its own batch, or of the next or the last one, which may have been fetched before. Of what is sized at a
+replay the dimensions are such polynomials.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise, takewhile
+from typing import Self
+
+from autofit_workers.replay.curve.call_lines import CallLines, call_lines
+from autofit_workers.replay.curve.conditions import Call
+from autofit_workers.replay.curve.least_squares import Fitted, fitted
+from autofit_workers.spec.trace import Allocation, Lengths, Trace
+
+Numbers = tuple[int, ...]
+Demand = Callable[[Sequence[Call]], Sequence[int]]
+
+_SHIFTS = (0, 1, -1)  # an allocation's size is of its own batch, of the next one or of the last one
+_ERROR_DIGITS = 6  # beyond these, errors are those of arithmetic
+_MOST_PERIOD = 64  # batches that a step accumulates
+_MOST_WARM_UP = 0.5  # of what was traced
+_LEAST_ALIKE = 2  # batches that have the events of one before them
+
+
+# An event of a batch is a base and a number to add to it. Bases are by batch: the first is that of its own
+# allocations, the second that of frees of what was allocated before all batches, and then come those of frees
+# of its own allocations, of those of the batch before it, and so on.
+_Event = tuple[int, int]
+_ALLOCATION, _FREE_OF_MODEL, _FREE = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """What one batch did.
+
+    Attributes:
+        events: as bases and numbers.
+        first: its first allocation in the trace.
+        num_allocations: of its own.
+    """
+
+    events: tuple[_Event, ...]
+    first: int
+    num_allocations: int
+
+
+class VaryingRun:
+    """The events of a run at lengths that were drawn.
+
+    Args:
+        trace: of some batches of different lengths.
+        lengths: of the trace.
+        sizes: bytes of each allocation of the trace.
+        demand: how many bytes calls take that a trace leaves to be sized.
+        batches: what each of its batches did.
+        period: so many batches come again and again.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        lengths: Lengths,
+        sizes: Sequence[int],
+        demand: Demand,
+        *,
+        batches: Sequence[_Batch],
+        period: int,
+    ) -> None:
+        self._trace = trace
+        self._lengths = lengths
+        self._sizes = sizes
+        self._demand = demand
+        self._batches = batches
+        self._period = period
+        self._known: dict[tuple[int, tuple[Numbers, ...]], list[int]] = {}
+
+    @classmethod
+    def of(cls, trace: Trace, sizes: Sequence[int], demand: Demand) -> Self | None:
+        """The run that a trace is a part of; None where its batches are alike, or their events differ."""
+        lengths = trace.lengths
+        uses_streams = any(each.stream or each.stream_uses for each in trace.allocations)
+        if lengths is None or trace.seen is None or not trace.seen.step_ends or uses_streams:
+            return None
+        batches = _batches_of(trace, lengths)
+        period = _period_of(batches)
+        if period is None:
+            return None
+        return cls(trace, lengths, sizes, demand, batches=batches, period=period)
+
+    @property
+    def num_traced(self) -> int:
+        """Batches whose events are those of the trace."""
+        return len(self._batches)
+
+    @property
+    def num_events_of_batch(self) -> float:
+        """On average."""
+        return len(self._trace.events) / max(len(self._batches), 1)
+
+    def drawn(self, order: Sequence[Numbers]) -> tuple[list[int], list[int]]:
+        """The events of a run with batches of these numbers, and the sizes that they refer to.
+
+        The model and the first batches, up to those that come again and again, are as they were traced.
+        """
+        batches = self._batches
+        num_warm = len(batches) - self.num_steady
+        start = batches[num_warm].first if num_warm < len(batches) else len(self._sizes)
+        events = self._events_before(num_warm)
+        sizes = list(self._sizes[:start])
+        firsts = [batch.first for batch in batches[:num_warm]]
+        own = self._lengths.numbers
+        numbers = [*own[:num_warm], *order]
+        for place in range(num_warm, len(numbers)):
+            template = num_warm + (place - num_warm) % self._period
+            batch, first = batches[template], len(sizes)
+            firsts.append(first)
+            sizes += self._sizes_at(template, _around(numbers, place))
+            bases = [first, 0, *(~firsts[place - ago] for ago in range(min(place, self._most_ago) + 1))]
+            events += [bases[base] + number for base, number in batch.events]
+        return events, sizes
+
+    @cached_property
+    def _most_ago(self) -> int:
+        """How many batches back a batch frees something."""
+        return max((base - _FREE for batch in self._batches for base, _ in batch.events), default=0)
+
+    @cached_property
+    def num_steady(self) -> int:
+        """Batches from which on the same events come again, as many whole periods as there are."""
+        steady = self._period + _num_alike(self._batches, self._period)
+        return steady - steady % self._period
+
+    def _events_before(self, num_batches: int) -> list[int]:
+        starts = self._lengths.starts
+        stop = starts[num_batches] if num_batches < len(starts) else len(self._trace.events)
+        return list(self._trace.events[:stop])
+
+    def _sizes_at(self, template: int, around: tuple[Numbers, ...]) -> list[int]:
+        key = template, around
+        if key not in self._known:
+            distinct, place_of = self._allocations[template % self._period]
+            found = [each.at(around) for each in distinct]
+            calls = list(dict.fromkeys(each for each in found if not isinstance(each, int)))
+            demanded = dict(zip(calls, self._demand(calls), strict=True))
+            values = [each if isinstance(each, int) else demanded[each] for each in found]
+            self._known[key] = [values[place] for place in place_of]
+        return self._known[key]
+
+    @cached_property
+    def _allocations(self) -> dict[int, tuple[list[_VaryingSize], list[int]]]:
+        """By place in the period, what decides the bytes of allocations, and which of these is each one's."""
+        num_steady = self.num_steady
+        first = len(self._batches) - num_steady
+        return {
+            (first + place) % self._period: self._through(
+                [first + place + self._period * turn for turn in range(num_steady // self._period)]
+            )
+            for place in range(self._period)
+        }
+
+    def _through(self, alike: Sequence[int]) -> tuple[list[_VaryingSize], list[int]]:
+        allocations = self._trace.allocations
+        around = [_around(self._lengths.numbers, number) for number in alike]
+        fits = [_Recording(fitted(points)) for points in zip(*around, strict=True)]
+        columns = zip(
+            *(
+                allocations[self._batches[number].first :][: self._batches[number].num_allocations]
+                for number in alike
+            ),
+            strict=True,
+        )
+        numbers: dict[_VaryingSize, int] = {}
+        place_of = [
+            numbers.setdefault(
+                min((_size_through(column, place, fit) for place, fit in enumerate(fits)), key=_error),
+                len(numbers),
+            )
+            for column in columns
+        ]
+        return list(numbers), place_of
+
+
+@dataclass(frozen=True, slots=True)
+class _VaryingSize:
+    """What decides the bytes of an allocation.
+
+    Attributes:
+        place: of the batch that does, in `_SHIFTS`.
+        of_numbers: bytes, or what they are worked out from, as functions of the numbers of that batch.
+        error: of these functions.
+    """
+
+    place: int
+    of_numbers: Fitted | CallLines[Fitted]
+    error: float
+
+    def at(self, around: Sequence[Numbers]) -> int | Call:
+        """Bytes, or what they are worked out from, given the numbers of the batches around."""
+        numbers = around[self.place]
+        if isinstance(self.of_numbers, Fitted):
+            return self.of_numbers.at(numbers)
+        return self.of_numbers.mapped(lambda function: (function.at(numbers), 0)).at(0)
+
+
+class _Recording:
+    """A fit that remembers the largest error of what it found since it was last asked for that."""
+
+    def __init__(self, fit: Callable[[Sequence[int]], Fitted]) -> None:
+        self._fit = fit
+        self._largest = 0.0
+
+    def __call__(self, values: Sequence[int]) -> Fitted:
+        found = self._fit(values)
+        self._largest = max(self._largest, found.error)
+        return found
+
+    def take_error(self) -> float:
+        largest, self._largest = self._largest, 0.0
+        return largest
+
+
+def _size_through(column: Sequence[Allocation], place: int, fit: _Recording) -> _VaryingSize:
+    found = call_lines(fit, column) or fit([each.num_bytes for each in column])
+    return _VaryingSize(place, found, fit.take_error())
+
+
+def _error(size: _VaryingSize) -> tuple[float, int]:
+    return round(size.error, _ERROR_DIGITS), size.place
+
+
+def _batches_of(trace: Trace, lengths: Lengths) -> list[_Batch]:
+    """What each batch did up to the next one; of the last it is not known when that would have begun."""
+    bounds = list(pairwise(lengths.starts))
+    batch_of: dict[int, int] = {}
+    firsts: list[int] = []
+    batches = []
+    num_allocated = sum(event >= 0 for event in trace.events[: bounds[0][0]]) if bounds else 0
+    for place, (start, end) in enumerate(bounds):
+        firsts.append(num_allocated)
+        events: list[_Event] = []
+        for event in trace.events[start:end]:
+            if event >= 0:
+                batch_of[event] = place
+                events.append((_ALLOCATION, event - firsts[place]))
+                num_allocated += 1
+            elif (other := batch_of.get(~event)) is None:
+                events.append((_FREE_OF_MODEL, event))
+            else:
+                events.append((_FREE + place - other, firsts[other] - ~event))
+        batches.append(_Batch(tuple(events), firsts[place], num_allocated - firsts[place]))
+    return batches
+
+
+def _period_of(batches: Sequence[_Batch]) -> int | None:
+    """After how many batches the same events come again, at the end of those that were traced."""
+    for period in range(1, min(_MOST_PERIOD, len(batches) // 2) + 1):
+        least = max(period, _LEAST_ALIKE, round((1 - _MOST_WARM_UP) * len(batches)) - period)
+        if _num_alike(batches, period) >= least:
+            return period
+    return None
+
+
+def _num_alike(batches: Sequence[_Batch], period: int) -> int:
+    """How many batches, counted from the last one, have the events of the one so many before them."""
+    pairs = zip(reversed(batches), reversed(batches[:-period]), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0].events == pair[1].events, pairs))
+
+
+def _around(numbers: Sequence[Numbers], place: int) -> tuple[Numbers, ...]:
+    """The numbers of a batch and of those beside it, by `_SHIFTS`; at an end those of the batch itself."""
+    return tuple(numbers[min(max(place + shift, 0), len(numbers) - 1)] for shift in _SHIFTS)

@@ -1,0 +1,177 @@
+"""Plans from libcudnn, where the environment has one: asked once, remembered on disk."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import hashlib
+import json
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from autofit_workers.process.child_process import NO_GPU, ChildProcess
+from autofit_workers.replay.plans.cudnn import CudnnError, dotted, find_library
+from autofit_workers.replay.plans.device_properties import DeviceProperties
+from autofit_workers.replay.plans.plan import Plan
+from autofit_workers.spec.documents import parse_json, read_file
+from autofit_workers.spec.work import Convolution
+
+# The longest request, every convolution of a large model at some sizes, takes a few seconds.
+_DEADLINE_SECONDS = 120.0
+
+
+class CudnnPlans:
+    """What libcudnn would plan on a card; a `PlanSource`.
+
+    Args:
+        properties: of the card.
+        cache_folder: where answers are kept, by the library and the card, a line for every question;
+            None keeps them in this process alone.
+    """
+
+    def __init__(self, properties: DeviceProperties, *, cache_folder: Path | None = None) -> None:
+        self._device = properties.to_json()
+        self._known: dict[str, tuple[Plan, ...]] = {}
+        self._version: int | None = None
+        self._cache = None if cache_folder is None else cache_folder / f"{self._digest()}.jsonl"
+        self._read_cache()
+
+    knows_the_order = True
+
+    @staticmethod
+    def is_available() -> bool:
+        """Whether the environment has a libcudnn; whether it is new enough shows when it is asked."""
+        return find_library("libcudnn.so.9") is not None
+
+    @property
+    def name(self) -> str:
+        if self._version is None:
+            self.plans([])
+        return f"cuDNN {dotted(self._version or 0)}"
+
+    def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
+        """See `PlanSource`.
+
+        Raises:
+            CudnnError: the library cannot be used, or has no plan for a call.
+        """
+        keys = [_key(call) for call in calls]
+        missing = {key: call for key, call in zip(keys, calls, strict=True) if key not in self._known}
+        if missing or self._version is None:
+            answer = _server.ask({"device": self._device, "calls": _as_dicts(missing.values())})
+            self._version = answer["version"]
+            self._known |= zip(missing, map(_plans, answer["plans"]), strict=True)
+            self._keep(dict(zip(missing, answer["plans"], strict=True)))
+        found = [self._known[key] for key in keys]
+        for call, plans in zip(calls, found, strict=True):
+            if not plans:
+                raise CudnnError(f"cuDNN {dotted(self._version)} has no plan for {call}")
+        return found
+
+    def prepare(self) -> None:
+        """Starts the library's process, unless answers are known already, and returns at once.
+
+        Raises:
+            CudnnError: no process can be started.
+        """
+        if not self._known:
+            _server.start()
+
+    def _digest(self) -> str:
+        library = find_library("libcudnn.so.9")
+        version = (
+            "" if library is None else f"{library} {library.stat().st_size} {library.stat().st_mtime_ns}"
+        )
+        text = json.dumps([version, self._device])
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _read_cache(self) -> None:
+        if self._cache is None:
+            return
+        with suppress(OSError):  # what cannot be read is asked for again
+            for line in read_file(self._cache).splitlines():
+                self._read_line(line)
+
+    def _read_line(self, line: bytes) -> None:
+        """Takes up an answer; one that was cut short, by a full disk or a crash, is asked for again."""
+        with suppress(ValueError, KeyError, TypeError, AttributeError):
+            data = parse_json(line)
+            known = {key: _plans(rows) for key, rows in data["plans"].items()}
+            self._version = int(data["version"])
+            self._known |= known
+
+    def _keep(self, answers: dict[str, list[list[Any]]]) -> None:
+        """Adds a line to the cache, which other processes may do at the same time."""
+        if self._cache is None:
+            return
+        line = json.dumps({"version": self._version, "plans": answers}, separators=(",", ":"))
+        # A cache that cannot be written costs time, not the answer.
+        with suppress(OSError):
+            self._cache.parent.mkdir(parents=True, exist_ok=True)
+            # Begun by a line's end, because the line before may have been cut short.
+            with self._cache.open("ab", buffering=0) as file:
+                file.write(f"\n{line}\n".encode())
+
+
+class _PlanServer:
+    """The process of `autofit_workers.replay.plans.plan_server`, started when first asked."""
+
+    def __init__(self) -> None:
+        self._process: ChildProcess | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        with self._lock:
+            self._started()
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            process = self._started()
+            try:
+                text = process.ask(json.dumps(request), time.monotonic() + _DEADLINE_SECONDS)
+                answer: dict[str, Any] = parse_json(text)
+            except BaseException as error:
+                self._process = None
+                death = process.kill()
+                log = process.log.text().strip().splitlines()
+                process.log.close()
+                if not isinstance(error, (TimeoutError, EOFError, ValueError)):
+                    raise
+                raise CudnnError(f"libcudnn's process died ({death}): {log[-1] if log else ''}") from error
+        if "error" in answer:
+            raise CudnnError(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        with self._lock:
+            if self._process is not None:
+                process, self._process = self._process, None
+                process.dismiss()
+
+    def _started(self) -> ChildProcess:
+        if self._process is None:
+            try:
+                self._process = ChildProcess("autofit_workers.replay.plans.plan_server", NO_GPU)
+            except OSError as error:
+                raise CudnnError(f"no process could be started for libcudnn ({error})") from error
+        return self._process
+
+
+_server = _PlanServer()
+atexit.register(_server.close)
+
+
+def _as_dicts(calls: Any) -> list[dict[str, Any]]:
+    return [dataclasses.asdict(call) for call in calls]
+
+
+def _key(call: Convolution) -> str:
+    return json.dumps(list(dataclasses.astuple(call)), separators=(",", ":"))
+
+
+def _plans(rows: list[list[Any]]) -> tuple[Plan, ...]:
+    return tuple(Plan(*row) for row in rows)

@@ -1,0 +1,98 @@
+"""Plans between the batch sizes at which they were asked for.
+
+A workspace is copies of feature maps, so it grows in a line with the batch as long as cuDNN keeps
+to the same kernels. A search over batch sizes then asks at a few sizes, and at those in between
+where the kernels change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from autofit_workers.replay.plans.plan import PassedOn, Plan, PlanSource
+from autofit_workers.replay.plans.workspace import samples_at_once
+from autofit_workers.spec.work import Convolution
+
+
+class GridPlans(PassedOn):
+    """Asks another source at powers of two and halfway between them; a `PlanSource`."""
+
+    def __init__(self, source: PlanSource) -> None:
+        super().__init__(source)
+        self._known: dict[tuple[object, ...], tuple[Plan, ...]] = {}
+
+    def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
+        """See `PlanSource`; the first plan of a call is always a plan of its own size."""
+        keys = [(*layer(call), call.input_shape[0]) for call in calls]
+        new = {key: call for key, call in zip(keys, calls, strict=True) if key not in self._known}
+        ends = {key: _ends(call) for key, call in new.items()}
+        self._ask({(*key[:-1], size): (call, size) for key, call in new.items() for size in ends[key]})
+        for key, call in new.items():
+            at_ends = (self._known[*key[:-1], size] for size in ends[key])
+            between = _interpolated(call.input_shape[0], *ends[key], *at_ends)
+            if between is not None:
+                self._known[key] = between
+        self._ask({key: (call, call.input_shape[0]) for key, call in new.items()})
+        return [self._known[key] for key in keys]
+
+    def _ask(self, wanted: dict[tuple[object, ...], tuple[Convolution, int]]) -> None:
+        missing = {
+            key: call.of_samples(size) for key, (call, size) in wanted.items() if key not in self._known
+        }
+        if missing:
+            self._known |= zip(missing, self._source.plans(list(missing.values())), strict=True)
+
+
+def layer(call: Convolution) -> tuple[object, ...]:
+    """All of a call but its number of samples; a tuple, as this is done for every batch size."""
+    return (
+        call.conv_pass,
+        call.input_shape[1:],
+        call.weight_shape,
+        call.output_shape[1:],
+        call.stride,
+        call.padding,
+        call.dilation,
+        call.groups,
+        call.dtype,
+        call.channels_last,
+    )
+
+
+def neighbours(num_samples: int) -> tuple[int, int]:
+    """The sizes of 1, 2, 3, 4, 6, 8, 12, 16, … that a number lies between; itself twice if it is one."""
+    power = 1 << (num_samples.bit_length() - 1)
+    middle = power + power // 2
+    if num_samples in (power, middle):
+        return num_samples, num_samples
+    return (power, middle) if num_samples < middle else (middle, 2 * power)
+
+
+def _ends(call: Convolution) -> tuple[int, int]:
+    """The sizes that a call is asked at: none above what cuDNN runs at once, from where on nothing grows."""
+    num_samples = call.input_shape[0]
+    low, high = neighbours(num_samples)
+    high = min(high, samples_at_once(call))
+    return (num_samples, num_samples) if high <= num_samples else (low, high)
+
+
+def _interpolated(
+    num_samples: int, low: int, high: int, at_low: tuple[Plan, ...], at_high: tuple[Plan, ...]
+) -> tuple[Plan, ...] | None:
+    """The plans at a size between two; None where the first choices differ, and it has to be asked."""
+    if low == high:
+        return at_low
+    if at_low[0].engine != at_high[0].engine:
+        return None
+    by_engine: dict[int, list[int]] = {}
+    for plan in at_high:
+        by_engine.setdefault(plan.engine, []).append(plan.workspace_bytes)
+    plans = []
+    for plan in at_low:
+        there = by_engine.get(plan.engine)
+        # A kernel that the larger size does without grows with the samples.
+        end = there.pop(0) if there else plan.workspace_bytes * high // low
+        rise = (end - plan.workspace_bytes) * (num_samples - low)
+        size = plan.workspace_bytes + -(-rise // (high - low))
+        plans.append(Plan(plan.engine, size, plan.uses_tensor_cores, plan.is_deterministic))
+    return tuple(plans)

@@ -1,0 +1,32 @@
+"""MIOpen, which runs convolutions on AMD's cards in cuDNN's place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from autofit_workers.replay.plans.plan import Plan
+from autofit_workers.spec.work import Convolution
+
+
+@dataclass(frozen=True)
+class MiopenPlans:
+    """Nobody knows MIOpen's plans without a card: it is a `PlanSource` for steps that ask for none.
+
+    It takes the solution that its database or a search finds best on the card; no table of their workspaces
+    is known, and none was measured. `autofit.predict.unpredictable` refuses other steps before that.
+    """
+
+    name: ClassVar[str] = "nothing is left to MIOpen"
+    knows_the_order: ClassVar[bool] = False
+
+    def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
+        """See `PlanSource`.
+
+        Raises:
+            LookupError: there is a call.
+        """
+        if calls:
+            raise LookupError(f"MIOpen's plans are not known: of {calls[0]}")
+        return []

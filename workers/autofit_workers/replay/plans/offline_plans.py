@@ -1,0 +1,22 @@
+"""Plans where there is no libcudnn to ask."""
+
+from __future__ import annotations
+
+from autofit_workers.replay.plans.formula_plans import FormulaPlans
+from autofit_workers.replay.plans.miopen import MiopenPlans
+from autofit_workers.replay.plans.plan import PlanSource
+from autofit_workers.replay.plans.table_plans import TablePlans
+from autofit_workers.spec.architecture import Architecture, Vendor
+
+
+def offline_source(architecture: str, torch_version: str) -> PlanSource:
+    """The table of the plans of PyTorch's cuDNN, or formulas for a card that is older than all of it.
+
+    AMD's cards have no cuDNN, and nothing stands for their MIOpen.
+    """
+    if Architecture.of(architecture).vendor is Vendor.AMD:
+        return MiopenPlans()
+    try:
+        return TablePlans.for_torch(torch_version, architecture)
+    except ValueError:
+        return FormulaPlans(architecture)

@@ -1,0 +1,435 @@
+"""The table of cuDNN's plans that we ship: its file format, and how a plan is carried to another call.
+
+One file for each architecture and version of cuDNN, written by `tests/bench/plan_table.py`. A
+workspace is mostly copies of the call's tensors in another layout, so it is kept as copies:
+
+    workspace = a · input + b · output + c · weight + rest % · (input + output + weight) + bytes
+
+and from one call to another that is alike, the multiples stay.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import gzip
+import importlib.resources
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from autofit_workers.replay.plans.plan import Plan
+from autofit_workers.replay.plans.workspace import is_depthwise
+from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.work import Convolution
+
+SCHEMA = "autofit.plans/2"
+# What is left over is kept in percent of all tensors: of the first plan rounded up to this, of the
+# others rounded to that. Of the first so little is kept to the byte.
+_FIRST_GRID, _OTHERS_GRID = 2, 10
+_EXACT_BYTES = 1024**2
+# Sums of copies, the cheapest first: a weight is small, and feature maps are mostly copied together.
+_REST_PRICE = 20
+_SUMS = sorted(
+    (a + b + c / 2 + abs(a - b) / 100, (a, b, c)) for a, b, c in itertools.product(range(5), repeat=3)
+)
+_VECTOR_BYTES = 16
+_NOT_ASKED = -1
+_MEMOIZED_GEOMETRIES = _MEMOIZED_FEATURES = 2**16
+
+Copies = tuple[int, int, int, int, int, int]
+Features = tuple[int, ...]
+
+
+def reduced(plans: Sequence[Plan]) -> tuple[Plan, ...]:
+    """The plans that a policy of `autofit_workers.replay.plans.workspace` could take.
+
+    First the first of all, of those without tensor cores, of the deterministic ones and of those
+    that are both, in their order; then the smallest and the largest of all and the largest without
+    tensor cores, where those are others.
+    """
+    everything = range(len(plans))
+    ieee = [index for index in everything if not plans[index].uses_tensor_cores]
+    certain = [index for index in everything if plans[index].is_deterministic]
+    both = [index for index in ieee if index in certain]
+    firsts = {each[0] for each in (everything, ieee, certain, both) if each}
+
+    def size(index: int) -> int:
+        return plans[index].workspace_bytes
+
+    extremes = {min(everything, key=size), max(everything, key=size), max(ieee or everything, key=size)}
+    order = [*sorted(firsts), *sorted(extremes - firsts, key=size, reverse=True)]
+    return tuple(plans[index] for index in order)
+
+
+def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
+    """Plans as copies of the call's tensors, what is left over in percent or bytes, and flags.
+
+    Flags are 1 for tensor cores plus 2 for the same bits on every run.
+    """
+    kept = [_copies(call, plans[0], _FIRST_GRID, _EXACT_BYTES)]
+    kept += [_copies(call, plan, _OTHERS_GRID, 0) for plan in plans[1:]]
+    return tuple(dict.fromkeys(kept))
+
+
+def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copies:
+    """Many sums come close; taken is the one of few copies with little left over.
+
+    A little is kept to the byte, and more is rounded up: whether a workspace goes into the segment
+    that one of the same copies left behind depends on which of the two is larger.
+    """
+    x, y, w = _tensor_bytes(call)
+    every = sum(_plain_bytes(call))
+    best, found, rest = math.inf, (0, 0, 0), 0.0
+    for price, (a, b, c) in _SUMS:
+        if price >= best:
+            break
+        left_over = (plan.workspace_bytes - (a * x + b * y + c * w)) / every
+        cost = price + _REST_PRICE * abs(left_over)
+        if cost < best:
+            best, found, rest = cost, (a, b, c), left_over
+    flags = plan.uses_tensor_cores + 2 * plan.is_deterministic
+    left_bytes = round(rest * every)
+    if abs(left_bytes) <= exact_bytes:
+        return *found, 0, left_bytes, flags
+    return *found, grid * math.ceil(100 * rest / grid - 0.5 * (exact_bytes == 0)), 0, flags
+
+
+def plan_of(call: Convolution, kept: Copies) -> Plan:
+    """The inverse of `copies` for one plan, for another call too.
+
+    The table has no engine numbers. Plans of the same copies get the same negative one, so that
+    `GridPlans` sees where the kernels change.
+    """
+    x, y, w = _tensor_bytes(call)
+    a, b, c, percent, left_bytes, flags = kept
+    left_over = percent * sum(_plain_bytes(call)) // 100 + left_bytes
+    return Plan(
+        engine=-2 - ((a * 5 + b) * 5 + c) * 4 - flags,
+        workspace_bytes=max(0, a * x + b * y + c * w + left_over),
+        uses_tensor_cores=bool(flags & 1),
+        is_deterministic=bool(flags & 2),
+    )
+
+
+def _plain_bytes(call: Convolution) -> tuple[int, int, int]:
+    shapes = (call.input_shape, call.output_shape, call.weight_shape)
+    x, y, w = (call.element_bytes * math.prod(shape) for shape in shapes)
+    return x, y, w
+
+
+def _tensor_bytes(call: Convolution) -> tuple[int, int, int]:
+    """Bytes of input, output and weight as kernels copy them: channels filled up to whole vectors."""
+    x, y, w = _plain_bytes(call)
+    vector = _vector_channels(call.element_bytes)
+    inputs, outputs = call.weight_shape[1], call.weight_shape[0] // call.groups
+    wide_inputs, wide_outputs = -(-inputs // vector) * vector, -(-outputs // vector) * vector
+    return (
+        x // inputs * wide_inputs,
+        y // outputs * wide_outputs,
+        w // inputs * wide_inputs // outputs * wide_outputs,
+    )
+
+
+def _vector_channels(element_bytes: int) -> int:
+    return max(1, _VECTOR_BYTES // element_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """Calls among which neighbours are looked for.
+
+    Attributes:
+        filter: `1x1`, `3x3`, `1d` (one side is longer than 1), `3d`, or `larger`.
+        grouping: `dense`, `grouped` or `depthwise`.
+        reach: `strided`, `dilated` or `unit`.
+    """
+
+    conv_pass: str
+    dtype: str
+    channels_last: bool
+    filter: str
+    grouping: str
+    reach: str
+
+    @classmethod
+    def of(cls, call: Convolution) -> Self:
+        strided = any(step > 1 for step in call.stride)
+        dilated = any(step > 1 for step in call.dilation)
+        return cls(
+            conv_pass=str(call.conv_pass),
+            dtype=call.dtype,
+            channels_last=call.channels_last,
+            filter=_filter_kind(call.weight_shape[2:]),
+            grouping="depthwise" if is_depthwise(call) else "grouped" if call.groups > 1 else "dense",
+            reach="strided" if strided else "dilated" if dilated else "unit",
+        )
+
+    @property
+    def key(self) -> str:
+        layout = "nhwc" if self.channels_last else "nchw"
+        return f"{self.conv_pass} {self.dtype} {layout} {self.filter} {self.grouping} {self.reach}"
+
+
+def likeness(key: str, other: str) -> tuple[bool, ...]:
+    """How alike two kinds are by their keys: what tells more about the plans comes first."""
+    conv_pass, dtype, layout, *shape = (a == b for a, b in zip(key.split(), other.split(), strict=True))
+    return (dtype, layout, conv_pass, *shape)
+
+
+def _filter_kind(sides: tuple[int, ...]) -> str:
+    if len(sides) == 3:
+        return "3d"
+    num_long = sum(side > 1 for side in sides)
+    if num_long == 0:
+        return "1x1"
+    if num_long == 1:
+        return "1d"
+    return "3x3" if sides == (3, 3) else "larger"
+
+
+def features(call: Convolution) -> Features:
+    """What tells calls of one kind apart: samples, channels and filters per group, pixels, taps, groups."""
+    return (
+        call.input_shape[0],
+        call.weight_shape[1],
+        call.weight_shape[0] // call.groups,
+        math.prod(call.output_shape[2:]),
+        math.prod(call.weight_shape[2:]),
+        call.groups,
+    )
+
+
+# Of a doubling, by feature. cuDNN's heuristics see matrix products, of which samples and pixels multiply
+# to one side: that comes first, and `Neighbours` sorts by it. Other round numbers gave the same within a
+# hundredth of the calls of families left out.
+_WEIGHTS = (0.3, 0.6, 0.6, 0.0, 1.0, 0.6)
+# Added to the distance where the channels of one of two calls fill whole vectors and those of the other do
+# not, so that its kernels copy them first; for filters likewise. As far as ten times as many channels:
+# from 1 to 4 the first plans of uneven calls that were left out came out the same.
+_UNEVEN = 2.0
+_Position = tuple[float, ...]
+
+
+def _position(of: Features, vector_channels: int) -> _Position:
+    """Coordinates in which the distance is the sum of differences."""
+    num_samples, *geometry = of
+    log = math.log2(max(1, num_samples))
+    log_pixels, others = _position_of_geometry(tuple(geometry), vector_channels)
+    return (log + log_pixels, _WEIGHTS[0] * log, *others)
+
+
+@functools.lru_cache(maxsize=_MEMOIZED_GEOMETRIES)
+def _position_of_geometry(geometry: tuple[int, ...], vector_channels: int) -> tuple[float, _Position]:
+    """What all numbers of samples have in common: the pixels' part of the first coordinate, the others."""
+    logs = [math.log2(max(1, feature)) for feature in geometry]
+    weighted = zip(_WEIGHTS[1:], logs, strict=True)
+    uneven = (_UNEVEN * (number % vector_channels > 0) for number in geometry[:2])
+    return logs[2], (*(weight * log for weight, log in weighted if weight), *uneven)
+
+
+class Neighbours:
+    """The calls of one kind, and which of them is the nearest to another call.
+
+    Args:
+        rows: the features of each call with the number of its plans.
+        vector_channels: so many channels fill a vector.
+    """
+
+    def __init__(self, rows: Iterable[tuple[Features, int]], vector_channels: int) -> None:
+        self._numbers = dict(rows)
+        self._vector_channels = vector_channels
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def nearest(self, of: Features) -> int:
+        """The plans of that call, or of its nearest neighbour."""
+        if of not in self._numbers:  # most calls of the usual networks are in the table itself
+            of = self._places.nearest(of)
+        return self._numbers[of]
+
+    @functools.cached_property
+    def _places(self) -> _Places:
+        return _places(tuple(self._numbers), self._vector_channels)
+
+
+class _Places:
+    """Where calls lie. The tables of most architectures are of the same calls, and share these.
+
+    Attributes:
+        nearest: the known call that is nearest to another; remembered.
+    """
+
+    def __init__(self, known: tuple[Features, ...], vector_channels: int) -> None:
+        self._vector_channels = vector_channels
+        self.nearest = functools.lru_cache(maxsize=_MEMOIZED_FEATURES)(self._nearest)
+        self._sorted = sorted((_position(of, vector_channels), of) for of in known)
+        self._samples: dict[Features, list[int]] = {}
+        for num_samples, *geometry in known:
+            self._samples.setdefault(tuple(geometry), []).append(num_samples)
+
+    def _nearest(self, of: Features) -> Features:
+        here, found = _position(of, self._vector_channels), of
+        best = self._bound(of, here)
+        h0, h1, h2, h3, h4, h5, h6, h7 = here
+        start = bisect.bisect_left(self._sorted, (here,))
+        # Up and down from the call's place, until the first coordinate alone is too far. A search over
+        # batch sizes passes millions of calls: the sum is written out.
+        for indices in (range(start, len(self._sorted)), range(start - 1, -1, -1)):
+            for index in indices:
+                (t0, t1, t2, t3, t4, t5, t6, t7), there = self._sorted[index]
+                first = abs(t0 - h0)
+                if first >= best:
+                    break
+                # Channels and filters tell most calls apart already.
+                distance = first + abs(t2 - h2) + abs(t3 - h3) + abs(t6 - h6) + abs(t7 - h7)
+                if distance >= best:
+                    continue
+                distance += abs(t1 - h1) + abs(t4 - h4) + abs(t5 - h5)
+                if distance < best:
+                    best, found = distance, there
+        return found
+
+    def _bound(self, of: Features, here: _Position) -> float:
+        """Just above the distance to the same layer at another number of samples, if there is one."""
+        sizes = self._samples.get(of[1:], ())
+        positions = (_position((n, *of[1:]), self._vector_channels) for n in sizes)
+        near = (sum(map(abs, map(float.__sub__, position, here))) for position in positions)
+        return math.nextafter(1.000001 * min(near, default=math.inf), math.inf)
+
+
+@functools.cache
+def _places(known: tuple[Features, ...], vector_channels: int) -> _Places:
+    return _Places(known, vector_channels)
+
+
+class PlanTable:
+    """cuDNN's plans on one architecture.
+
+    Args:
+        document: the file, see `encoded`.
+
+    Raises:
+        ValueError: it has another schema.
+    """
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"expected a table of schema {SCHEMA}, got {document['schema']!r}")
+        self.version: str = document["cudnn"]
+        self._codes: list[Copies] = list(zip(*document["codes"], strict=True))
+        self._plans: list[list[int]] = document["plans"]
+        self._shapes: list[str] = document["shapes"]
+        self._of_shape: list[list[tuple[int, tuple[int, ...]]]] = [[] for _ in self._shapes]
+        for index, (shape, *rest) in enumerate(zip(*document["geometries"], strict=True)):
+            self._of_shape[shape].append((index, tuple(rest)))
+        self._answers: dict[str, dict[str, list[int]]] = document["answers"]
+        self._neighbours: dict[str, Neighbours] = {}
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        return cls(json.loads(gzip.decompress(data)))
+
+    def plans(self, call: Convolution) -> tuple[Plan, ...]:
+        """The plans of that call or, scaled to it, of the call that is most alike."""
+        key = Kind.of(call).key
+        if key not in self._neighbours:
+            vector_channels = _vector_channels(call.element_bytes)
+            of_kind = Neighbours(self._rows(key), vector_channels)
+            self._neighbours[key] = of_kind or self._most_alike(key, vector_channels)
+        number = self._neighbours[key].nearest(features(call))
+        return tuple(plan_of(call, self._codes[code]) for code in self._plans[number])
+
+    def _rows(self, key: str) -> Iterator[tuple[Features, int]]:
+        """The calls of one kind with the numbers of their plans."""
+        question, shape = _split(key)
+        if shape not in self._shapes:
+            return
+        geometries = self._of_shape[self._shapes.index(shape)]
+        for num_samples, numbers in self._answers.get(question, {}).items():
+            for index, geometry in geometries:
+                if (number := numbers[index]) != _NOT_ASKED:
+                    yield (int(num_samples), *geometry), number
+
+    def _most_alike(self, key: str, vector_channels: int) -> Neighbours:
+        """The calls of the kind that stands for one that the table lacks."""
+        kinds = (f"{question} {shape}" for question in self._answers for shape in self._shapes)
+        for other in sorted(kinds, key=lambda other: likeness(key, other), reverse=True):
+            neighbours = Neighbours(self._rows(other), vector_channels)
+            if neighbours:
+                return neighbours
+        raise ValueError("the table is empty")
+
+
+def encoded(version: str, rows: Iterable[tuple[Convolution, Sequence[Plan]]]) -> bytes:
+    """A file for these calls and their plans; of calls that look the same to the table the first counts.
+
+    JSON, compressed: the distinct `codes` of plans in columns, the distinct lists of `plans` as
+    numbers of codes, `geometries` in columns (number of the shape, then the features but for the
+    samples), and in `answers`, by pass, type and layout and by samples, the number of the list of
+    plans of each geometry.
+    """
+    found: dict[tuple[str, int], dict[tuple[Any, ...], tuple[Copies, ...]]] = {}
+    for call, plans in rows:
+        question, shape = _split(Kind.of(call).key)
+        num_samples, *rest = features(call)
+        of_batch = found.setdefault((question, num_samples), {})
+        of_batch.setdefault((shape, *rest), copies(call, reduced(plans)))
+    lists = Counter(plans for of_batch in found.values() for plans in of_batch.values())
+    numbers = {plans: number for number, (plans, _) in enumerate(lists.most_common())}
+    codes = {code: number for number, code in enumerate(dict.fromkeys(itertools.chain(*numbers)))}
+    geometries = sorted({geometry for of_batch in found.values() for geometry in of_batch})
+    shapes = sorted({shape for shape, *_ in geometries})
+    answers: dict[str, dict[str, list[int]]] = {}
+    for (question, num_samples), of_batch in sorted(found.items()):
+        column = [numbers[of_batch[g]] if g in of_batch else _NOT_ASKED for g in geometries]
+        answers.setdefault(question, {})[str(num_samples)] = column
+    document = {
+        "schema": SCHEMA,
+        "cudnn": version,
+        "codes": list(zip(*codes, strict=True)),
+        "plans": [[codes[code] for code in plans] for plans in numbers],
+        "shapes": shapes,
+        "geometries": list(zip(*((shapes.index(shape), *rest) for shape, *rest in geometries), strict=True)),
+        "answers": answers,
+    }
+    return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), compresslevel=9, mtime=0)
+
+
+def _split(key: str) -> tuple[str, str]:
+    """The key of a kind as pass, type and layout, and as filter, grouping and reach."""
+    words = key.split()
+    return " ".join(words[:3]), " ".join(words[3:])
+
+
+@functools.cache
+def held_tables() -> tuple[tuple[int, tuple[int, int]], ...]:
+    """The tables that are shipped, as compute capability and the version's first two numbers."""
+    names = (
+        entry.name for entry in importlib.resources.files("autofit_workers.replay").joinpath("data").iterdir()
+    )
+    found = []
+    for name in names:
+        if name.endswith(".json.gz"):
+            of_card, version = name.removesuffix(".json.gz").split("-")
+            major, minor = version.split(".")
+            found.append((Architecture.of(of_card).capability, (int(major), int(minor))))
+    return tuple(sorted(found))
+
+
+@functools.cache
+def load_table(capability: int, version: tuple[int, int]) -> PlanTable:
+    """One of the `held_tables`."""
+    name = file_name(capability, version)
+    path = importlib.resources.files("autofit_workers.replay").joinpath("data", name)
+    return PlanTable.from_bytes(path.read_bytes())
+
+
+def file_name(capability: int, version: tuple[int, int]) -> str:
+    """What the table is called in `autofit_workers/replay/data`."""
+    return f"sm_{capability}-{version[0]}.{version[1]}.json.gz"

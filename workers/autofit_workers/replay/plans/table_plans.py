@@ -1,0 +1,127 @@
+"""Plans from the table that we ship, where there is no libcudnn to ask."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from autofit_workers.replay.plans.plan import Plan
+from autofit_workers.replay.plans.plan_table import PlanTable, held_tables, load_table
+from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.versions import WHEELS, release_of
+from autofit_workers.spec.work import Convolution
+
+_MEMOIZED_CALLS = 100_000
+
+
+@dataclass(frozen=True)
+class TablePlans:
+    """What cuDNN planned, when it was asked, for the most similar convolution; a `PlanSource`.
+
+    cuDNN decides by the architecture alone, not by the card. The table is that of the newest
+    architecture that is not newer than this one, and of the nearest version of cuDNN; `name` says which
+    they are. Versions differ: of 9,159 contiguous convolutions in float32, the first plan's workspace
+    was the same with 9.20 and 9.27 for 56 % (sm_89) to 78 % (sm_90).
+
+    A type that the table lacks gets the plans of another: float64 those of float32 without tensor
+    cores, the smallest first.
+
+    Attributes:
+        architecture: `sm_XY` of the card.
+        cudnn: first two numbers of the version of cuDNN that will run; None for that of the wheel of
+            PyTorch 2.13.
+
+    Raises:
+        ValueError: the architecture is older than all of the table.
+    """
+
+    architecture: str
+    cudnn: tuple[int, int] | None = None
+    knows_the_order: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _held(self.architecture, self._wanted)
+
+    @classmethod
+    def for_torch(cls, version: str, architecture: str) -> TablePlans:
+        """Those of the cuDNN that the wheel of a PyTorch brings.
+
+        Args:
+            version: of PyTorch. Of releases that `autofit_workers.spec.versions` lacks, the older ones
+                have an older cuDNN than all it has, the newer ones are taken to have its newest.
+            architecture: `sm_XY` of the card.
+
+        Raises:
+            ValueError: that is no version, or the architecture is older than all of the table.
+        """
+        release = release_of(version)
+        wheel = WHEELS.get(release)
+        if wheel is not None:
+            return cls(architecture, _numbers(wheel.cudnn))
+        oldest = min(WHEELS, key=_numbers)
+        if _numbers(release) < _numbers(oldest):
+            return cls(architecture, min(version for _, version in held_tables()))
+        return cls(architecture, max(_numbers(each.cudnn) for each in WHEELS.values()))
+
+    @property
+    def name(self) -> str:
+        capability, version = _held(self.architecture, self._wanted)
+        name = f"table of cuDNN {_dotted(version)}"
+        if version != self._wanted:
+            name += f", nearest to {_dotted(self._wanted)}"
+        if f"sm_{capability}" != self.architecture:
+            name += f", for sm_{capability}"
+        return name
+
+    def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
+        """See `PlanSource`."""
+        held = _held(self.architecture, self._wanted)
+        return [_plans(*held, call) for call in calls]
+
+    @property
+    def _wanted(self) -> tuple[int, int]:
+        return self.cudnn or _numbers(WHEELS["2.13"].cudnn)
+
+
+@functools.cache
+def _held(name: str, version: tuple[int, int]) -> tuple[int, tuple[int, int]]:
+    """The compute capability and the version of the table that stands for these."""
+    wanted = Architecture.of(name).capability
+    tables = held_tables()
+    capability = max((known for known, _ in tables if known <= wanted), default=None)
+    if capability is None:
+        oldest = min(known for known, _ in tables)
+        raise ValueError(f"the table of cuDNN's plans begins with sm_{oldest} and has nothing for {name}")
+    versions = [known for has, known in tables if has == capability]
+    # Of two that are equally far the older one, which comes first.
+    return capability, min(versions, key=lambda known: _distance(known, version))
+
+
+@functools.lru_cache(maxsize=_MEMOIZED_CALLS)
+def _plans(capability: int, version: tuple[int, int], call: Convolution) -> tuple[Plan, ...]:
+    return plans_in(load_table(capability, version), call)
+
+
+def plans_in(table: PlanTable, call: Convolution) -> tuple[Plan, ...]:
+    """The plans of a call by that table, without those that its type cannot have."""
+    plans = table.plans(call)
+    if call.dtype != "float64":
+        return plans
+    # The first plan of 240 convolutions in float64 took no workspace (cuDNN 9.20 for an A100).
+    ieee = [plan for plan in plans if not plan.uses_tensor_cores] or plans
+    return tuple(sorted(ieee, key=lambda plan: plan.workspace_bytes))
+
+
+def _numbers(version: str) -> tuple[int, int]:
+    major, minor, *_ = map(int, version.split("."))
+    return major, minor
+
+
+def _distance(version: tuple[int, int], other: tuple[int, int]) -> int:
+    return abs(100 * (version[0] - other[0]) + version[1] - other[1])
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"

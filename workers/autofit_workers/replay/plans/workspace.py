@@ -1,0 +1,159 @@
+"""What a convolution needs beside its output, by algorithm; no operator shows it.
+
+Which convolutions PyTorch gives to cuDNN, and which of cuDNN's plans it takes under each policy;
+the plans themselves come from a `PlanSource`. PyTorch's own kernels need columns or nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from autofit_workers.replay.plans.plan import Plan
+from autofit_workers.replay.spans import NO_WORKSPACE, Workspace, certain
+from autofit_workers.spec.conv_algorithms.policy import ConvPolicy
+from autofit_workers.spec.work import Convolution
+
+MOST_ELEMENTS = 2**31 - 2  # `canUse32BitIndexMath` wants fewer than the largest number of 32 bits
+_MOST_AT_ONCE = 2**31  # elements of a convolution's larger tensor: see `samples_at_once`
+# Since then what PyTorch's own depthwise kernel cannot index is cuDNN's (pytorch/pytorch#156140), but in
+# channels last not with the cuDNN 9.10 that these releases bring (pytorch/pytorch#163171).
+_LARGE_DEPTHWISE_SINCE = (2, 9)
+_NO_LARGE_CHANNELS_LAST_IN = ((2, 9), (2, 10))
+# Of a depthwise convolution in half precision, for cuDNN: see `_depthwise_goes_to_cudnn`.
+_MIN_DEPTHWISE_CHANNELS, _MIN_DEPTHWISE_WIDTH = 32, 7
+
+
+def workspace(
+    call: Convolution,
+    plans: Sequence[Plan],
+    policy: ConvPolicy,
+    *,
+    allow_tf32: bool = True,
+    knows_the_order: bool = True,
+) -> Workspace:
+    """The workspace of one call that PyTorch hands to cuDNN.
+
+    `run_single_conv` of Conv_v8.cpp takes the first plan that fits; the low end is the smallest
+    plan, to which it comes down when memory is short. With benchmark it allocates the largest
+    workspace among all plans (`generate_and_filter_plans`), to time them in it, where it meets a call
+    for the first time; then it gives back all that is cached, and from then on it takes the fastest
+    (`benchmark_cache`), likely the first.
+
+    Args:
+        plans: of the call, in PyTorch's order.
+        policy: one of cuDNN's.
+        allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
+        knows_the_order: whether PyTorch takes the first plan; else the high end is the largest.
+    """
+    needs_ieee = call.dtype == "float32" and not allow_tf32
+    sizes = [
+        plan.workspace_bytes
+        for plan in plans
+        if not (needs_ieee and plan.uses_tensor_cores) and (plan.is_deterministic or not policy.deterministic)
+    ] or [plan.workspace_bytes for plan in plans]
+    needed = _taken(sizes, policy, knows_the_order=knows_the_order)
+    if policy.workspace_cap_bytes is None:
+        return needed
+    within = [size for size in sizes if size <= policy.workspace_cap_bytes] or [min(sizes)]
+    capped = _taken(within, policy, knows_the_order=knows_the_order)
+    # A cap is promised for cuDNN's older interface: that plans keep to it is not known (`cudnn_capped`).
+    return dataclasses.replace(needed, low_bytes=capped.low_bytes, likely_bytes=capped.likely_bytes)
+
+
+def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -> Workspace:
+    """What PyTorch takes of plans with these workspaces, in its order."""
+    if policy.benchmark:
+        largest_first = tuple(sorted(set(sizes), reverse=True))
+        largest_bytes = largest_first[0]
+        return Workspace(
+            sizes[0], largest_bytes, largest_bytes, largest_bytes, largest_first, repeated_bytes=sizes[0]
+        )
+    high_bytes = sizes[0] if knows_the_order else max(sizes)
+    return Workspace(min(sizes), sizes[0], high_bytes, max(sizes), tuple(dict.fromkeys(sizes)))
+
+
+def samples_at_once(call: Convolution) -> int:
+    """How many samples cuDNN runs at once: it goes through a batch in pieces of up to 2^31 elements.
+
+    Plans take their workspaces for one piece: asked without a GPU, cuDNN 9.8, 9.10 and 9.20 want no more
+    for any larger batch (but for 0.02 % that some kernels take a piece), in float32 and float16, all passes
+    and both layouts, on compute capabilities 8.0, 8.6, 9.0 and 12.0.
+    """
+    elements_of_one = max(math.prod(call.input_shape[1:]), math.prod(call.output_shape[1:]))
+    return max(_MOST_AT_ONCE // max(elements_of_one, 1), 1)
+
+
+def at_once(call: Convolution) -> Convolution:
+    """As much of a call as cuDNN runs at once, which is what it plans for."""
+    most_samples = samples_at_once(call)
+    return call if call.input_shape[0] <= most_samples else call.of_samples(most_samples)
+
+
+def native_workspace(call: Convolution) -> Workspace:
+    """PyTorch's own kernels: im2col columns of one sample at a time, freed after the call.
+
+    Source: `slow_conv2d` and `slow_conv_dilated` of ATen; depthwise convolutions have a direct
+    kernel, and 1×1 convolutions without stride or padding multiply the input as it is.
+    """
+    pointwise = math.prod(call.weight_shape[2:]) == 1 and set(call.stride) == {1} and set(call.padding) == {0}
+    if is_depthwise(call) or pointwise:
+        return NO_WORKSPACE
+    columns = call.element_bytes * (call.input_shape[1] // call.groups) * math.prod(call.weight_shape[2:])
+    return certain(columns * math.prod(call.output_shape[2:]))
+
+
+def is_depthwise(call: Convolution) -> bool:
+    """Whether every channel is convolved by itself (`ConvParams::is_depthwise` of Convolution.cpp)."""
+    return call.groups == call.input_shape[1] > 1
+
+
+def goes_to_cudnn(call: Convolution, capability: int, torch_release: tuple[int, int]) -> bool:
+    """Whether PyTorch, with cuDNN enabled, does not use kernels of its own.
+
+    `use_cudnn` of Convolution.cpp: cuDNN has bfloat16 from compute capability 8.0 on.
+
+    Args:
+        capability: of the card, as 10 × major + minor.
+        torch_release: major and minor version.
+    """
+    if call.dtype == "bfloat16" and capability < 80:
+        return False
+    if not is_depthwise(call):
+        return True
+    if torch_release >= _LARGE_DEPTHWISE_SINCE and math.prod(call.input_shape) > MOST_ELEMENTS:
+        return not (call.channels_last and torch_release in _NO_LARGE_CHANNELS_LAST_IN)
+    return _depthwise_goes_to_cudnn(call)
+
+
+def _depthwise_goes_to_cudnn(call: Convolution) -> bool:
+    """`use_cudnn_depthwise` of Convolution.cpp: always in channels last, else fp16 up to 2-D alone."""
+    if call.channels_last:
+        return True
+    channels, width = call.input_shape[1], call.input_shape[-1]
+    if (
+        call.dtype != "float16"
+        or len(call.stride) > 2
+        or set(call.dilation) != {1}
+        or len(set(call.stride)) != 1
+        or channels < _MIN_DEPTHWISE_CHANNELS
+    ):
+        return False
+    if len(call.stride) == 1:
+        return call.stride == (1,)
+    is_small_square = len(set(call.weight_shape[2:])) == 1 and call.weight_shape[-1] in (1, 3, 5)
+    return is_small_square and width >= _MIN_DEPTHWISE_WIDTH and _is_faster_in_cudnn(call)
+
+
+def _is_faster_in_cudnn(call: Convolution) -> bool:
+    """`check_cudnn_depthwise_workload_with_filter` of Convolution.cpp: by stride and channels."""
+    (num_samples, channels), width = call.input_shape[:2], call.input_shape[-1]
+    filter_width = call.weight_shape[-1]
+    if call.stride[-1] != 2:
+        return call.stride[-1] == 1
+    if num_samples == 1:
+        return filter_width > 1 or width <= 28
+    if filter_width == 1:
+        return num_samples <= 16 and channels >= 128 and width <= 7
+    return channels >= 512 or (channels >= 256 and width >= 28)

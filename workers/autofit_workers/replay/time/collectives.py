@@ -1,0 +1,230 @@
+"""How long collectives take: by bytes, by what joins the ranks, and by the algorithm that NCCL would choose.
+
+    seconds = start + steps · hop + bytes on a link / (bandwidth · share)
+
+    all-reduce                    2(n−1)/n of the bytes, in 2(n−1) steps of a ring or 2 log2(n) of a tree
+    all-gather, reduce-scatter    (n−1)/n, in n−1 steps of a ring
+    broadcast, reduce             all of them, in n−1
+    all-to-all, gather, scatter   (n−1)/n, in one: each rank to each other
+    send, receive                 all of them, in one
+
+NCCL reckons alike and takes what it expects to be quickest (src/graph/tuning.cc; bytes as in PERFORMANCE.md
+of nccl-tests). Bandwidths and latencies are those of links.toml.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from autofit_workers.replay.time.tables import text_of
+from autofit_workers.spec.work import Group, Operand, Work
+
+SCHEMA = "autofit.links/1"
+
+
+class Exchange(StrEnum):
+    """What ranks do together."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    BROADCAST = "broadcast"
+    REDUCE = "reduce"
+    ALL_TO_ALL = "all_to_all"
+    SEND = "send"
+    OTHER = "other"  # as long as an all-reduce of its bytes, the most there is
+
+
+# By how operators' names begin, without underscores: of `torch.distributed`, and of functional collectives.
+_BY_NAME = {
+    "allreduce": Exchange.ALL_REDUCE,
+    "allgather": Exchange.ALL_GATHER,
+    "reducescatter": Exchange.REDUCE_SCATTER,
+    "broadcast": Exchange.BROADCAST,
+    "reduce": Exchange.REDUCE,
+    "alltoall": Exchange.ALL_TO_ALL,
+    "gather": Exchange.ALL_TO_ALL,
+    "scatter": Exchange.ALL_TO_ALL,
+    "send": Exchange.SEND,
+    "isend": Exchange.SEND,
+    "recv": Exchange.SEND,
+    "irecv": Exchange.SEND,
+    "batchp2p": Exchange.SEND,
+}
+_NAMES = {"nvlink": "NVLink", "pcie": "PCIe"}
+_FROM_EACH_TO_EACH = frozenset({Exchange.ALL_TO_ALL, Exchange.SEND})
+_AS_ALL_REDUCE = frozenset({Exchange.ALL_REDUCE, Exchange.OTHER})
+
+
+def exchange_of(operator: str) -> Exchange:
+    """What a collective does, by PyTorch's name of its operator."""
+    name = operator.partition(".")[2].replace("_", "")
+    found = (begin for begin in _BY_NAME if name.startswith(begin))
+    longest = max(found, key=len, default="")
+    return _BY_NAME.get(longest, Exchange.OTHER)
+
+
+def exchanged_bytes(work: Work) -> int:
+    """The bytes that a collective is of, as nccl-tests count them: of a gathered tensor all."""
+    return max(_bytes(work.inputs), _bytes(work.outputs))
+
+
+def _bytes(operands: tuple[Operand, ...]) -> int:
+    return sum(operand.num_bytes for operand in operands)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Protocol:
+    """One of NCCL's ways to bring bytes across.
+
+    Attributes:
+        start: seconds that it takes however little there is.
+        hop: seconds for each step.
+        share: of the bandwidth.
+    """
+
+    start: float
+    hop: float
+    share: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What joins cards.
+
+    Attributes:
+        protocols: of which the quickest is taken.
+        tree: the share of the bandwidth that trees reach.
+        units: multiprocessors that a collective takes from kernels that run beside it.
+        peer_start: seconds that an exchange from rank to rank takes however little there is.
+    """
+
+    protocols: tuple[Protocol, ...]
+    tree: float
+    units: int
+    peer_start: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Network:
+    """What joins the cards of a node, and the nodes.
+
+    Attributes:
+        name: of the links within a node.
+        within, between: cards of a node, and nodes.
+        bus: bytes a second of large all-reduces in a node.
+        peer: bytes a second from one card to another.
+        nic: bytes a second between nodes, for each card of a node.
+        num_cards: of a node.
+        num_rows: real all-reduces in a node behind it.
+    """
+
+    name: str
+    within: Link
+    between: Link
+    bus: float
+    peer: float
+    nic: float
+    num_cards: int
+    num_rows: int = 0
+
+    def spans_nodes(self, group: Group) -> bool:
+        """Whether ranks of a group are on several nodes."""
+        return (group.num_ranks - 1) * group.stride >= self.num_cards
+
+    def in_words(self, groups: Iterable[Group]) -> str:
+        """What is assumed to join ranks that are in such groups."""
+        said = f"ranks are joined by {_NAMES[self.name]} in nodes of {self.num_cards} cards"
+        if any(map(self.spans_nodes, groups)):
+            said += f", and nodes by {self.nic / 1e9:.3g} GB/s for each card"
+        return f"{said}, as is assumed; no step of several ranks was ever compared with a real one"
+
+    def link(self, group: Group) -> Link:
+        """The slowest that a group goes over."""
+        return self.between if self.spans_nodes(group) else self.within
+
+    def seconds(self, exchange: Exchange, num_bytes: int, group: Group) -> float:
+        """What a collective takes beside the launch of its kernel.
+
+        Args:
+            num_bytes: see `exchanged_bytes`.
+        """
+        n = group.num_ranks
+        if n < 2:
+            return 0.0
+        bandwidth, link = self._bandwidth(exchange, group), self.link(group)
+        if exchange in _FROM_EACH_TO_EACH:
+            share_of_bytes = 1.0 if exchange is Exchange.SEND else (n - 1) / n
+            return link.peer_start + share_of_bytes * num_bytes / bandwidth
+        return min(
+            protocol.start
+            + steps * protocol.hop
+            + share_of_bytes * num_bytes / (bandwidth * protocol.share * share)
+            for steps, share_of_bytes, share in _algorithms(exchange, n, link.tree)
+            for protocol in link.protocols
+        )
+
+    def _bandwidth(self, exchange: Exchange, group: Group) -> float:
+        # Switches add up what cards reduce, so that an all-reduce may be quicker than what one card sends.
+        within = self.bus if exchange in _AS_ALL_REDUCE else min(self.bus, self.peer)
+        if exchange in _FROM_EACH_TO_EACH:
+            within = self.peer
+        if not self.spans_nodes(group):
+            return within
+        if exchange in _FROM_EACH_TO_EACH:
+            return min(within, self.nic)
+        num_on_node = min(group.num_ranks, max(1, self.num_cards // group.stride))
+        return min(within, num_on_node * self.nic)
+
+
+def _algorithms(exchange: Exchange, n: int, tree: float) -> tuple[tuple[float, float, float], ...]:
+    """Of each algorithm the steps, the share of the bytes that a link carries, and that of its bandwidth."""
+    if exchange in _AS_ALL_REDUCE:
+        on_link = 2 * (n - 1) / n
+        return (2 * (n - 1), on_link, 1.0), (2 * math.log2(n), on_link, tree)
+    if exchange in (Exchange.ALL_GATHER, Exchange.REDUCE_SCATTER):
+        return ((n - 1, (n - 1) / n, 1.0),)
+    return ((n - 1, 1.0, 1.0),)
+
+
+def network_of(name: str, architecture: str) -> Network | None:
+    """What joins cards of a name; None where nothing is known of them nor of their architecture.
+
+    Args:
+        name: as CUDA has it.
+        architecture: `sm_XY`.
+    """
+    table = _table()
+    found = table["cards"].get(name) or table["cards"].get(architecture)
+    if found is None:
+        return None
+    return Network(
+        name=found["link"],
+        within=_link(table["links"][found["link"]]),
+        between=_link(table["links"]["network"]),
+        num_cards=table["num_cards"],
+        **{key: found[key] for key in ("bus", "peer", "nic", "num_rows")},
+    )
+
+
+def _link(data: Mapping[str, Any]) -> Link:
+    return Link(
+        protocols=tuple(Protocol(**each) for each in data["protocols"]),
+        tree=data["tree"],
+        units=data["units"],
+        peer_start=data["peer_start"],
+    )
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    data = tomllib.loads(text_of("links.toml"))
+    if data.get("schema") != SCHEMA:
+        raise ValueError(f"expected links of schema {SCHEMA}, got {data.get('schema')!r}")
+    return data

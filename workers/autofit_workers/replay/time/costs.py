@@ -1,0 +1,185 @@
+"""How long kernels take on a device, by the constants of their classes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Protocol
+
+from autofit_workers.replay.time.collectives import Exchange, Network
+from autofit_workers.replay.time.constants import ClassConstants, Constants, HostConstants
+from autofit_workers.replay.time.kernels import Kernel, KernelClass, kernel_of, kernels_of
+from autofit_workers.replay.time.products import TILES, product_seconds
+from autofit_workers.replay.time.speeds import TF32, Speeds
+from autofit_workers.replay.time.tiles import tiles_of
+from autofit_workers.spec.work import ELEMENT_BYTES, Convolution, Work
+
+# Of the last cache, what a kernel finds there of what was written before it: A40, A100 and H100 save the
+# traffic of 0.45, 0.18 and 0.23 of their 6, 40 and 50 MB in additions (vidur's operators).
+_KEPT_IN_CACHE = 0.25
+_LEAST_TIMED_BYTES = 250_000  # of an all-reduce: what residuals.toml says of them is of such
+_USUAL_TAPS = 9
+
+
+class OperatorCosts(Protocol):
+    """What knows how long operators take on a device.
+
+    Attributes:
+        is_synchronous: whether the host waits for each of them.
+        slowdown: what they take while a collective runs beside them, over what they take alone.
+    """
+
+    is_synchronous: bool
+    slowdown: float
+
+    @property
+    def host(self) -> HostConstants:
+        """What the host takes to launch."""
+
+    def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
+        """The kernels that an operator launches, and what they take, by class."""
+
+
+class Costs:
+    """Seconds of kernels on one card, each worked out once.
+
+    Args:
+        speeds: of the device.
+        constants: of the classes.
+        allow_tf32, conv_tf32: see `kernels_of`.
+        of_pytorch_1: whether kernels are those of PyTorch 1.12.
+        network: what joins the device with others; None where it is by itself.
+
+    Attributes:
+        network: as given.
+        slowdown: what kernels take while a collective runs beside them, over what they take alone.
+    """
+
+    is_synchronous = False
+
+    def __init__(
+        self,
+        speeds: Speeds,
+        constants: Constants,
+        *,
+        allow_tf32: bool = False,
+        conv_tf32: bool = True,
+        of_pytorch_1: bool = False,
+        network: Network | None = None,
+    ) -> None:
+        self.speeds = speeds
+        self.constants = constants
+        self._allow_tf32 = allow_tf32
+        self._conv_tf32 = conv_tf32
+        self.network = network
+        self.slowdown = 1.0
+        if network is not None and speeds.num_units > network.within.units:
+            self.slowdown = speeds.num_units / (speeds.num_units - network.within.units)
+        self._factors = {} if of_pytorch_1 else constants.since_pytorch_2
+        self._kernels: dict[Work, tuple[Kernel, ...]] = {}
+        self._seconds: dict[Kernel, float] = {}
+        self._convolutions: dict[Convolution, float] = {}
+
+    @property
+    def host(self) -> HostConstants:
+        """What the host takes to launch."""
+        return self.constants.host
+
+    def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
+        """The kernels that an operator launches, and what they take, by class."""
+        kernels = self.kernels(work)
+        launches = sum(kernel.num_launches for kernel in kernels)
+        return launches, tuple((kernel.kind, self.seconds(kernel)) for kernel in kernels)
+
+    def kernels(self, work: Work) -> tuple[Kernel, ...]:
+        """What an operator runs."""
+        if work not in self._kernels:
+            kernels = kernels_of(work, allow_tf32=self._allow_tf32, conv_tf32=self._conv_tf32)
+            self._kernels[work] = kernels if work.group is None else tuple(map(self._with_rows, kernels))
+        return self._kernels[work]
+
+    def _with_rows(self, kernel: Kernel) -> Kernel:
+        """A collective in the class of those that were timed, if such were over its links."""
+        network, group = self.network, kernel.group
+        if network is None or group is None or kernel.variant != Exchange.ALL_REDUCE:
+            return kernel
+        if not network.num_rows or network.spans_nodes(group) or kernel.moved_bytes < _LEAST_TIMED_BYTES:
+            return kernel
+        return dataclasses.replace(kernel, kind=KernelClass.ALL_REDUCE)
+
+    def seconds(self, kernel: Kernel) -> float:
+        """What a kernel takes on the device alone."""
+        if kernel not in self._seconds:
+            self._seconds[kernel] = self._worked_out(kernel)
+        return self._seconds[kernel]
+
+    def convolution_seconds(self, call: Convolution) -> float:
+        """What one product of a convolution takes by cuDNN's own choice, on the device alone."""
+        if call not in self._convolutions:
+            self._convolutions[call] = self.seconds(kernel_of(call, allow_tf32=self._conv_tf32))
+        return self._convolutions[call]
+
+    def matmul_flops(self, dtype: str) -> float:
+        """What the device can do at most in products of matrices of a type, per second."""
+        return self.speeds.product_flops(TF32 if dtype == "float32" and self._allow_tf32 else dtype)
+
+    def _worked_out(self, kernel: Kernel) -> float:
+        speeds = self.speeds
+        if kernel.group is not None:
+            across = 0.0
+            if self.network is not None:
+                across = self.network.seconds(Exchange(kernel.variant), kernel.moved_bytes, kernel.group)
+            return across + speeds.launch_seconds
+        known = self._class(kernel)
+        started = kernel.num_launches * speeds.launch_seconds
+        in_cache = min(known.cached * kernel.moved_bytes, _KEPT_IN_CACHE * speeds.cache_bytes)
+        from_memory = kernel.moved_bytes - in_cache
+        moved = max(from_memory / (speeds.bandwidth * known.bandwidth), known.least_seconds)
+        if known.elements_per_clock and speeds.clock:
+            elements = kernel.moved_bytes / ELEMENT_BYTES.get(kernel.dtype, 4)
+            moved = max(moved, elements / (known.elements_per_clock * speeds.num_units * speeds.clock))
+        copied = kernel.copied_bytes / (speeds.bandwidth * known.copied) if known.copied else 0.0
+        arithmetic, overlapped = self._arithmetic(kernel, known)
+        longer, shorter = max(moved, arithmetic), min(moved, arithmetic)
+        at_work = longer + (1 - overlapped) * shorter + copied
+        return at_work * self._factors.get(kernel.kind, 1.0) + started
+
+    def _arithmetic(self, kernel: Kernel, known: ClassConstants) -> tuple[float, float]:
+        """Seconds of a kernel's products, and the share of them that memory traffic hides."""
+        if kernel.product is None:
+            return 0.0, 1.0
+        product = kernel.product
+        if known.vector is not None:
+            is_of_weight = product.m < product.k
+            taps = product.n if is_of_weight else product.k
+            share = known.vector * (_USUAL_TAPS / taps) ** known.taps_power
+            return product.flops / (self.speeds.vector_flops * share), 1.0
+        if known.grouped is not None:
+            grouped = known.grouped
+            width = min(product.m, product.n)
+            share = grouped.rate * width**grouped.width_power * product.batch**grouped.groups_power
+            return product.flops / (self.speeds.product_flops(kernel.dtype) * min(share, grouped.most)), 1.0
+        if known.product is None:
+            return 0.0, 1.0
+        speeds, tiles = self.speeds, TILES
+        if kernel.kind is KernelClass.MATMUL:
+            tiles = tiles_of(kernel.dtype, speeds.architecture, is_batched=kernel.product.batch > 1)
+        seconds = product_seconds(
+            kernel.product,
+            flops=speeds.product_flops(kernel.dtype),
+            num_units=speeds.num_units,
+            bandwidth=speeds.bandwidth,
+            constants=known.product,
+            tiles=tiles,
+        )
+        return seconds, known.product.overlapped
+
+    def _class(self, kernel: Kernel) -> ClassConstants:
+        """The most exact that there is: of the data type or units and the variant, of either, of all."""
+        classes = self.constants.classes
+        units = self.speeds.units(kernel.dtype)
+        exact = [f"{of} {kernel.variant}" for of in (kernel.dtype, *units)] if kernel.variant else []
+        for of in (*exact, kernel.variant, kernel.dtype, *units):
+            name = f"{kernel.kind} {of}"
+            if name in classes:
+                return classes[name]
+        return classes[kernel.kind]

@@ -1,0 +1,190 @@
+"""How sure a predicted time is: residuals by class of kernels and by card, combined over the step.
+
+What a class of kernels is off by is the same for all of its kernels, and independent of other classes: each
+counts by its share of the step's time. What a card is off by comes on top of all of it.
+
+    sigma² = sum over classes of (share · sigma of the class)² + (share that waits for the host · its sigma)²
+             + sigma of the card²
+
+Collectives are hidden behind other kernels as long as they are quick enough, so what they may be off by is
+what the step takes longer where each of them does.
+
+Errors are factors, so an interval is likely · exp(± z · sigma).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Self
+
+from autofit_workers.replay.time.kernels import EXCHANGES, KernelClass
+from autofit_workers.replay.time.speeds import Speeds
+from autofit_workers.replay.time.step import CONVOLUTIONS, StepClock
+from autofit_workers.replay.time.tables import text_of
+
+SCHEMA = "autofit.time-residuals/1"
+HOST = "host"
+_SHOWN_SHARE = 0.01  # of the time, from which on a class without rows is named
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """How far times are off.
+
+    Attributes:
+        sigma: standard deviation of log(measured / predicted).
+        num_rows: real runs behind it; 0 where it is assumed.
+        sources: the tables that they are of.
+        lacks: of a card, the classes of kernels that none of its rows has.
+    """
+
+    sigma: float
+    num_rows: int = 0
+    sources: tuple[str, ...] = ()
+    lacks: tuple[str, ...] = ()
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """As residuals.toml has it."""
+        return cls(**{**data, "sources": tuple(data["sources"]), "lacks": tuple(data.get("lacks", ()))})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Confidence:
+    """How sure the predicted time of a step is.
+
+    Attributes:
+        sigma: standard deviation of log(measured / predicted) of the whole step.
+        known_share: of the step's time, spent in classes that real runs are behind.
+        unmeasured: the classes that no real runs are behind, what takes most of the time first.
+        is_card_measured: whether real runs are behind the card.
+        is_stated: whether it is sure enough that seconds are said.
+    """
+
+    sigma: float
+    known_share: float
+    unmeasured: tuple[str, ...]
+    is_card_measured: bool
+    is_stated: bool
+
+    def ends(self, seconds: float, level: float) -> tuple[float, float]:
+        """The interval around likely seconds that holds the real ones with a probability, such as 0.8."""
+        factor = math.exp(NormalDist().inv_cdf((1 + level) / 2) * self.sigma)
+        return seconds / factor, seconds * factor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeResiduals:
+    """How far predicted times are off.
+
+    Attributes:
+        classes: by class of kernels, and `host`.
+        cards: by name, or by architecture: on top of the classes.
+        class_sigma, card_sigma: of what has no rows.
+        setting_sigma, other_sigma: of a step that is scaled by a measured one of the same workload and card,
+            of its setting or of another.
+        least_share, most_sigma: the confidence that seconds are said from on.
+    """
+
+    classes: Mapping[str, Residual]
+    cards: Mapping[str, Residual]
+    class_sigma: float
+    card_sigma: float
+    setting_sigma: float
+    other_sigma: float
+    least_share: float
+    most_sigma: float
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        """Reads the data file; raises `ValueError` for another schema."""
+        data = tomllib.loads(text)
+        if data.get("schema") != SCHEMA:
+            raise ValueError(f"expected residuals of schema {SCHEMA}, got {data.get('schema')!r}")
+        classes = dict(data.get("classes", {}))
+        if HOST in data:
+            classes[HOST] = data[HOST]
+        return cls(
+            classes={name: Residual.from_dict(each) for name, each in classes.items()},
+            cards={name: Residual.from_dict(each) for name, each in data.get("cards", {}).items()},
+            **data["unmeasured"],
+            **data["observed"],
+            **data["stated"],
+        )
+
+    def exchange_factor(self, clock: StepClock) -> float:
+        """How much longer than predicted the collectives of a step may well take, by their sigma."""
+        nowhere = Residual(sigma=0.0)
+        kinds = EXCHANGES & clock.class_seconds.keys()
+        return math.exp(max(self._of_class(kind, nowhere).sigma for kind in kinds))
+
+    def of(self, clock: StepClock, speeds: Speeds, *, conv_algo: str = "", late: float = 0.0) -> Confidence:
+        """How sure the time of a step on a device is.
+
+        Args:
+            conv_algo: what convolutions run by, where that is not cuDNN's own choice.
+            late: how much longer the step takes, as a share of it, where collectives take `exchange_factor`
+                times as long.
+        """
+        shares = _shares(clock, conv_algo)
+        card = self._of_card(speeds)
+        residuals = {name: self._of_class(name, card) for name in shares}
+        variance = late**2 + sum(
+            (share * residuals[name].sigma) ** 2 for name, share in shares.items() if name not in EXCHANGES
+        )
+        known_share = sum(share for name, share in shares.items() if residuals[name].num_rows)
+        if any(name in EXCHANGES and not residuals[name].num_rows for name in shares):
+            known_share = min(known_share, 1 - late)
+        unmeasured = [
+            name
+            for name, share in sorted(shares.items(), key=lambda each: -each[1])
+            if not residuals[name].num_rows and share >= _SHOWN_SHARE
+        ]
+        sigma = math.sqrt(variance + card.sigma**2)
+        # What is not known may take longer than its operands say.
+        has_other = shares.get(KernelClass.OTHER, 0.0) >= _SHOWN_SHARE
+        is_known = bool(card.num_rows) and known_share >= self.least_share and not has_other
+        return Confidence(
+            sigma=sigma,
+            known_share=known_share,
+            unmeasured=tuple(unmeasured),
+            is_card_measured=bool(card.num_rows),
+            is_stated=is_known and sigma <= self.most_sigma,
+        )
+
+    def scaled(self, confidence: Confidence, *, is_of_setting: bool) -> Confidence:
+        """The same of a time that is scaled by measured steps of its workload on its card."""
+        sigma = self.setting_sigma if is_of_setting else self.other_sigma
+        sigma = min(sigma, confidence.sigma)
+        return dataclasses.replace(
+            confidence, sigma=sigma, is_card_measured=True, is_stated=sigma <= self.most_sigma
+        )
+
+    def _of_class(self, name: str, card: Residual) -> Residual:
+        unknown = Residual(sigma=self.class_sigma)
+        return unknown if name in card.lacks else self.classes.get(name, unknown)
+
+    def _of_card(self, speeds: Speeds) -> Residual:
+        found = self.cards.get(speeds.name) or self.cards.get(speeds.architecture)
+        return found or Residual(sigma=self.card_sigma)
+
+
+def _shares(clock: StepClock, conv_algo: str) -> dict[str, float]:
+    """What a step's time is spent in, as shares of it."""
+    shares = {HOST: clock.waiting_seconds / clock.seconds}
+    for kind, seconds in clock.class_seconds.items():
+        name = f"{kind} {conv_algo}" if conv_algo and kind in CONVOLUTIONS else str(kind)
+        shares[name] = seconds / clock.seconds
+    return shares
+
+
+@functools.cache
+def time_residuals() -> TimeResiduals:
+    """Those that come with this version."""
+    return TimeResiduals.from_toml(text_of("residuals.toml"))

@@ -1,0 +1,408 @@
+"""What operators run on a device: kernels, each with its class, products and bytes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from autofit_workers.replay.time.collectives import exchange_of, exchanged_bytes
+from autofit_workers.replay.time.speeds import TF32
+from autofit_workers.spec.work import ELEMENT_BYTES, Convolution, ConvPass, Group, Layout, Operand, Work
+
+
+class KernelClass(StrEnum):
+    """Kernels that are bound by the same, and so have constants in common."""
+
+    MATMUL = "matmul"
+    CONVOLUTION = "convolution"  # by products of matrices, one group
+    GROUPED_CONVOLUTION = "grouped_convolution"
+    DEPTHWISE_CONVOLUTION = "depthwise_convolution"
+    ATTENTION = "attention"
+    BATCH_NORM = "batch_norm"
+    LAYER_NORM = "layer_norm"
+    SOFTMAX = "softmax"
+    POOL = "pool"
+    ELEMENTWISE = "elementwise"
+    REDUCTION = "reduction"
+    COPY = "copy"
+    REORDER = "reorder"  # a copy into another order of dimensions
+    INDEX = "index"  # reads or writes at places that another tensor names
+    OPTIMIZER = "optimizer"  # on lists of tensors
+    RECURRENT = "recurrent"
+    TRANSFER = "transfer"  # between the device and the host
+    ALL_REDUCE = "all_reduce"  # among the ranks of a node, over links that real ones were timed on
+    COLLECTIVE = "collective"  # of ranks, any other
+    OTHER = "other"  # of an operator that nothing is known of but its operands
+
+
+EXCHANGES = frozenset({KernelClass.ALL_REDUCE, KernelClass.COLLECTIVE})
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """So many products of an m×k matrix with a k×n matrix."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel, or several that are alike and follow each other.
+
+    Attributes:
+        kind: its class.
+        moved_bytes: that it reads and writes.
+        dtype: what it computes in; `tf32` where tensor cores make float32's products.
+        product: what it multiplies, where it does.
+        variant: tells kernels of a class apart that have constants of their own: a pass, a layout.
+        copied_bytes: read and written before it, where it wants its operands in another order.
+        num_launches: kernels that the host launches for it.
+        group: of a collective, its ranks; `variant` is then its `Exchange`, and `moved_bytes` are those of
+            `exchanged_bytes`.
+    """
+
+    kind: KernelClass
+    moved_bytes: int
+    dtype: str
+    product: Product | None = None
+    variant: str = ""
+    copied_bytes: int = 0
+    num_launches: int = 1
+    group: Group | None = None
+
+
+def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) -> tuple[Kernel, ...]:
+    """The kernels that an operator runs.
+
+    Args:
+        allow_tf32: whether tensor cores may make products of float32 matrices, …
+        conv_tf32: … and those of its convolutions.
+    """
+    if work.convolutions:
+        return _convolutions(work, allow_tf32=conv_tf32)
+    if work.group is not None:
+        return (_collective(work, work.group),)
+    name = work.operator.removeprefix("aten.").partition(".")[0]
+    make = _MAKERS_OF_OTHERS.get(work.operator) or _MAKERS.get(name)
+    if make is None:
+        make = _on_lists if name.startswith(("_foreach", "_fused")) else _element_by_element
+    try:
+        kernels = make(work)
+    except (IndexError, ValueError):  # called in a way that is not known
+        kernels = _other(work)
+    return tuple(_with_tf32(kernel) for kernel in kernels) if allow_tf32 else kernels
+
+
+def _collective(work: Work, group: Group) -> Kernel:
+    first, *_ = (*work.inputs, *work.outputs)
+    return Kernel(
+        KernelClass.COLLECTIVE,
+        exchanged_bytes(work),
+        first.dtype,
+        variant=exchange_of(work.operator),
+        group=group,
+    )
+
+
+def _with_tf32(kernel: Kernel) -> Kernel:
+    if kernel.product is None or kernel.dtype != "float32":
+        return kernel
+    return dataclasses.replace(kernel, dtype=TF32)
+
+
+def _bytes(*operands: Operand) -> int:
+    return sum(operand.num_bytes for operand in operands)
+
+
+def _element_by_element(work: Work) -> tuple[Kernel, ...]:
+    """A kernel that goes through its operands once, if an element depends on those at its place alone."""
+    return _of_class(KernelClass.ELEMENTWISE)(work) if "pointwise" in work.flags else _other(work)
+
+
+def _other(work: Work) -> tuple[Kernel, ...]:
+    return _of_class(KernelClass.OTHER)(work)
+
+
+def _of_class(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
+    """A kernel of a class that goes through its operands once."""
+
+    def make(work: Work) -> tuple[Kernel, ...]:
+        is_elementwise = kind is KernelClass.ELEMENTWISE  # it computes in what it returns
+        first, *_ = (*work.outputs, *work.inputs) if is_elementwise else (*work.inputs, *work.outputs)
+        return (Kernel(kind, _bytes(*work.inputs, *work.outputs), first.dtype),)
+
+    return make
+
+
+# Rows up to which softmax keeps its input at hand, and how often it reads what is longer: the kernels
+# softmax_warp_forward and cunn_SoftMaxForward, of which the second reads for the greatest, the sum and the
+# result, as far as the caches do not have it still (NeuSight's kernels).
+_SOFTMAX_READS = ((1024, 1.0), (6400, 1.6))
+_SOFTMAX_READS_BEYOND = 2.2
+
+
+def _softmax(work: Work) -> tuple[Kernel, ...]:
+    source = work.inputs[0]
+    reads = next(
+        (times for longest, times in _SOFTMAX_READS if source.shape[-1] <= longest), _SOFTMAX_READS_BEYOND
+    )
+    moved = int(reads * source.num_bytes) + _bytes(*work.outputs)
+    return (Kernel(KernelClass.SOFTMAX, moved, source.dtype),)
+
+
+def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
+    """A kernel whose threads read and write one element at a time: those that vLLM has of its own."""
+
+    def make(work: Work) -> tuple[Kernel, ...]:
+        return (Kernel(kind, _bytes(*work.inputs, *work.outputs), work.inputs[0].dtype, None, "one_by_one"),)
+
+    return make
+
+
+def _copy(work: Work) -> tuple[Kernel, ...]:
+    """A copy; whether it reorders dimensions is seen in how both ends lie."""
+    if "transfer" in work.flags:
+        return _of_class(KernelClass.TRANSFER)(work)
+    first, last = (work.inputs or work.outputs)[-1], work.outputs[-1]
+    reorders = first.layout is not last.layout and first.num_elements == last.num_elements
+    kind = KernelClass.REORDER if reorders else KernelClass.COPY
+    return (Kernel(kind, _bytes(first, last), last.dtype),)
+
+
+def _copy_in(work: Work) -> tuple[Kernel, ...]:
+    """A rank's shards into its part of what all ranks gather: the first of the outputs."""
+    part = work.outputs[0]
+    return (Kernel(KernelClass.COPY, 2 * part.num_bytes, part.dtype),)
+
+
+def _copy_together(work: Work) -> tuple[Kernel, ...]:
+    """Tensors into one, which is the last of the inputs, and padded."""
+    whole = work.inputs[-1]
+    return (Kernel(KernelClass.COPY, _bytes(*work.inputs), whole.dtype),)
+
+
+def _copy_apart(work: Work) -> tuple[Kernel, ...]:
+    """One tensor, the first of the inputs, into the others."""
+    first = work.inputs[0]
+    return (Kernel(KernelClass.COPY, 2 * first.num_bytes, first.dtype),)
+
+
+def _matmul(work: Work) -> tuple[Kernel, ...]:
+    """`mm`, `addmm`, `bmm`, `baddbmm`: the last two inputs are the matrices."""
+    left, right = work.inputs[-2:]
+    *batch, m, k = left.shape
+    n = right.shape[-1]
+    product = Product(m, n, k, math.prod(batch))
+    variant = "batched" if batch else ""
+    return (Kernel(KernelClass.MATMUL, _bytes(left, right, *work.outputs), left.dtype, product, variant),)
+
+
+def _attention(work: Work) -> tuple[Kernel, ...]:
+    """Fused attention: two products of every query with every key, five in backward."""
+    backward = "backward" in work.operator
+    query, key = work.inputs[1:3] if backward else work.inputs[:2]  # backward has the gradient first
+    batch = math.prod(query.shape[:-2])
+    queries, keys, width = query.shape[-2], key.shape[-2], query.shape[-1]
+    share = 0.5 if "causal" in work.flags else 1.0
+    k = int((5 if backward else 2) * width * share) or 1
+    product = Product(queries, keys, k, batch)
+    moved = _bytes(*work.inputs, *work.outputs)
+    variant = "backward" if backward else "forward"
+    return (Kernel(KernelClass.ATTENTION, moved, query.dtype, product, variant),)
+
+
+def _batch_norm(work: Work) -> tuple[Kernel, ...]:
+    """Forward reads its input twice, for the mean and to normalise, in training."""
+    first = work.inputs[0]
+    moved = (2 if "training" in work.flags else 1) * first.num_bytes + work.outputs[0].num_bytes
+    return (Kernel(KernelClass.BATCH_NORM, moved, first.dtype, variant=_layout(first)),)
+
+
+def _batch_norm_backward(work: Work) -> tuple[Kernel, ...]:
+    """Reads the gradient and the input twice, and writes a gradient."""
+    big = [each for each in work.inputs if len(each.shape) > 1][:2]
+    moved = 2 * _bytes(*big) + work.outputs[0].num_bytes
+    return (Kernel(KernelClass.BATCH_NORM, moved, big[0].dtype, variant=_layout(big[0])),)
+
+
+def _layout(operand: Operand) -> str:
+    return "channels_last" if operand.layout is Layout.CHANNELS_LAST else ""
+
+
+def _layer_norm_backward(work: Work) -> tuple[Kernel, ...]:
+    """One kernel for the input's gradient, and one that sums up those of weight and bias."""
+    big = [each for each in work.inputs if len(each.shape) > 1][:2]
+    dtype = work.inputs[0].dtype
+    return (
+        Kernel(KernelClass.LAYER_NORM, _bytes(*big, work.outputs[0]), dtype),
+        Kernel(KernelClass.REDUCTION, _bytes(*big), dtype),
+    )
+
+
+def _index(work: Work) -> tuple[Kernel, ...]:
+    """Reads as much of its first input as it returns."""
+    written = _bytes(*work.outputs)
+    moved = 2 * written + _bytes(*work.inputs[1:])
+    return (Kernel(KernelClass.INDEX, moved, (work.outputs or work.inputs)[0].dtype),)
+
+
+_TENSORS_OF_A_LAUNCH = 32  # of a kernel on lists: 110, 64, 48, 36, 30 for 1 to 5 lists (ForeachFunctors)
+
+
+def _on_lists(work: Work) -> tuple[Kernel, ...]:
+    """Kernels on lists of tensors, which read all lists and write the first or new ones."""
+    moved = _bytes(*work.inputs, *work.outputs)
+    if "fused" in work.operator:
+        moved = 2 * _bytes(*work.inputs)
+    launches = max(1, math.ceil(len(work.outputs) / _TENSORS_OF_A_LAUNCH))
+    dtype = (work.inputs or work.outputs)[0].dtype
+    return (Kernel(KernelClass.OPTIMIZER, moved, dtype, num_launches=launches),)
+
+
+def _convolutions(work: Work, *, allow_tf32: bool) -> tuple[Kernel, ...]:
+    kernels = [kernel_of(call, allow_tf32=allow_tf32) for call in work.convolutions]
+    backward = "backward" in work.operator
+    if not backward and len(work.inputs[-1].shape) == 1:  # a bias, which a kernel of its own adds
+        output = work.outputs[0]
+        kernels.append(Kernel(KernelClass.ELEMENTWISE, 2 * output.num_bytes, output.dtype))
+    if backward and any(len(each.shape) == 1 for each in work.outputs):  # the gradient of a bias
+        kernels.append(Kernel(KernelClass.REDUCTION, work.inputs[0].num_bytes, work.inputs[0].dtype))
+    return tuple(kernels)
+
+
+_PADDED = 8
+IMAGE_CHANNELS = 4  # up to so many, which cuDNN has kernels for
+_OWN_WIDTHS = (4, 8, 16, 24, 32, 48, 64)  # channels of a group that cuDNN has kernels for (`…_g16_…`)
+
+
+def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
+    """One product of a convolution, as a product of matrices where it is one."""
+    groups = call.groups
+    samples, inputs = call.input_shape[:2]
+    filters, per_group = call.weight_shape[:2]
+    taps = math.prod(call.weight_shape[2:])
+    out_positions, in_positions = math.prod(call.output_shape[2:]), math.prod(call.input_shape[2:])
+    element = ELEMENT_BYTES.get(call.dtype, 4)
+    in_bytes, out_bytes = (
+        element * samples * inputs * in_positions,
+        element * samples * filters * out_positions,
+    )
+    moved = in_bytes + out_bytes + element * math.prod(call.weight_shape)
+    dtype = TF32 if call.dtype == "float32" and allow_tf32 else call.dtype
+    outputs = filters // groups
+    is_unaligned = (
+        groups == 1
+        and dtype != "float32"
+        and (inputs % _PADDED or filters % _PADDED)
+        and inputs > IMAGE_CHANNELS
+    )
+    if dtype != "float32" and groups == 1:  # what tensor cores read goes in vectors of 16 bytes
+        per_group, outputs = (_PADDED * math.ceil(each / _PADDED) for each in (per_group, outputs))
+    if call.conv_pass is ConvPass.FPROP:
+        product = Product(samples * out_positions, outputs, per_group * taps, groups)
+    elif call.conv_pass is ConvPass.DGRAD:
+        inner = max(1, outputs * taps * out_positions // max(in_positions, 1))  # less where it strides
+        product = Product(samples * in_positions, per_group, inner, groups)
+    else:
+        product = Product(outputs, per_group * taps, samples * out_positions, groups)
+    if groups > 1 and per_group == 1:
+        kind = KernelClass.DEPTHWISE_CONVOLUTION
+    elif groups > 1:
+        kind = KernelClass.GROUPED_CONVOLUTION
+    else:
+        kind = KernelClass.CONVOLUTION
+    copied = 0
+    if not call.channels_last and dtype != "float32" and kind is not KernelClass.DEPTHWISE_CONVOLUTION:
+        # Tensor cores want channels last: what a pass reads is brought into that order before it.
+        read = {ConvPass.FPROP: in_bytes, ConvPass.DGRAD: out_bytes, ConvPass.WGRAD: in_bytes + out_bytes}
+        copied = 2 * read[call.conv_pass]
+    layout = "channels_last" if call.channels_last else "contiguous"
+    variant = f"{call.conv_pass} {layout}"
+    if is_unaligned:
+        variant = f"{layout} unaligned"
+    elif kind is KernelClass.DEPTHWISE_CONVOLUTION:
+        variant = layout
+    elif kind is KernelClass.GROUPED_CONVOLUTION:
+        width = outputs if call.conv_pass is not ConvPass.DGRAD else per_group
+        has_own = groups % 8 == 0 and width in _OWN_WIDTHS and max(call.dilation) == 1
+        variant = f"{layout} own" if has_own else layout
+    return Kernel(kind, moved, dtype, product, variant, copied)
+
+
+def _recurrent(work: Work) -> tuple[Kernel, ...]:
+    """Recurrent layers of cuDNN and oneDNN, at least: each step of a sequence multiplies with all weights."""
+    sequence = work.inputs[0]
+    tokens, width = math.prod(sequence.shape[:-1]), sequence.shape[-1]
+    weights = sum(each.num_elements for each in work.inputs if len(each.shape) == 2)
+    times = 2 if "backward" in work.operator else 1
+    product = Product(tokens, max(1, weights // width), times * width)
+    return (Kernel(KernelClass.RECURRENT, _bytes(*work.inputs, *work.outputs), sequence.dtype, product),)
+
+
+_MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
+    **dict.fromkeys(("mm", "addmm", "bmm", "baddbmm", "_addmm_activation"), _matmul),
+    **dict.fromkeys(
+        (
+            "_scaled_dot_product_flash_attention",
+            "_scaled_dot_product_efficient_attention",
+            "_scaled_dot_product_cudnn_attention",
+            "_scaled_dot_product_flash_attention_for_cpu",
+            "_scaled_dot_product_flash_attention_for_cpu_backward",
+            "_scaled_dot_product_flash_attention_backward",
+            "_scaled_dot_product_efficient_attention_backward",
+            "_scaled_dot_product_cudnn_attention_backward",
+        ),
+        _attention,
+    ),
+    **dict.fromkeys(("native_batch_norm", "cudnn_batch_norm", "_native_batch_norm_legit"), _batch_norm),
+    **dict.fromkeys(("native_batch_norm_backward", "cudnn_batch_norm_backward"), _batch_norm_backward),
+    **dict.fromkeys(("native_layer_norm", "native_group_norm", "_fused_rms_norm"),
+                    _of_class(KernelClass.LAYER_NORM)),
+    **dict.fromkeys(("native_layer_norm_backward", "native_group_norm_backward", "_fused_rms_norm_backward"),
+                    _layer_norm_backward),
+    **dict.fromkeys(("_softmax", "_log_softmax"), _softmax),
+    **dict.fromkeys(("_softmax_backward_data", "_log_softmax_backward_data"), _of_class(KernelClass.SOFTMAX)),
+    **dict.fromkeys(("max_pool2d_with_indices", "max_pool2d_with_indices_backward", "avg_pool2d",
+                     "avg_pool2d_backward", "_adaptive_avg_pool2d", "_adaptive_avg_pool2d_backward",
+                     "upsample_bilinear2d", "upsample_nearest2d", "upsample_bicubic2d",
+                     "upsample_bilinear2d_backward", "upsample_nearest2d_backward"),
+                    _of_class(KernelClass.POOL)),
+    **dict.fromkeys(("sum", "mean", "var_mean", "var", "std", "amax", "amin", "max", "min", "argmax", "norm",
+                     "linalg_vector_norm", "cumsum", "nll_loss_forward", "topk", "sort"),
+                    _of_class(KernelClass.REDUCTION)),
+    **dict.fromkeys(("_to_copy", "copy_", "clone", "contiguous"), _copy),
+    **dict.fromkeys(("cat", "constant_pad_nd", "roll", "flip", "repeat", "stack"),
+                    _of_class(KernelClass.COPY)),
+    **dict.fromkeys(("embedding", "embedding_dense_backward", "index", "index_put", "_index_put_impl_",
+                     "index_select", "gather", "scatter", "scatter_add", "index_add"), _index),
+    "_sparse_addmm": _of_class(KernelClass.INDEX),  # of what it reads, rows wherever they are
+    **dict.fromkeys(("zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "zero_", "fill_",
+                     "new_zeros", "new_full", "new_ones", "scalar_tensor", "arange", "randn", "randint",
+                     "rand", "rand_like", "randn_like", "bernoulli_", "normal_", "uniform_", "random_"),
+                    _of_class(KernelClass.ELEMENTWISE)),
+    **dict.fromkeys(("native_dropout", "native_dropout_backward", "nll_loss_backward", "where", "masked_fill",
+                     "masked_fill_"), _of_class(KernelClass.ELEMENTWISE)),
+    **dict.fromkeys(("_cudnn_rnn", "_cudnn_rnn_backward", "mkldnn_rnn_layer", "mkldnn_rnn_layer_backward"),
+                    _recurrent),
+}  # fmt: skip
+
+# Of FullyShardedDataParallel and of vLLM, by their whole names.
+_MAKERS_OF_OTHERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
+    "fsdp.all_gather_copy_in": _copy_in,
+    "fsdp.chunk_cat": _copy_together,
+    "fsdp.copy_": _copy,
+    "fsdp.split_with_sizes_copy": _copy_apart,
+    "_C.rotary_embedding": _one_by_one(KernelClass.ELEMENTWISE),
+    "_C.silu_and_mul": _one_by_one(KernelClass.ELEMENTWISE),
+    "_C.rms_norm": _one_by_one(KernelClass.LAYER_NORM),
+}

@@ -1,0 +1,268 @@
+"""The work of a step at any batch size, from its traces at several: dimensions are lines in the batch size.
+
+Calls that have the same lines have the same work at every size, so that it is made once of all of them. Where
+traces differ in more than such dimensions, a step's work is known at the traced sizes alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from autofit_workers.replay.curve.call_lines import ConvolutionLines
+from autofit_workers.replay.curve.polynomials import (
+    Line,
+    NotPolynomialError,
+    line_through,
+    lines_through,
+    values_at,
+)
+from autofit_workers.spec.trace import HostWait, Trace, last_step
+from autofit_workers.spec.work import Group, Operand, Work, WorkCall
+
+
+class BatchDependentWorkError(ValueError):
+    """Which operators run depends on the batch size, so that a step's work needs a trace at that size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """The last calls of a generation, and how often they come again.
+
+    Each pass has as much more to do than the one before as that had more than the one before it.
+
+    Attributes:
+        num_calls: of a pass. The last calls of a step are its last pass's, those before them those of the
+            pass before.
+        times: how many more passes there are.
+    """
+
+    num_calls: int
+    times: int
+
+
+class EventWait(NamedTuple):
+    """The host waits until one call is done, and those before it on its stream.
+
+    Attributes:
+        number: of the call before which it waits.
+        call: the number of the one that it waits for.
+    """
+
+    number: int
+    call: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepWork:
+    """What a step's operators have to do, and when the host waits for it.
+
+    Attributes:
+        calls: in their order. Those that are alike share one `Work`.
+        in_backward: by call, whether the autograd engine makes it.
+        host_waits: the numbers of the calls before which the host waits until the device has done all that it
+            was given; the number of all calls for a wait after the last of them.
+        event_waits: where it waits for some of that alone.
+        repeated: of a generation, what was not traced of it.
+    """
+
+    calls: tuple[WorkCall, ...]
+    in_backward: tuple[bool, ...]
+    host_waits: tuple[int, ...] = ()
+    repeated: Repeated | None = None
+    event_waits: tuple[EventWait, ...] = ()
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """The groups of ranks that exchange anything, each once."""
+        found = (call.work.group for call in self.calls if call.work.group is not None)
+        return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkLines:
+    """The work of a step at any batch size; of a single trace, at that trace's size alone.
+
+    Attributes:
+        course: the step at the first of the traces, of which another size has the calls in their order.
+        works: each different work as lines in the batch size.
+        number_of: by call, the number of its work.
+        only_batch_size: where it is known at one alone.
+    """
+
+    course: StepWork
+    works: Sequence[_WorkLines]
+    number_of: Sequence[int]
+    only_batch_size: int | None = None
+
+    @classmethod
+    def through(cls, traces: Sequence[Trace]) -> Self:
+        """The lines through traces of one workload and one knob setting at different batch sizes.
+
+        Raises:
+            BatchDependentWorkError: the traces differ in more than dimensions that are lines.
+        """
+        steps = [work_of(trace) for trace in traces]
+        batch_sizes = [trace.batch_size for trace in traces]
+        for step, batch_size in zip(steps[1:], batch_sizes[1:], strict=True):
+            if not _is_same_course(steps[0], step):
+                raise BatchDependentWorkError(
+                    f"the step does other work at batch {batch_sizes[0]} and {batch_size}"
+                )
+        columns, number_of = _numbered([[call.work for call in step.calls] for step in steps])
+        line = functools.cache(functools.partial(line_through, tuple(batch_sizes)))
+        try:
+            works = [_WorkLines.through(lambda values: line(tuple(values)), column) for column in columns]
+        except NotPolynomialError as error:
+            raise BatchDependentWorkError(
+                f"an operator's work is no line in the batch size: {error}"
+            ) from error
+        only = batch_sizes[0] if len(traces) == 1 else None
+        return cls(course=steps[0], works=works, number_of=number_of, only_batch_size=only)
+
+    def at(self, batch_size: int) -> StepWork:
+        """The work of the step at a batch size."""
+        assert self.only_batch_size in (None, batch_size)
+        works = [lines.at(batch_size) for lines in self.works]
+        calls = [
+            WorkCall(works[number], call.module, call.position, call.num_views, call.stream, call.after)
+            for number, call in zip(self.number_of, self.course.calls, strict=True)
+        ]
+        return dataclasses.replace(self.course, calls=tuple(calls))
+
+
+def work_of(trace: Trace) -> StepWork:
+    """The work of the last step of a trace, at its own batch size."""
+    start, stop = last_step(trace.marks, len(trace.events))
+    positions = [call.position for call in trace.work]
+    in_step = [wait for wait in trace.host_waits if start <= wait.position <= stop]
+    waits = (wait.position for wait in in_step if wait.stream is None)
+    repeated = None
+    if trace.repetition is not None:
+        num_calls = len(positions) - bisect_left(positions, trace.repetition.start)
+        repeated = Repeated(num_calls, trace.repetition.times)
+    return StepWork(
+        calls=trace.work,
+        in_backward=_in_backward(trace, positions),
+        host_waits=tuple(dict.fromkeys(bisect_left(positions, position) for position in waits)),
+        repeated=repeated,
+        event_waits=_event_waits(trace.work, positions, in_step),
+    )
+
+
+def _event_waits(
+    calls: Sequence[WorkCall], positions: Sequence[int], waits: Sequence[HostWait]
+) -> tuple[EventWait, ...]:
+    """The waits for one stream each; for a stream that was given nothing by then there is none."""
+    by_stream: defaultdict[int, list[int]] = defaultdict(list)
+    for number, call in enumerate(calls):
+        by_stream[call.stream].append(number)
+    found = []
+    for wait in waits:
+        if wait.stream is None:
+            continue
+        own = by_stream.get(wait.stream, [])
+        num_done = bisect_left(own, bisect_left(positions, wait.up_to))
+        if num_done:
+            found.append(EventWait(bisect_left(positions, wait.position), own[num_done - 1]))
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class _OperandLines:
+    """A tensor whose dimensions are lines of the batch size."""
+
+    blank: Operand
+    shape: tuple[Line, ...]
+
+    @classmethod
+    def through(cls, fit: Callable[[Sequence[int]], Line], column: Sequence[Operand]) -> Self:
+        return cls(column[0], lines_through(fit, [operand.shape for operand in column]))
+
+    def at(self, batch_size: int) -> Operand:
+        blank = self.blank
+        return Operand(values_at(self.shape, batch_size), blank.dtype, blank.layout, blank.repeated)
+
+
+@dataclass(frozen=True, slots=True)
+class _WorkLines:
+    """Work whose operands have lines of the batch size for dimensions."""
+
+    blank: Work
+    inputs: tuple[_OperandLines, ...]
+    outputs: tuple[_OperandLines, ...]
+    convolutions: tuple[ConvolutionLines[Line], ...]
+
+    @classmethod
+    def through(cls, fit: Callable[[Sequence[int]], Line], column: Sequence[Work]) -> Self:
+        return cls(
+            column[0],
+            tuple(_OperandLines.through(fit, each) for each in zip(*(w.inputs for w in column), strict=True)),
+            tuple(
+                _OperandLines.through(fit, each) for each in zip(*(w.outputs for w in column), strict=True)
+            ),
+            tuple(
+                ConvolutionLines.through(fit, each)
+                for each in zip(*(w.convolutions for w in column), strict=True)
+            ),
+        )
+
+    def at(self, batch_size: int) -> Work:
+        blank = self.blank
+        return Work(
+            operator=blank.operator,
+            inputs=tuple([operand.at(batch_size) for operand in self.inputs]),
+            outputs=tuple([operand.at(batch_size) for operand in self.outputs]),
+            convolutions=tuple([call.at(batch_size) for call in self.convolutions]),
+            flags=blank.flags,
+            group=blank.group,
+        )
+
+
+def _numbered(works: Sequence[Sequence[Work]]) -> tuple[list[tuple[Work, ...]], list[int]]:
+    """The different columns of work over the traces, and for each call the number of its own.
+
+    Told apart by identity: a trace has equal work once, and a hash of all operands takes longer.
+    """
+    numbers: dict[tuple[int, ...], int] = {}
+    columns: list[tuple[Work, ...]] = []
+    number_of = []
+    for column in zip(*works, strict=True):
+        key = tuple(map(id, column))
+        if key not in numbers:
+            numbers[key] = len(columns)
+            columns.append(column)
+        number_of.append(numbers[key])
+    return columns, number_of
+
+
+def _is_same_course(first: StepWork, other: StepWork) -> bool:
+    """Whether two steps differ in dimensions alone."""
+    return (
+        len(first.calls) == len(other.calls)
+        and first.in_backward == other.in_backward
+        and first.host_waits == other.host_waits
+        and first.event_waits == other.event_waits
+        and first.repeated == other.repeated
+        and all(_kind(a) == _kind(b) for a, b in zip(first.calls, other.calls, strict=True))
+    )
+
+
+def _kind(call: WorkCall) -> tuple[object, ...]:
+    """What two calls have in common whose work differs in dimensions alone."""
+    work = call.work
+    operands = [(each.dtype, each.layout, each.repeated) for each in (*work.inputs, *work.outputs)]
+    of_work = work.operator, len(work.inputs), operands, len(work.convolutions), work.flags, work.group
+    return call.num_views, call.stream, call.after, *of_work
+
+
+def _in_backward(trace: Trace, positions: Sequence[int]) -> tuple[bool, ...]:
+    """By call, whether the last mark before it begins a backward pass."""
+    starts = [mark.position for mark in trace.marks]
+    begins_backward = [False, *(mark.name.endswith(" backward") for mark in trace.marks)]
+    return tuple([begins_backward[bisect_right(starts, position)] for position in positions])

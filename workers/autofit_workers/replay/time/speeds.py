@@ -1,0 +1,122 @@
+"""What a device can do at most: arithmetic by data type, bytes a second."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autofit_workers.replay.plans.device_properties import DeviceProperties
+from autofit_workers.replay.time.tables import text_of
+
+TF32 = "tf32"  # float32 whose products are made by tensor cores, with 10 bits of mantissa
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speeds:
+    """A device's speed limits.
+
+    Attributes:
+        name: of the device.
+        architecture: `sm_XY`; `cpu` of a processor.
+        num_units: multiprocessors, or cores.
+        flops: per second, by what products are made in: a data type, or `tf32`; at the clocks that it keeps
+            up, see `sustained`.
+        vector_flops: per second outside tensor cores, in float32; likewise.
+        bandwidth: bytes a second between the device and its memory.
+        cache_bytes: of the last cache before the memory.
+        clock: of the units, per second; 0 where it is not known.
+        launch_seconds: between two kernels of which the second waits for the first.
+    """
+
+    name: str
+    architecture: str
+    num_units: int
+    flops: Mapping[str, float]
+    vector_flops: float
+    bandwidth: float
+    cache_bytes: int
+    clock: float = 0.0
+    launch_seconds: float = 1.5e-6
+
+    def product_flops(self, dtype: str) -> float:
+        """Of products of matrices in a type; of one that no unit is made for, as in float32."""
+        return self.flops.get(dtype, self.vector_flops)
+
+    def units(self, dtype: str) -> tuple[str, ...]:
+        """What makes products in a type, as constants name it: `tensor` cores, or `vector` units.
+
+        Those of cards for desktops and inference (sm_86, sm_89, sm_120) are `narrow tensor` cores first.
+        """
+        if dtype not in self.flops or dtype == "float32":
+            return ("vector",)
+        return ("narrow tensor", "tensor") if self.architecture in _NARROW else ("tensor",)
+
+
+# Multiplications with additions, counted twice, of a multiprocessor in one clock: in float32 outside tensor
+# cores, and there in float16 with sums in float32. From the tables of NVIDIA's architecture papers (Volta to
+# Blackwell: "peak FP16 tensor TFLOPS with FP32 accumulate" over multiprocessors and boost clock).
+_VECTOR_FLOPS = {
+    "sm_60": 128, "sm_61": 256, "sm_70": 128, "sm_75": 128, "sm_80": 128, "sm_86": 256, "sm_89": 256,
+    "sm_90": 256, "sm_100": 256, "sm_120": 256,
+}  # fmt: skip
+_TENSOR_FLOPS = {
+    "sm_70": 1024, "sm_75": 1024, "sm_80": 2048, "sm_86": 1024, "sm_89": 1024, "sm_90": 4096, "sm_100": 8192,
+    "sm_120": 1024,
+}  # fmt: skip
+# Of GeForce cards and the Titan RTX's successors half of that, where sums are kept in float32.
+_HALVED_ON_GEFORCE = ("sm_75", "sm_86", "sm_89", "sm_120")
+_WITHOUT_TENSOR_CORES = "GTX 16"  # of sm_75, whose other cards have them
+_NARROW = ("sm_86", "sm_89", "sm_120")
+_BFLOAT16_SINCE = 80
+
+
+def sustained(name: str, architecture: str) -> Mapping[str, float]:
+    """The shares of a data sheet's `vector`, `tensor` and `memory` that a card keeps up, of sustained.toml.
+
+    Args:
+        name: of the card, as CUDA has it.
+        architecture: `sm_XY`.
+    """
+    table = _sustained()
+    of_class = table["low_power"] if name in table["low_power"]["names"] else {}
+    shares = {**table["architectures"].get(architecture, {}), **of_class, **table["cards"].get(name, {})}
+    return {units: shares.get(units, 1.0) for units in ("vector", "tensor", "memory")}
+
+
+@functools.cache
+def _sustained() -> dict[str, Any]:
+    return tomllib.loads(text_of("sustained.toml"))
+
+
+def speeds_of(properties: DeviceProperties) -> Speeds:
+    """What a card of NVIDIA's can do, by its clocks, multiprocessors and bus.
+
+    Raises:
+        KeyError: nothing is known of its architecture.
+    """
+    architecture = properties.architecture
+    per_clock = properties.num_sms * properties.sm_clock_khz * 1e3
+    kept = sustained(properties.name, architecture)
+    vector_flops = _VECTOR_FLOPS[architecture] * per_clock * kept["vector"]
+    flops = {"float32": vector_flops}
+    tensor = None if _WITHOUT_TENSOR_CORES in properties.name else _TENSOR_FLOPS.get(architecture)
+    if tensor is not None:
+        if "GeForce" in properties.name and architecture in _HALVED_ON_GEFORCE:
+            tensor //= 2
+        flops["float16"] = tensor * per_clock * kept["tensor"]
+        if int(architecture.removeprefix("sm_")) >= _BFLOAT16_SINCE:
+            flops["bfloat16"] = tensor * per_clock * kept["tensor"]
+            flops[TF32] = tensor * per_clock * kept["tensor"] / 2
+    return Speeds(
+        name=properties.name,
+        architecture=architecture,
+        num_units=properties.num_sms,
+        flops=flops,
+        vector_flops=vector_flops,
+        bandwidth=properties.memory_clock_khz * 1e3 * 2 * properties.memory_bus_bits / 8 * kept["memory"],
+        cache_bytes=properties.l2_bytes,
+        clock=properties.sm_clock_khz * 1e3,
+    )

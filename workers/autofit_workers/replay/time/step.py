@@ -1,0 +1,315 @@
+"""The time of a step: what the host launches, one operator after the other, and what the device does.
+
+    host      ──launch──launch──launch──launch──wait────────launch──
+    stream 0       └kernel┘└kernel┘    └kernel┘  ▲               └kernel┘
+    stream 1                      └────collective┴──┘
+
+A kernel begins once it is launched, the one before it on its stream is done, and so is what its stream waits
+for. Kernels take turns on the device, whatever their streams; collectives run beside them. A kernel meanwhile
+has fewer multiprocessors (`Link.units`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autofit_workers.replay.time.costs import Costs, OperatorCosts
+from autofit_workers.replay.time.kernels import EXCHANGES, Kernel, KernelClass
+from autofit_workers.replay.time.lines import EventWait, StepWork
+from autofit_workers.spec.work import Work, WorkCall
+
+CONVOLUTIONS = (
+    KernelClass.CONVOLUTION,
+    KernelClass.GROUPED_CONVOLUTION,
+    KernelClass.DEPTHWISE_CONVOLUTION,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TimedCall:
+    """An operator of a step on the clock.
+
+    Attributes:
+        start_seconds, end_seconds: of its kernels on the device, from the step's begin.
+        launched_seconds: when the host had launched it.
+    """
+
+    start_seconds: float
+    end_seconds: float
+    launched_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepClock:
+    """A step on a device.
+
+    Attributes:
+        calls: of the step, in its order.
+        host_seconds: until the host has launched all of it.
+        device_seconds: that the device works, without the gaps in which it waits for the host.
+        seconds: until both are done.
+        class_seconds: of the device's work, by class of kernels; of collectives what they cost: the time in
+            which nothing else runs, and by which kernels beside them take longer.
+        exchange_seconds: of collectives, however much is hidden.
+    """
+
+    calls: tuple[TimedCall, ...]
+    host_seconds: float
+    device_seconds: float
+    seconds: float
+    class_seconds: Mapping[KernelClass, float]
+    exchange_seconds: float = 0.0
+
+    @property
+    def waiting_seconds(self) -> float:
+        """That the device waits for the host."""
+        return self.seconds - self.device_seconds
+
+
+def clocked(
+    calls: Sequence[WorkCall],
+    in_backward: Sequence[bool],
+    costs: OperatorCosts,
+    *,
+    host_waits: Sequence[int] = (),
+    event_waits: Sequence[EventWait] = (),
+    convolution_cost: float = 1.0,
+    exchange_cost: float = 1.0,
+) -> StepClock:
+    """A step on the clock.
+
+    Args:
+        calls: of the step.
+        in_backward: whether the autograd engine makes each.
+        costs: of the device.
+        host_waits, event_waits: see `StepWork`.
+        convolution_cost: of the algorithm of convolutions, over that of cuDNN's choice.
+        exchange_cost: of collectives, over what is known of them.
+    """
+    host = costs.host
+    now = host.step
+    waits = set(host_waits)
+    waits_for = defaultdict(list)
+    for wait in event_waits:
+        waits_for[wait.number].append(wait.call)
+    on_device = _OnDevice(costs, convolution_cost, exchange_cost)
+    lanes = _Lanes(now, costs.slowdown)
+    launched = []
+    for number, (call, backward) in enumerate(zip(calls, in_backward, strict=True)):
+        if number in waits:
+            now = max(now, lanes.done_at())
+        for awaited in waits_for.get(number, ()):
+            now = max(now, lanes.done_at(awaited))
+        launches, seconds = on_device.of(call.work)
+        now += call.num_views * host.view + (host.backward_call if backward else host.call)
+        now += max(0, launches - 1) * host.launch
+        lanes.launch(call, now, seconds)
+        launched.append(now)
+        if costs.is_synchronous:
+            now = lanes.done_at(number)
+    end = max(now, lanes.done_at())
+    class_seconds = on_device.class_seconds(calls)
+    exchange_seconds = sum(class_seconds.get(kind, 0.0) for kind in EXCHANGES)
+    if exchange_seconds:
+        cost = lanes.exposed_seconds + lanes.slowed_seconds
+        for kind in EXCHANGES & class_seconds.keys():
+            class_seconds[kind] *= cost / exchange_seconds
+    timed = (TimedCall(start, done, at) for (start, done), at in zip(lanes.spans, launched, strict=True))
+    return StepClock(tuple(timed), now, sum(class_seconds.values()), end, class_seconds, exchange_seconds)
+
+
+def kernel_seconds(kernel: Kernel, costs: Costs, convolution_cost: float = 1.0) -> float:
+    """What a kernel takes on the device, see `clocked`."""
+    return costs.seconds(kernel) * _factor(kernel.kind, convolution_cost)
+
+
+def _factor(kind: KernelClass, convolution_cost: float, exchange_cost: float = 1.0) -> float:
+    if kind in EXCHANGES:
+        return exchange_cost
+    return convolution_cost if kind in CONVOLUTIONS else 1.0
+
+
+def step_seconds(step: StepWork, clock: StepClock) -> float:
+    """What a step takes with the passes of a generation that were not traced.
+
+    Args:
+        clock: of the traced part.
+    """
+    if step.repeated is None:
+        return clock.seconds
+    num_calls, times = step.repeated.num_calls, step.repeated.times
+    end, middle, start = (done_after(clock, len(clock.calls) - passes * num_calls) for passes in range(3))
+    last, before = end - middle, middle - start
+    return clock.seconds + times * last + max(0.0, last - before) * times * (times + 1) / 2
+
+
+def done_after(clock: StepClock, num_calls: int) -> float:
+    """When host and device are done with the first calls: kernels end after the host launched them."""
+    return clock.calls[num_calls - 1].end_seconds if num_calls else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Launched:
+    """A call that waits on its stream."""
+
+    number: int
+    at: float
+    seconds: float
+    after: tuple[int, ...]
+    is_exchange: bool
+
+
+class _Lanes:
+    """Streams beside each other, on one device.
+
+    Args:
+        start: when the step begins.
+        slowdown: what a kernel takes while a collective runs beside it, over what it takes alone.
+
+    Attributes:
+        slowed_seconds: that kernels took longer.
+    """
+
+    def __init__(self, start: float, slowdown: float) -> None:
+        self.slowed_seconds = 0.0
+        self._start = start
+        self._slowdown = slowdown
+        self._spans: list[tuple[float, float] | None] = []
+        self._exchanges: list[int] = []
+        self._waiting: dict[int, deque[_Launched]] = {}
+        self._free_at: dict[int, float] = {}  # by stream
+        self._kernels_until = start
+        self._exchanges_until = start
+
+    def launch(self, call: WorkCall, at: float, seconds: float) -> None:
+        """The host has launched the next call."""
+        number = len(self._spans)
+        after = tuple(number - distance for distance in call.after if distance <= number)
+        is_exchange = call.work.group is not None
+        self._spans.append(None)
+        if is_exchange:
+            self._exchanges.append(number)
+        launched = _Launched(number, at, seconds, after, is_exchange)
+        if not self._waiting:
+            start = self._earliest(call.stream, launched)
+            # Nothing that is launched later can begin before it, so that it need not wait to be compared.
+            if start <= max(at, self._kernels_until):
+                self._run(call.stream, launched, start)
+                return
+        self._waiting.setdefault(call.stream, deque()).append(launched)
+
+    def done_at(self, number: int | None = None) -> float:
+        """When a call is done that was launched; None for all."""
+        wanted = None if number is None or number >= len(self._spans) else number
+        while self._waiting and (wanted is None or self._spans[wanted] is None):
+            self._run_next()
+        if wanted is None:
+            return max(self._free_at.values(), default=self._start)
+        span = self._spans[wanted]
+        assert span is not None
+        return span[1]
+
+    @property
+    def spans(self) -> list[tuple[float, float]]:
+        """By call, when it begins and ends; all are done."""
+        return [span for span in self._spans if span is not None]
+
+    @property
+    def exposed_seconds(self) -> float:
+        """That collectives run and nothing else does; all are done."""
+        spans = self.spans
+        exchanges = set(self._exchanges)
+        kernels = _merged(span for number, span in enumerate(spans) if number not in exchanges)
+        beside = _merged(spans[number] for number in self._exchanges)
+        return _length(_merged((*kernels, *beside))) - _length(kernels)
+
+    def _run_next(self) -> None:
+        """Runs what can begin first, of the calls that are first on their streams."""
+        if len(self._waiting) == 1:
+            (stream,) = self._waiting
+        else:
+            first = {stream: queue[0] for stream, queue in self._waiting.items()}
+            stream = min(first, key=lambda each: (self._earliest(each, first[each]), first[each].number))
+        queue = self._waiting[stream]
+        call = queue.popleft()
+        if not queue:
+            del self._waiting[stream]
+        self._run(stream, call, self._earliest(stream, call))
+
+    def _run(self, stream: int, call: _Launched, start: float) -> None:
+        end = start + call.seconds
+        if call.is_exchange:
+            self._exchanges_until = max(self._exchanges_until, end)
+        else:
+            if self._exchanges_until > start:
+                end = self._slowed(start, call.seconds)
+            self._kernels_until = end
+        self._spans[call.number] = start, end
+        self._free_at[stream] = end
+
+    def _earliest(self, stream: int, call: _Launched) -> float:
+        start = max(call.at, self._free_at.get(stream, self._start))
+        if not call.is_exchange:
+            start = max(start, self._kernels_until)
+        for number in call.after:
+            span = self._spans[number]
+            if span is None:
+                return math.inf
+            start = max(start, span[1])
+        return start
+
+    def _slowed(self, start: float, seconds: float) -> float:
+        """When a kernel ends that a collective runs beside, until it is over itself."""
+        beside = min(seconds * self._slowdown, self._exchanges_until - start)
+        longer = beside - beside / self._slowdown
+        self.slowed_seconds += longer
+        return start + seconds + longer
+
+
+def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The same time without overlaps."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _length(spans: Iterable[tuple[float, float]]) -> float:
+    return sum(end - start for start, end in spans)
+
+
+class _OnDevice:
+    """Launches and seconds of work on the device, each different work once, told apart by identity."""
+
+    def __init__(self, costs: OperatorCosts, convolution_cost: float, exchange_cost: float) -> None:
+        self._costs = costs
+        self._convolution_cost = convolution_cost
+        self._exchange_cost = exchange_cost
+        self._known: dict[int, tuple[int, float]] = {}
+        self._by_class: dict[int, list[tuple[KernelClass, float]]] = {}
+
+    def of(self, work: Work) -> tuple[int, float]:
+        found = self._known.get(id(work))
+        if found is None:
+            launches, of_classes = self._costs.of(work)
+            by_class = [(kind, seconds * self._factor(kind)) for kind, seconds in of_classes]
+            self._by_class[id(work)] = by_class
+            found = self._known[id(work)] = launches, sum(seconds for _, seconds in by_class)
+        return found
+
+    def class_seconds(self, calls: Sequence[WorkCall]) -> dict[KernelClass, float]:
+        """Of all calls together, by class; each of them was asked for."""
+        seconds: defaultdict[KernelClass, float] = defaultdict(float)
+        for key, times in Counter(id(call.work) for call in calls).items():
+            for kind, of_one in self._by_class[key]:
+                seconds[kind] += times * of_one
+        return dict(seconds)
+
+    def _factor(self, kind: KernelClass) -> float:
+        return _factor(kind, self._convolution_cost, self._exchange_cost)

@@ -1,0 +1,35 @@
+"""Which tiles cuBLAS has kernels of, by data type and architecture, of tiles.toml."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from typing import Any
+
+from autofit_workers.replay.time.products import TILES, Tile
+from autofit_workers.replay.time.tables import text_of
+
+
+@functools.cache
+def tiles_of(dtype: str, architecture: str, *, is_batched: bool) -> tuple[Tile, ...]:
+    """The tiles of products in a data type.
+
+    Args:
+        architecture: `sm_XY`; one that is not known has the tiles of the next older one.
+        is_batched: whether many products are made at once.
+    """
+    by_architecture = _table().get(dtype, {}).get("batched" if is_batched else "single", {})
+    older = [each for each in by_architecture if _capability(each) <= _capability(architecture)]
+    if not older:
+        return TILES
+    return tuple((width, height) for width, height in by_architecture[max(older, key=_capability)])
+
+
+def _capability(architecture: str) -> int:
+    digits = architecture.removeprefix("sm_")
+    return int(digits) if digits.isdigit() else 0
+
+
+@functools.cache
+def _table() -> dict[str, Any]:
+    return tomllib.loads(text_of("tiles.toml"))

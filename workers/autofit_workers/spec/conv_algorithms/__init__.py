@@ -1,0 +1,107 @@
+"""The convolution algorithms: one description each, in the order they are offered.
+
+    backend policies   cudnn cudnn_benchmark cudnn_deterministic cudnn_capped onednn native
+    rewrites           im2col im2col_chunked fft matmul_1x1 chunked
+    mixed              one of these for every layer
+
+Policies are switches that hold for all convolutions; what a backend then needs is another matter
+(`autofit_workers.replay.plans.workspace`). A rewrite says itself what it needs;
+`autofit_workers.conv` runs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from autofit_workers.spec.conv_algorithms import (
+    chunked,
+    cudnn,
+    cudnn_benchmark,
+    cudnn_capped,
+    cudnn_deterministic,
+    fft,
+    im2col,
+    im2col_chunked,
+    matmul_1x1,
+    mixed,
+    native,
+    onednn,
+)
+from autofit_workers.spec.conv_algorithms.algorithm import ConvAlgorithm, Rewrite
+from autofit_workers.spec.conv_algorithms.policy import ConvPolicy
+from autofit_workers.spec.knobs.conv_algo import split_conv_algo
+
+__all__ = [
+    "ConvAlgorithm",
+    "ConvPolicy",
+    "Rewrite",
+    "applicable",
+    "defaults",
+    "find",
+    "offered",
+    "policy_of",
+    "rank",
+]
+
+_PLAIN: dict[str, ConvAlgorithm] = {
+    algorithm.name: algorithm
+    for algorithm in (
+        cudnn.POLICY,
+        cudnn_benchmark.POLICY,
+        cudnn_deterministic.POLICY,
+        onednn.POLICY,
+        native.POLICY,
+        im2col.ALGORITHM,
+        fft.ALGORITHM,
+        matmul_1x1.ALGORITHM,
+        mixed.ALGORITHM,
+    )
+}
+_WITH_NUMBER: dict[str, Callable[[int], ConvAlgorithm]] = {
+    "cudnn-capped": cudnn_capped.policy,
+    "im2col-chunked": im2col_chunked.algorithm,
+    "chunked": chunked.algorithm,
+}
+# What stands for an algorithm with a number where none is given, as in `all`.
+_NUMBERS = {"cudnn-capped": 256, "im2col-chunked": 4096, "chunked": 8}
+
+
+def find(name: str) -> ConvAlgorithm:
+    """The algorithm of a knob's value, such as `fft` or `chunked:8`.
+
+    Raises:
+        ValueError: there is none of that name, or its number is missing or wrong.
+    """
+    family, number = split_conv_algo(name)
+    return _PLAIN[family] if number is None else _WITH_NUMBER[family](number)
+
+
+def rank(name: str) -> tuple[int, int]:
+    """Orders algorithms as they are offered, those of a family by their number."""
+    family, number = split_conv_algo(name)
+    return [*_PLAIN, *_WITH_NUMBER].index(family), number or 0
+
+
+def offered() -> tuple[ConvAlgorithm, ...]:
+    """One of each, those with a number at a usual one."""
+    return (*_PLAIN.values(), *(make(_NUMBERS[family]) for family, make in _WITH_NUMBER.items()))
+
+
+def applicable(device_kind: str) -> tuple[str, ...]:
+    """The names of those that mean something on a device of this kind (`cuda`, `cpu`)."""
+    return tuple(algorithm.name for algorithm in offered() if device_kind in algorithm.device_kinds)
+
+
+def defaults(device_kind: str) -> tuple[str, ...]:
+    """The names of those that are searched where none is named: what a backend has of itself."""
+    return {
+        "cuda": ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native"),
+        "cpu": ("onednn",),
+    }[device_kind]
+
+
+def policy_of(algorithm: ConvAlgorithm, device_kind: str) -> ConvPolicy:
+    """The switches of an algorithm; with a rewrite they are the device's default."""
+    found = algorithm if isinstance(algorithm, ConvPolicy) else find(defaults(device_kind)[0])
+    assert isinstance(found, ConvPolicy)
+    return found

@@ -1,0 +1,56 @@
+"""The backend's convolution, a few samples at a time."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autofit_workers.spec.conv_algorithms.algorithm import DEVICE_KINDS, Rewrite, rewrite_lines, tensor_bytes
+from autofit_workers.spec.work import Convolution, ConvPass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunked(Rewrite):
+    """Micro-batches.
+
+    Attributes:
+        num_samples: of one of them.
+    """
+
+    num_samples: int
+
+    def own_bytes(self, call: Convolution) -> int:
+        """What the backend returns for a micro-batch, before it is put in its place."""
+        part = self.handed_on(call)
+        made = {
+            ConvPass.FPROP: part.output_shape,
+            ConvPass.DGRAD: part.input_shape,
+            ConvPass.WGRAD: part.weight_shape,
+        }
+        return call.element_bytes * math.prod(made[call.conv_pass])
+
+    def handed_on(self, call: Convolution) -> Convolution:
+        return call.of_samples(min(self.num_samples, call.input_shape[0]))
+
+    def moved_bytes(self, call: Convolution) -> int:
+        """Every portion's result is copied to its place, and the weight is read for each."""
+        weight = call.element_bytes * math.prod(call.weight_shape)
+        copied = 2 * self.own_bytes(call) * self.num_portions(call)
+        return tensor_bytes(call) + copied + weight * (self.num_portions(call) - 1)
+
+    def num_portions(self, call: Convolution) -> int:
+        return -(-call.input_shape[0] // self.num_samples)
+
+
+def algorithm(num_samples: int) -> Chunked:
+    """The algorithm with micro-batches of so many samples."""
+    name = f"chunked:{num_samples}"
+    return Chunked(
+        name=name,
+        explanation=f"the backend's own algorithm on {num_samples} samples at a time",
+        takes=f"what the backend takes for {num_samples} samples, and their result",
+        device_kinds=DEVICE_KINDS,
+        python_lines=rewrite_lines(name),
+        source="Oyama et al., Accelerating deep learning frameworks with micro-batches, 2018",
+        num_samples=num_samples,
+    )

@@ -1,0 +1,14 @@
+"""cuDNN's fastest plan, found by timing them."""
+
+from __future__ import annotations
+
+from autofit_workers.spec.conv_algorithms.policy import ConvPolicy
+
+POLICY = ConvPolicy(
+    name="cudnn-benchmark",
+    explanation="cuDNN times its plans in the first step, which needs the most memory, and keeps the fastest",
+    takes="the largest workspace among the plans that it times",
+    device_kinds=("cuda",),
+    benchmark=True,
+    python_lines=("torch.backends.cudnn.benchmark = True",),
+)

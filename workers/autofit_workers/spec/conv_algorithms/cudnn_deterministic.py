@@ -1,0 +1,14 @@
+"""cuDNN restricted to plans that repeat bit for bit."""
+
+from __future__ import annotations
+
+from autofit_workers.spec.conv_algorithms.policy import ConvPolicy
+
+POLICY = ConvPolicy(
+    name="cudnn-deterministic",
+    explanation="only cuDNN plans that give the same bits on every run",
+    takes="the workspace of its plan",
+    device_kinds=("cuda",),
+    deterministic=True,
+    python_lines=("torch.backends.cudnn.deterministic = True",),
+)

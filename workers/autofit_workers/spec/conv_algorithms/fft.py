@@ -1,0 +1,113 @@
+"""Products of spectra: what a large filter costs does not grow with its size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from autofit_workers.spec.conv_algorithms.algorithm import (
+    DEVICE_KINDS,
+    Rewrite,
+    extents,
+    padded_shape,
+    peak,
+    rewrite_lines,
+    tensor_bytes,
+)
+from autofit_workers.spec.conv_algorithms.spectra import Tiling, tiling
+from autofit_workers.spec.work import Convolution, ConvPass
+
+_DTYPES = ("float32", "float64")
+_FLOPS_OF_TRANSFORM = 2.5  # × points × log2 points, of real data: half of the customary 5
+_FLOPS_OF_PRODUCT = 8  # a complex multiplication and addition
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fft(Rewrite):
+    """Spectra of the whole batch, of one tile at a time."""
+
+    def why_not(self, call: Convolution) -> str | None:
+        if call.dtype not in _DTYPES:
+            return f"torch.fft has no transforms of {call.dtype}"
+        return None
+
+    def own_bytes(self, call: Convolution) -> int:
+        """The spectra of inputs, filters and outputs, textbook 8·H·(W/2+1)·(N·C + K·C + N·K) for fp32.
+
+        More where `torch.fft` copies: on the way back it works in copies of the spectra.
+        """
+        return peak(self._changes(call))
+
+    def flops(self, call: Convolution) -> int:
+        tiles = self._tiling(call)
+        images, filters, outputs = _counts(call)
+        transforms = _FLOPS_OF_TRANSFORM * tiles.num_points * math.log2(max(2, tiles.num_points))
+        per_tile = (images + outputs) * transforms + (
+            _FLOPS_OF_PRODUCT * call.output_shape[0] * filters * tiles.num_frequencies
+        )
+        return int(len(tiles.corners) * per_tile + filters * transforms)
+
+    def moved_bytes(self, call: Convolution) -> int:
+        """Sums are read and written for every channel that is added to them."""
+        tiles = self._tiling(call)
+        _, filters, _ = _counts(call)
+        sums = 3 * call.output_shape[0] * filters * tiles.num_frequencies * 2 * call.element_bytes
+        return tensor_bytes(call) + 2 * self.own_bytes(call) + len(tiles.corners) * sums
+
+    def num_portions(self, call: Convolution) -> int:
+        return len(self._tiling(call).corners) * call.weight_shape[1]
+
+    def _tiling(self, call: Convolution) -> Tiling:
+        return tiling(padded_shape(call), extents(call), call.stride)
+
+    def _changes(self, call: Convolution) -> Iterator[int]:
+        """What `autofit_workers.conv.fft` takes and gives back, in its order."""
+        tiles = self._tiling(call)
+        images, filters, outputs = _counts(call)
+        if call.conv_pass is ConvPass.WGRAD:
+            for number in range(min(2, len(tiles.corners))):
+                yield from self._transformed(call, tiles, images)
+                yield from self._transformed(call, tiles, outputs)
+                if number == 0:
+                    yield self._spectra(call, tiles, filters)
+                yield -self._spectra(call, tiles, images + outputs)
+            yield from self._back(call, tiles, filters)
+            return
+        taken, made = (outputs, images) if call.conv_pass is ConvPass.DGRAD else (images, outputs)
+        yield from self._transformed(call, tiles, filters)
+        yield from self._transformed(call, tiles, taken)
+        yield self._spectra(call, tiles, made)
+        yield -self._spectra(call, tiles, taken)
+        yield from self._back(call, tiles, made)
+
+    def _spectra(self, call: Convolution, tiles: Tiling, count: int) -> int:
+        return count * tiles.num_frequencies * 2 * call.element_bytes
+
+    def _points(self, call: Convolution, tiles: Tiling, count: int) -> int:
+        return count * tiles.num_points * call.element_bytes
+
+    def _transformed(self, call: Convolution, tiles: Tiling, count: int) -> Iterator[int]:
+        yield self._points(call, tiles, count)
+        yield self._spectra(call, tiles, count)
+        yield -self._points(call, tiles, count)
+
+    def _back(self, call: Convolution, tiles: Tiling, count: int) -> Iterator[int]:
+        """Over several dimensions complex transforms come first, in copies, and then one more copy."""
+        spectra, points = self._spectra(call, tiles, count), self._points(call, tiles, count)
+        yield from [points] if len(tiles.lengths) == 1 else [spectra, spectra, -spectra, points, spectra]
+
+
+def _counts(call: Convolution) -> tuple[int, int, int]:
+    """How many images of one channel the input, the filters and the output are."""
+    return tuple(math.prod(s[:2]) for s in (call.input_shape, call.weight_shape, call.output_shape))  # type: ignore[return-value]
+
+
+ALGORITHM = Fft(
+    name="fft",
+    explanation="products of spectra (FFT), in tiles where images are large; a large filter costs no more",
+    takes="spectra, 8·H·(W/2+1)·(N·C + K·C + N·K) bytes of fp32",
+    device_kinds=DEVICE_KINDS,
+    python_lines=rewrite_lines("fft"),
+    source="Mathieu, Henaff and LeCun, Fast training of convolutional networks through FFTs, 2013",
+)

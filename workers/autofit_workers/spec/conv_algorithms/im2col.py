@@ -1,0 +1,37 @@
+"""The whole batch laid out in columns, and one product of matrices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autofit_workers.spec.conv_algorithms.algorithm import DEVICE_KINDS, Rewrite, padded_shape, rewrite_lines
+from autofit_workers.spec.work import Convolution, ConvPass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Im2col(Rewrite):
+    """Columns of the whole batch."""
+
+    def own_bytes(self, call: Convolution) -> int:
+        """N·C·filter·output for the columns, and while they are made the padded input."""
+        num_samples, channels = call.input_shape[:2]
+        columns = channels * math.prod(call.weight_shape[2:]) * math.prod(call.output_shape[2:])
+        padded = 0
+        if any(call.padding) and call.conv_pass is not ConvPass.DGRAD:
+            padded = channels * math.prod(padded_shape(call))
+        return call.element_bytes * num_samples * (columns + padded)
+
+    def num_portions(self, call: Convolution) -> int:
+        """One product for each sample."""
+        return call.input_shape[0]
+
+
+ALGORITHM = Im2col(
+    name="im2col",
+    explanation="one matrix product; needs filter size × output area of memory, for the whole batch",
+    takes="columns, N·C·filter·output",
+    device_kinds=DEVICE_KINDS,
+    python_lines=rewrite_lines("im2col"),
+    source="Chellapilla, Puri and Simard, High performance convolutional neural networks, 2006",
+)

@@ -1,0 +1,45 @@
+"""Filters of one point: a product of matrices without any layout."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from autofit_workers.spec.conv_algorithms.algorithm import DEVICE_KINDS, Rewrite, padded_shape, rewrite_lines
+from autofit_workers.spec.work import Convolution, ConvPass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matmul1x1(Rewrite):
+    """Products of matrices, where a filter is one point."""
+
+    def why_not(self, call: Convolution) -> str | None:
+        filter_shape = call.weight_shape[2:]
+        if math.prod(filter_shape) == 1:
+            return None
+        return f"its filter is {'×'.join(map(str, filter_shape))}, not one point"
+
+    def own_bytes(self, call: Convolution) -> int:
+        """Nothing; with strides or zeros at the border, copies of what the filters see."""
+        num_samples, channels = call.input_shape[:2]
+        is_strided = set(call.stride) != {1}
+        if not is_strided and not any(call.padding):
+            return 0
+        seen = channels * math.prod(call.output_shape[2:])
+        if call.conv_pass is ConvPass.DGRAD:
+            return call.element_bytes * seen
+        padded = channels * math.prod(padded_shape(call)) if any(call.padding) else 0
+        return call.element_bytes * num_samples * (padded + (seen if is_strided else 0))
+
+    def num_portions(self, call: Convolution) -> int:
+        """One product for each sample."""
+        return call.input_shape[0]
+
+
+ALGORITHM = Matmul1x1(
+    name="matmul-1x1",
+    explanation="1×1 filters as a matrix product; other layers are left to the backend",
+    takes="nothing; with strides or zeros at the border, copies of what the filters see",
+    device_kinds=DEVICE_KINDS,
+    python_lines=rewrite_lines("matmul-1x1"),
+)

@@ -1,0 +1,28 @@
+"""The name that this package had in versions 0.1 and 0.2, which stored records hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+_NAME = __package__.partition(".")[0]
+_FORMER = "workers"
+_HERE = Path(__file__).parents[1]
+# In a checkout of today the package lies in a folder `workers/`, in one of then it was that folder.
+_FORMERLY_HERE = _HERE.parent if _HERE.parent.name == _FORMER else _HERE.parent / _FORMER
+_PATH, _FORMER_PATH = (json.dumps(f"{folder}/")[1:-1] for folder in (_HERE, _FORMERLY_HERE))
+
+
+def with_former_paths(text: str) -> str:
+    """Writes the paths of this package's files in a JSON text as 0.2 wrote them."""
+    return text.replace(_PATH, _FORMER_PATH)
+
+
+def former_module(module: str) -> str:
+    """Writes the name of a module of this package as it was in 0.2; other names stay as they are."""
+    return module.replace(_NAME, _FORMER, 1) if module.startswith(f"{_NAME}.") else module
+
+
+def present_module(module: str) -> str:
+    """Writes the name of a module of 0.2 as it is now; other names stay as they are."""
+    return module.replace(_FORMER, _NAME, 1) if module.startswith(f"{_FORMER}.") else module

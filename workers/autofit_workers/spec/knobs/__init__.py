@@ -1,0 +1,13 @@
+"""The knobs: what may be varied beside the batch size, one file each. No torch at import.
+
+    knob.py      what is known of a knob: its values, help, words, usual cost
+    setting.py   `KNOBS`, all of them; `Knobs`, a value for each
+
+To add one, write its file and give it a line and a field in `setting.py`; the command line, settings files,
+searches, texts and trials read the rest from there.
+"""
+
+from autofit_workers.spec.knobs.knob import Knob, Part
+from autofit_workers.spec.knobs.setting import KNOBS, Knobs
+
+__all__ = ["KNOBS", "Knob", "Knobs", "Part"]

@@ -1,0 +1,52 @@
+"""The knob `allocator`: settings of PyTorch's CUDA caching allocator."""
+
+from __future__ import annotations
+
+from autofit_workers.spec.knobs.knob import Knob, number_after, one_of
+
+# By what PYTORCH_ALLOC_CONF is set to.
+ALLOCATORS = {"default": "", "expandable_segments": "expandable_segments:True"}
+ALLOCATOR_NAMES = (*ALLOCATORS, "max_split:N")
+_LEAST_SPLIT_MIB = 21  # more than a large segment has (c10/core/AllocatorConfig.cpp)
+
+
+def allocator_conf(name: str) -> str:
+    """What `PYTORCH_ALLOC_CONF` has to be for a value of the knob; empty for the default.
+
+    Raises:
+        ValueError: there is none of that name, or its number is missing or wrong.
+    """
+    kind, least_mib = _parse(name)
+    return ALLOCATORS[kind] if least_mib is None else f"max_split_size_mb:{least_mib}"
+
+
+def _parse(name: str) -> tuple[str, int | None]:
+    kind, _, digits = name.partition(":")
+    if kind != "max_split":
+        return one_of(ALLOCATOR_NAMES)(name), None
+    return kind, number_after(name, digits, "MiB", example=128, minimum=_LEAST_SPLIT_MIB)
+
+
+def _read(value: object) -> str:
+    kind, least_mib = _parse(str(value))
+    return kind if least_mib is None else f"{kind}:{least_mib}"
+
+
+def _lines(value: str) -> tuple[str, ...]:
+    conf = allocator_conf(value)
+    return (f'os.environ["PYTORCH_ALLOC_CONF"] = "{conf}"  # before torch is imported',) if conf else ()
+
+
+KNOB = Knob(
+    name="allocator",
+    default="default",
+    read=_read,
+    help="Settings of PyTorch's CUDA allocator: expandable segments, or never split blocks of N MiB or more.",
+    values=ALLOCATOR_NAMES,
+    examples=("default", "expandable_segments", "max_split:128"),
+    is_searchable=True,
+    levers=("default", "expandable_segments"),
+    words={"default": "the allocator's defaults"},
+    phrase="allocator {}",
+    script_lines=_lines,
+)

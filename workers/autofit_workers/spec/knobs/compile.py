@@ -1,0 +1,16 @@
+"""The knob `compile`: whether `torch.compile` makes kernels of the model's own, with its defaults."""
+
+from __future__ import annotations
+
+from autofit_workers.spec.knobs.knob import Knob, switch
+
+KNOB = Knob(
+    name="compile",
+    default=False,
+    read=switch,
+    help="Compile the model with torch.compile and its defaults. Its memory is measured, never predicted.",
+    values=("true", "false"),
+    is_searchable=True,
+    is_switch=True,
+    words={True: "compiled", False: "not compiled"},
+)

@@ -1,0 +1,142 @@
+"""The knob `optimizer`: an optimizer by name, in place of the workload's own.
+
+`NAMED` is the table of all: what each name makes, of which library, in which implementations. To add one,
+give it a line there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from autofit_workers.spec.knobs.knob import Knob, Part, one_of, or_none
+from autofit_workers.spec.knobs.optimizer_impl import OPTIMIZER_IMPLS
+
+_WITHOUT_FUSED = tuple(name for name in OPTIMIZER_IMPLS if name != "fused")
+_ITS_OWN = ("default",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedOptimizer:
+    """What a name stands for.
+
+    Attributes:
+        path: of its class, from its library on: `torch.optim.Adam`.
+        options: arguments that the name stands for; all others are the library's defaults.
+        implementations: those of `OPTIMIZER_IMPLS` that it has on a GPU.
+        distribution: what to install for its library; empty for PyTorch's own.
+        hidden: options of a group of their own for the weights of hidden layers (see
+            `autofit_workers.workload.hidden_weights`); empty where all parameters are treated alike.
+        rest: path of the class of a second optimizer, for what is no such weight, where the first takes
+            those alone.
+        states: bytes that it keeps for each byte of gradients in float32, about.
+        same_rule_as: the optimizers whose update it makes, with states of fewer bits.
+        left_out: what of its step is not predicted, as a sentence; empty for nothing.
+    """
+
+    path: str
+    options: Mapping[str, object] = field(default_factory=dict)
+    implementations: tuple[str, ...] = _ITS_OWN
+    distribution: str = ""
+    hidden: Mapping[str, object] = field(default_factory=dict)
+    rest: str = ""
+    states: float = 2.0
+    same_rule_as: tuple[str, ...] = ()
+    left_out: str = ""
+
+    @property
+    def library(self) -> str:
+        """The package that is imported for it."""
+        return self.path.partition(".")[0]
+
+    @property
+    def tells_hidden_weights(self) -> bool:
+        """Whether it treats the weights of hidden layers in another way than the rest."""
+        return bool(self.hidden or self.rest)
+
+
+_BITSANDBYTES = "bitsandbytes"
+_OF_ADAM = ("adam", "adamw")
+NAMED: dict[str, NamedOptimizer] = {
+    "sgd": NamedOptimizer(path="torch.optim.SGD", implementations=OPTIMIZER_IMPLS, states=0.0),
+    "sgd-momentum": NamedOptimizer(
+        path="torch.optim.SGD", options={"momentum": 0.9}, implementations=OPTIMIZER_IMPLS, states=1.0
+    ),
+    "adam": NamedOptimizer(path="torch.optim.Adam", implementations=OPTIMIZER_IMPLS),
+    "adamw": NamedOptimizer(path="torch.optim.AdamW", implementations=OPTIMIZER_IMPLS),
+    # RMSprop has no fused kernel, and that of Adagrad is for the CPU alone (torch/optim/adagrad.py).
+    "rmsprop": NamedOptimizer(path="torch.optim.RMSprop", implementations=_WITHOUT_FUSED, states=1.0),
+    "adagrad": NamedOptimizer(path="torch.optim.Adagrad", implementations=_WITHOUT_FUSED, states=1.0),
+    # Of a matrix it keeps a row and a column.
+    "adafactor": NamedOptimizer(path="torch.optim.Adafactor", implementations=_WITHOUT_FUSED, states=0.01),
+    # "Other parameters, such as bias, and embedding, should be optimized by a standard method such as AdamW"
+    # (documentation of torch.optim.Muon).
+    "muon": NamedOptimizer(path="torch.optim.Muon", rest="torch.optim.AdamW", states=1.2),
+    "lion": NamedOptimizer(path="bitsandbytes.optim.Lion", distribution=_BITSANDBYTES, states=1.0),
+    "lion8bit": NamedOptimizer(
+        path="bitsandbytes.optim.Lion8bit", distribution=_BITSANDBYTES, states=0.25, same_rule_as=("lion",)
+    ),
+    "adamw8bit": NamedOptimizer(
+        path="bitsandbytes.optim.AdamW8bit", distribution=_BITSANDBYTES, states=0.5, same_rule_as=_OF_ADAM
+    ),
+    "paged-adamw8bit": NamedOptimizer(
+        path="bitsandbytes.optim.PagedAdamW8bit",
+        distribution=_BITSANDBYTES,
+        states=0.5,
+        same_rule_as=_OF_ADAM,
+    ),
+    # What the library's README has: gradients of those weights in 128 dimensions, new ones every 200 steps.
+    "galore-adamw": NamedOptimizer(
+        path="galore_torch.GaLoreAdamW",
+        options={"no_deprecation_warning": True},
+        distribution="galore-torch",
+        hidden={"rank": 128, "update_proj_gap": 200, "scale": 0.25, "proj_type": "std"},
+        states=0.4,
+        left_out="cuSOLVER's own workspace, when gradients are decomposed, is not known and left out",
+    ),
+    "adamw8bit-torchao": NamedOptimizer(
+        path="torchao.optim.AdamW8bit", distribution="torchao", states=0.5, same_rule_as=_OF_ADAM
+    ),
+    "adamw4bit-torchao": NamedOptimizer(
+        path="torchao.optim.AdamW4bit", distribution="torchao", states=0.25, same_rule_as=_OF_ADAM
+    ),
+    # Beside weights in half precision it keeps what their updates lost, in place of master weights in
+    # float32. Its Triton kernel does the same without the temporaries of one parameter at a time.
+    "adamw-kahan": NamedOptimizer(
+        path="optimi.AdamW",
+        options={"lr": 1e-3, "kahan_sum": True, "triton": False},
+        distribution="torch-optimi",
+        states=3.0,
+    ),
+}
+OPTIMIZERS = tuple(NAMED)
+TORCH_OPTIMIZERS = tuple(name for name, named in NAMED.items() if named.library == "torch")
+_FEW_STATES = 0.5  # of the gradients: what is tried where memory is short keeps no more
+
+
+def _leaves(value: str | None) -> dict[Part, float]:
+    """Beside the states: optimizers of other libraries step one parameter after the other."""
+    is_of_torch = value is None or NAMED[value].library == "torch"
+    return {} if is_of_torch else {Part.TEMPORARIES: 0.0}
+
+
+KNOB = Knob(
+    name="optimizer",
+    default=None,
+    read=or_none(one_of(OPTIMIZERS)),
+    help=f"Use this optimizer instead of the workload's own: {', '.join(OPTIMIZERS)}.",
+    values=OPTIMIZERS,
+    metavar="NAME",
+    is_searchable=True,
+    of_training=True,
+    # The most states first: what is nearest to the optimizers that keep two.
+    levers=tuple(
+        sorted(
+            (name for name, named in NAMED.items() if named.states <= _FEW_STATES),
+            key=lambda name: -NAMED[name].states,
+        )
+    ),
+    degrees={"adamw4bit-torchao": 1},
+    leaves=_leaves,
+    words={None: "the workload's optimizer"},
+)

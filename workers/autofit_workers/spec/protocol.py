@@ -1,0 +1,506 @@
+"""The words that coordinator and workers exchange: knobs, specs, outcomes, verdicts.
+
+Standard library only, because a worker must read a spec where nothing but torch is installed.
+Every message carries `PROTOCOL_VERSION`; a worker refuses a message of another version by name
+instead of misreading it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import reprlib
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from autofit_workers.spec.documents import parse_json
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS
+from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.setup import Parallel, Setup
+from autofit_workers.spec.shown import shown
+
+PROTOCOL_VERSION = 8
+OUTCOME_SCHEMA = "autofit.trial-outcome"
+# Outcomes are kept in studies, so that those of earlier versions are read too.
+READABLE_OUTCOMES = (7, 8)
+_READABLE = {OUTCOME_SCHEMA: READABLE_OUTCOMES}
+
+# The phases that follow a trial's steps.
+EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
+ALLOCATOR_PEAK = "allocator peak"  # of a CPU trial alone, whose budget is not for it
+# Why a trial was not run, in the environment of its outcome, which is then a prediction.
+NOT_TRIED = "not_tried"
+FOLLOW_UP = (EVALUATION, CHECKPOINT, ALLOCATOR_PEAK)
+
+HOST_ARCHITECTURE = "cpu"
+
+
+class Verdict(StrEnum):
+    """How a trial ended."""
+
+    FITS = "FITS"
+    OOM = "OOM"
+    THRASH = "THRASH"
+    INVALID = "INVALID"
+    FAILED = "FAILED"
+    TIMEOUT = "TIMEOUT"
+    LOST = "LOST"
+
+    @property
+    def is_about_memory(self) -> bool:
+        """Whether the verdict says something about the size (the others say nothing of it)."""
+        return self in (Verdict.FITS, Verdict.OOM, Verdict.THRASH)
+
+
+class Probe(StrEnum):
+    """A way to learn what a configuration needs."""
+
+    PREDICT = "predict"
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+class Evidence(StrEnum):
+    """Where a size comes from; `emulated` is a bigger card under a cap."""
+
+    PREDICTED = "predicted"
+    MEASURED = "measured"
+    EMULATED = "emulated"
+    MEASURED_CPU = "measured-cpu"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptCall:
+    """How a training script is called.
+
+    Attributes:
+        arguments: those of its command line, before that of the batch size.
+        batch_argument: the argument that takes the batch size, `--batch-size`; one that ends in `=` is
+            joined with it.
+        batch_variable: the environment variable that takes it.
+        batch_name: the constant in the script's code that is it. With none of the three its data loader's
+            batch size is changed.
+        folder: the current folder of the call.
+        keeps_batch: whether the script's own batch size is found out instead of setting one.
+        keeps_trackers: whether experiment trackers are left as they are.
+        launcher: the command that starts it, a launcher's name and options; empty without any.
+        module: its name where it is called as `python -m`; else empty.
+    """
+
+    arguments: tuple[str, ...] = ()
+    batch_argument: str | None = None
+    batch_variable: str | None = None
+    batch_name: str | None = None
+    folder: str = ""
+    keeps_batch: bool = False
+    keeps_trackers: bool = False
+    launcher: tuple[str, ...] = ()
+    module: str = ""
+
+    @property
+    def sets_loader(self) -> bool:
+        """Whether the batch size is set in its data loader, as nothing else is named."""
+        return self.batch_argument is None and self.batch_variable is None and self.batch_name is None
+
+    def arguments_at(self, batch_size: int) -> list[str]:
+        """All arguments of the command line for a batch size."""
+        argument, size = self.batch_argument, str(batch_size)
+        if argument is None or self.keeps_batch:
+            return [*self.arguments]
+        return [*self.arguments, *([argument + size] if argument.endswith("=") else [argument, size])]
+
+    @staticmethod
+    def why_not(knobs: Knobs, setup: Setup) -> str | None:
+        """Why a script cannot be run under these knobs and this setup; None where it can."""
+        attention = knobs.attention if knobs.attention in IMPLEMENTATIONS else Knobs().attention
+        own = dataclasses.replace(Knobs(), conv_algo=knobs.conv_algo, attention=attention).to_dict()
+        misplaced = [
+            f"{name} {value}"
+            for name, value in knobs.to_dict().items()
+            if own[name] != value and value is not None  # grad_accumulation, where global_batch decides it
+        ]
+        misplaced += [] if setup.mode is None else [f"mode {setup.mode}"]
+        misplaced += ["--worst-case"] if setup.is_worst_case else []
+        if setup.parallel:
+            return (
+                "--parallel shards a model, and a script shards its own: leave it out, and say --nproc "
+                f"{setup.num_ranks} where a launcher starts so many ranks"
+            )
+        if misplaced:
+            has, it = ("have", "them") if len(misplaced) > 1 else ("has", "it")
+            return (
+                f"{', '.join(misplaced)} {has} no effect on a script: set {it} inside the script, or drop "
+                "the option"
+            )
+        if knobs.conv_algo not in (*CUDA_POLICIES, "onednn") and not knobs.conv_algo.startswith("cudnn-"):
+            return (
+                f"conv_algo {knobs.conv_algo} cannot be set from outside a script: choose from "
+                f"{', '.join(CUDA_POLICIES)}, cudnn-capped:N, or call autofit.apply_conv_algo in the script"
+            )
+        return None
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return cls(
+            **{**data, "arguments": tuple(data["arguments"]), "launcher": tuple(data["launcher"])},
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadRef:
+    """How a workload crosses processes: by reference, or as pickled bytes.
+
+    Attributes:
+        kind: `builtin`, `library`, `import`, `file`, `script` or `pickle`.
+        target: the built-in's name; `timm:resnet50`; `package.module:attribute`;
+            `/abs/file.py:attribute`; `/abs/train.py` of a script; for a pickle, a name for reports.
+        source_sha256: digest of the source file or of the pickle, where it is known; a worker
+            whose copy differs refuses to run.
+        input_shape: shape of one sample, when the attribute is a module rather than a Workload.
+        num_classes: number of classes of the labels that go with `input_shape`.
+        task: what a library's model is trained for; None for what its configuration names.
+        search_path: folders appended to the worker's import path.
+        payload_base64: the cloudpickle bytes of a `pickle` reference.
+        script: how a `script` is called.
+    """
+
+    kind: str
+    target: str
+    source_sha256: str | None = None
+    input_shape: tuple[int, ...] | None = None
+    num_classes: int | None = None
+    task: str | None = None
+    search_path: tuple[str, ...] = ()
+    payload_base64: str | None = None
+    script: ScriptCall | None = None
+
+    @property
+    def name(self) -> str:
+        """A short name for tables and metric labels."""
+        if self.kind == "script":
+            return self.target.rsplit("/", 1)[-1]
+        if self.kind == "file":
+            path, _, attribute = self.target.rpartition(":")
+            return f"{path.rsplit('/', 1)[-1]}:{attribute}"
+        return self.target
+
+    @property
+    def said_of_samples(self) -> tuple[Any, ...]:
+        """What a user said of samples, as identities hold it: a task only where there is one."""
+        return (self.input_shape, self.num_classes, *(() if self.task is None else (self.task,)))
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        shape, script = data.get("input_shape"), data.get("script")
+        return cls(
+            **{
+                **data,
+                "input_shape": None if shape is None else tuple(shape),
+                "search_path": tuple(data.get("search_path", ())),
+                "script": None if script is None else ScriptCall.from_dict(script),
+            }
+        )
+
+
+# In the environment of a prediction that failed: the places where branches hung on values nobody has.
+DECIDED = "decided"
+# A process beats twice a second; less than this would take a busy machine for a hang.
+_LEAST = {"batch_size": 1, "num_nodes": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSpec:
+    """One probe of one configuration under one budget.
+
+    Attributes:
+        budget_bytes: on CUDA and for predictions, what the allocator may reserve; on the CPU,
+            what the process may use; None for no limit. Of several ranks, of each.
+        is_own_budget: whether the budget is that of the very card that the trial will run on. A
+            CUDA trial under any other budget is evidence `emulated`.
+        setup: mode, kind of batches, and ranks; a prediction is of one of them, a measured trial runs all.
+        architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
+        num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
+        num_threads: intra-op threads of a CPU trial, of each rank; None leaves PyTorch's default.
+        num_nodes: over so many machines of a cluster the ranks are spread, as many on each; where they run on
+            one machine all the same, it means nothing.
+        deadline_seconds: after so long the trial's whole process group is killed, those of all ranks.
+        heartbeat_seconds: seconds of silence after which a trial counts as hung. Its process beats
+            several times as often, also during an operator of hours; only what keeps the interpreter's
+            lock, or stops the process, silences it.
+        conv_plan: layers with their convolution algorithms, for `mixed`; others are the backend's.
+        with_follow_up: whether what a training does between its epochs follows the steps, and on the
+            CPU a profiled step.
+        with_trace: whether the outcome of a prediction carries its trace.
+        with_tensors: whether that trace also lists the tensors and layers of a forward pass.
+        with_calls: whether it also has the operators that ran, and the stacks of allocations.
+        with_alike_ranks: whether it also says which ranks differ.
+        turned: of a prediction, the places (`file:line:function`) where a branch on a value that is not
+            known takes the less likely way.
+    """
+
+    workload: WorkloadRef
+    batch_size: int
+    probe: Probe
+    knobs: Knobs = field(default_factory=Knobs)
+    setup: Setup = field(default_factory=Setup)
+    budget_bytes: int | None = None
+    architecture: str = "sm_80"
+    num_warmup_steps: int = 1
+    num_steps: int = 3
+    num_threads: int | None = None
+    num_nodes: int = 1
+    deadline_seconds: float = 600.0
+    heartbeat_seconds: float = 60.0
+    seed: int = 0
+    is_own_budget: bool = False
+    conv_plan: tuple[tuple[str, str], ...] = ()
+    with_follow_up: bool = True
+    with_trace: bool = True
+    with_tensors: bool = False
+    with_calls: bool = False
+    with_alike_ranks: bool = False
+    turned: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
+        if self.setup.num_ranks % self.num_nodes:
+            raise ValueError(
+                f"{self.setup.num_ranks} ranks cannot be spread evenly over {self.num_nodes} nodes"
+            )
+        self.knobs.num_batches(self.batch_size)
+
+    @property
+    def num_processes(self) -> int:
+        """How many processes it is run in, one a rank; of a prediction one, whatever its ranks."""
+        return 1 if self.probe is Probe.PREDICT else self.setup.num_ranks
+
+    @property
+    def processes_per_node(self) -> int:
+        """How many of them run on one machine."""
+        return self.num_processes // (1 if self.probe is Probe.PREDICT else self.num_nodes)
+
+    @property
+    def is_for_host(self) -> bool:
+        """Whether it predicts what a process takes on the CPU."""
+        return self.architecture == HOST_ARCHITECTURE
+
+    def to_json(self) -> str:
+        return _dump("autofit.trial-spec", dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        data = _require_schema("autofit.trial-spec", json.loads(text))
+        return cls(
+            **{
+                **data,
+                "workload": WorkloadRef.from_dict(data["workload"]),
+                "probe": Probe(data["probe"]),
+                "knobs": Knobs(**data["knobs"]),
+                "setup": Setup.from_dict(data["setup"]),
+                "conv_plan": tuple(map(tuple, data["conv_plan"])),
+                "turned": tuple(data["turned"]),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """What a size was learned on.
+
+    Attributes:
+        kind: `cuda` or `cpu`.
+        name: the card's or processor's name; for a prediction, the card that was assumed.
+        driver: the driver's version, where there is one.
+    """
+
+    kind: str
+    name: str
+    driver: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Heartbeat:
+    """What a trial's process says while it works, so that a hang is told from long work.
+
+    Attributes:
+        phase: what it is at: `start`, `build`, `warm-up step 1`, `step 1`, …, `evaluation`,
+            `checkpoint`, `allocator peak`, `prediction`.
+        num_steps_done: as in `TrialOutcome`.
+        device: what it runs on, once it knows.
+    """
+
+    phase: str
+    num_steps_done: int = 0
+    device: Device | None = None
+
+    def to_json(self) -> str:
+        return _dump("autofit.heartbeat", dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return from_plain(cls, _require_schema("autofit.heartbeat", parse_json(text)))
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """Peak memory of one stretch of steps; these are different numbers, never mixed.
+
+    Attributes:
+        allocated_bytes: bytes of live blocks (CPU: of one further step, as the profiler saw it;
+            None where it could not be had).
+        reserved_bytes: bytes of the allocator's segments (CUDA and predictions only).
+        device_bytes: what the system charges the process: CUDA, reserved + context as NVML or
+            cudaMemGetInfo sees it; CPU, the peak resident set.
+        private_bytes: CPU only: private writable memory, which the process's limit counts, pages
+            that were never written to among it.
+    """
+
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+    device_bytes: int | None = None
+    private_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankPeaks:
+    """What one of a trial's ranks came to.
+
+    Attributes:
+        rank: its number, from 0.
+        peaks: the largest of all that it ran; unknown of one that was ended for what became of another.
+    """
+
+    rank: int
+    peaks: Peaks = field(default_factory=Peaks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialError:
+    """Why a trial gave no answer about memory, in words for its user.
+
+    Attributes:
+        kind: `user`, `protocol`, or that of an error of `autofit_workers.spec.errors`.
+        message: one sentence, with the next step in it.
+        traceback: the user's traceback, where there is one.
+
+    Both texts are kept without secrets and what a terminal would obey.
+    """
+
+    kind: str
+    message: str
+    traceback: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "message", shown(self.message))
+        object.__setattr__(self, "traceback", shown(self.traceback))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialOutcome:
+    """What a trial returned.
+
+    Attributes:
+        first_step, steady: peaks of the first step, and of the steps after the warm-up.
+        evaluation, checkpoint: peaks of the evaluation step and of the checkpoint that follow
+            the steps of a measured training.
+        phase: where the trial ended, in the words of `Heartbeat`; empty where it went its way.
+        num_steps_done: optimizer steps (train) or forward passes (infer) that really ran.
+        num_alloc_retries, num_ooms: the CUDA allocator's own counters.
+        context_bytes: device memory outside the allocator, after the steps.
+        step_seconds: median duration of a steady step, of `Knobs.num_passes` batches.
+        conv_cost: of a prediction, the time of all convolutions over that of the backend's own choice.
+        environment: what the trial ran under: versions, threads, malloc settings.
+        trace_json: the encoded trace of a prediction (see `autofit_workers.spec.trace`), where it was asked
+            for.
+        log_tail: the first and the last 4 KiB that the trial's process printed, and how much was between.
+        sources: of a prediction, the user's own files that its process had used, path → digest; see
+            `autofit_workers.process.sources`.
+        parallel: how the ranks that ran together did, as in `--parallel`; empty for a process by itself.
+        rank: which of them all the above is of: the one that decided the verdict; where all fit, the one
+            with the largest peak.
+        ranks: the peaks of all.
+    """
+
+    verdict: Verdict
+    evidence: Evidence
+    device: Device
+    batch_size: int
+    knobs: Knobs
+    first_step: Peaks = field(default_factory=Peaks)
+    steady: Peaks = field(default_factory=Peaks)
+    evaluation: Peaks = field(default_factory=Peaks)
+    checkpoint: Peaks = field(default_factory=Peaks)
+    phase: str = ""
+    num_steps_done: int = 0
+    num_alloc_retries: int = 0
+    num_ooms: int = 0
+    context_bytes: int | None = None
+    step_seconds: float | None = None
+    conv_cost: float | None = None
+    wall_seconds: float = 0.0
+    error: TrialError | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    trace_json: str | None = None
+    log_tail: str = ""
+    sources: dict[str, str] = field(default_factory=dict)
+    parallel: str = ""
+    rank: int | None = None
+    ranks: tuple[RankPeaks, ...] = ()
+
+    def __post_init__(self) -> None:
+        Parallel.named(self.parallel)  # which refuses what is none
+
+    @property
+    def peaks(self) -> Peaks:
+        """The largest peaks of all that was run, each kind for itself."""
+        stretches = (self.first_step, self.steady, self.evaluation, self.checkpoint)
+        columns = ([getattr(stretch, kind) for stretch in stretches] for kind in Peaks.__slots__)
+        return Peaks(
+            *(max((peak for peak in column if peak is not None), default=None) for column in columns)
+        )
+
+    @property
+    def was_run(self) -> bool:
+        """Whether steps were taken, or tried; else it is a prediction."""
+        return self.evidence is not Evidence.PREDICTED
+
+    @property
+    def budgeted_bytes(self) -> int | None:
+        """The peak held against the budget: reserved; on the CPU the larger of resident and private."""
+        peaks = self.peaks
+        if self.device.kind != "cpu":
+            return peaks.reserved_bytes
+        known = [size for size in (peaks.device_bytes, peaks.private_bytes) if size is not None]
+        return max(known, default=None)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        if not self.step_seconds:
+            return None
+        num_batches = Parallel.named(self.parallel).num_batches
+        return num_batches * self.batch_size * self.knobs.num_passes(self.batch_size) / self.step_seconds
+
+    def to_json(self) -> str:
+        return _dump(OUTCOME_SCHEMA, dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return from_plain(cls, _require_schema(OUTCOME_SCHEMA, parse_json(text)))
+
+
+def _dump(schema: str, data: dict[str, Any]) -> str:
+    return json.dumps({"schema": f"{schema}/{PROTOCOL_VERSION}", **data}, separators=(",", ":"))
+
+
+def _require_schema(schema: str, data: Any) -> dict[str, Any]:
+    found = data.pop("schema", None) if isinstance(data, dict) else None
+    readable = [f"{schema}/{version}" for version in _READABLE.get(schema, (PROTOCOL_VERSION,))]
+    if found not in readable:
+        raise ValueError(f"expected a message of schema {readable[-1]}, got {reprlib.repr(found)}")
+    assert isinstance(data, dict)
+    return data

@@ -1,0 +1,394 @@
+"""How a workload is run beside its knobs: in which mode, with which kind of batches, on how many ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from autofit_workers.spec.parallel_kinds import (
+    CP,
+    DDP,
+    FSDP,
+    FSDP1,
+    FSDP_CP,
+    MESH,
+    OFFLOAD,
+    PARALLEL_FORMS,
+    PARALLEL_KINDS,
+    PP,
+    REPLICATE,
+    SCRIPT,
+    ZERO,
+    FirstFsdp,
+    Kind,
+    Zero,
+)
+from autofit_workers.spec.pipeline import Pipeline, is_count
+from autofit_workers.spec.plain import from_plain
+
+TRAIN, INFER, GENERATE = "train", "infer", "generate"
+MODES = (TRAIN, INFER, GENERATE)
+# The kinds of batches that a `make_batch` with a parameter `kind` can make.
+TYPICAL, WORST = "typical", "worst"
+BATCH_KINDS = (TYPICAL, WORST)
+LIKELY_SHARE = 0.5
+ALL = "all"  # ranks, as `--rank` has it
+MOST_RANKS = 2**20  # beyond any cluster, and few enough to list them, and to look for their divisors
+
+
+_OFFLOADABLE = (f"{FSDP}:", "hsdp:")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """How several processes train together, one on each GPU.
+
+    Attributes:
+        degrees: by kind of parallelism, how many ranks share the work so; their product is the number of
+            ranks. Empty for a process by itself. In the order of `MESH`.
+        pipeline: of pipelining, how a batch goes through it.
+        offloads_shards: whether the host keeps what `fully_shard` shards, by its `CPUOffloadPolicy`.
+
+    Raises:
+        ValueError: there is no such kind, fewer than two ranks share, or kinds do not go together.
+    """
+
+    degrees: tuple[tuple[str, int], ...] = ()
+    pipeline: Pipeline | None = None
+    offloads_shards: bool = False
+
+    def __post_init__(self) -> None:
+        kinds = [kind for kind, _ in self.degrees]
+        for kind, degree in self.degrees:
+            if kind not in PARALLEL_KINDS:
+                raise ValueError(f"{kind!r} is not one of {', '.join(PARALLEL_KINDS)}")
+            if degree < 2:
+                raise ValueError(f"{_as_typed(kind, degree)}: at least 2 ranks train together")
+        if len(set(kinds)) < len(kinds):
+            given = ",".join(f"{kind}:{degree}" for kind, degree in self.degrees)
+            raise ValueError(
+                f"{given} names one kind of parallelism twice: give each once, as in fsdp:4,tp:2"
+            )
+        self._require_that_they_go_together(kinds)
+        if (PP in kinds) != (self.pipeline is not None):
+            raise ValueError(f"{self}: a pipeline has ranks and a schedule, and nothing else has")
+        if self.offloads_shards and FSDP not in kinds:
+            raise ValueError(f"{self}: what is offloaded is fully_shard's, as in fsdp:8+offload")
+        if REPLICATE in kinds and FSDP not in kinds:
+            raise ValueError("hsdp of one shard shards nothing: use ddp:N, with the number of replicas")
+        object.__setattr__(self, "degrees", tuple(sorted(self.degrees, key=_place_in_mesh)))
+
+    def _require_that_they_go_together(self, kinds: Iterable[str]) -> None:
+        known = [(PARALLEL_KINDS[kind], {*kinds} - {kind}) for kind in PARALLEL_KINDS if kind in kinds]
+        # What goes with the fewest others has the clearest reason.
+        for kind, others in sorted(
+            known, key=lambda each: len(MESH if each[0].goes_with is None else each[0].goes_with)
+        ):
+            if kind.goes_with is not None and not kind.goes_with.issuperset(others):
+                raise ValueError(f"{self}: {kind.why_not}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads the forms of `--parallel`, such as `hsdp:2x4`; one rank is a process by itself.
+
+        Raises:
+            ValueError: it is of another kind, or says no number.
+        """
+        parts = [part.strip() for part in text.split(",")]
+        offloaded = [part for part in parts if part.startswith(_OFFLOADABLE) and part.endswith(OFFLOAD)]
+        parts = [part.removesuffix(OFFLOAD) if part in offloaded else part for part in parts]
+        staged = {part: _pipeline_of(part, text) for part in parts if part.startswith(f"{PP}:")}
+        found = [
+            degree
+            for part in parts
+            for degree in ([(PP, staged[part].num_ranks)] if part in staged else _degrees(part, text))
+        ]
+        pipelines = [each for each in staged.values() if each.num_ranks > 1]
+        if math.prod(degree for _, degree in found) > MOST_RANKS:
+            raise ValueError(f"{text}: at most {MOST_RANKS} ranks train together")
+        # One rank has nobody to shard with: that it offloads is not passed over, but refused.
+        return cls(
+            degrees=tuple(
+                (kind, degree)
+                for kind, degree in found
+                if degree > 1 or OFFLOAD in kind or (offloaded and kind == FSDP)
+            ),
+            pipeline=pipelines[0] if pipelines else None,
+            offloads_shards=bool(offloaded),
+        )
+
+    @classmethod
+    def of(cls, degrees: Iterable[tuple[str, int]]) -> Self:
+        """Of these kinds, a pipeline with what it has where nothing is said of it."""
+        degrees = tuple(degrees)
+        stages = dict(degrees).get(PP)
+        return cls(degrees=degrees, pipeline=None if stages is None else Pipeline.parse(stages, ""))
+
+    @classmethod
+    def of_script(cls, num_ranks: int) -> Self:
+        """The ranks of a script."""
+        return cls(degrees=((SCRIPT, num_ranks),) if num_ranks > 1 else ())
+
+    @classmethod
+    def named(cls, text: str) -> Self:
+        """What documents name so; empty for a process by itself."""
+        kind, _, number = text.partition(":")
+        if kind == SCRIPT and number.isdecimal():
+            return cls.of_script(int(number))
+        return cls.parse(text) if text else cls()
+
+    @property
+    def name(self) -> str:
+        """What documents call it, which `named` reads; empty for a process by itself."""
+        return str(self) if self else ""
+
+    @property
+    def _kinds(self) -> tuple[Kind, ...]:
+        return tuple(PARALLEL_KINDS[kind] for kind, _ in self.degrees)
+
+    @property
+    def num_ranks(self) -> int:
+        return math.prod(degree for _, degree in self.degrees)
+
+    @property
+    def mesh(self) -> tuple[int, ...]:
+        """How many ranks each dimension of their mesh has; empty for a process by itself."""
+        return () if self.is_one_process else tuple(degree for _, degree in self.degrees)
+
+    @property
+    def members(self) -> str:
+        """What it has several of, in words."""
+        return "cards" if self.is_one_process else "ranks"
+
+    @property
+    def runs_apart(self) -> bool:
+        """Whether ranks run different parts of a model: stages, or the layers of their card."""
+        return any(kind.runs_apart for kind in self._kinds)
+
+    @property
+    def is_one_process(self) -> bool:
+        """Whether its ranks are cards of one process, which exchanges nothing with others."""
+        return not all(kind.has_processes for kind in self._kinds)
+
+    @property
+    def num_replicas(self) -> int:
+        """How many ranks have batches of their own; those of a pipeline, or of one context, share one.
+
+        Of a script that is not known, and counted as one.
+        """
+        return math.prod(degree for kind, degree in self.degrees if not PARALLEL_KINDS[kind].shares_batches)
+
+    @property
+    def num_batches(self) -> int:
+        """How many batches all ranks pass through the model at once, a microbatch being one."""
+        return self.num_replicas * self.num_microbatches
+
+    @property
+    def num_microbatches(self) -> int:
+        """How many batches of the size asked for a rank is given at once; 1 without a pipeline."""
+        return 1 if self.pipeline is None else self.pipeline.num_microbatches
+
+    @property
+    def is_of_script(self) -> bool:
+        """Whether they share the work as their script has it."""
+        return self.degree(SCRIPT) > 1
+
+    @property
+    def shards(self) -> bool:
+        """Whether ranks have parts of parameters, or of samples; of those of `fsdp1+no-shard` as well."""
+        return any(kind.shards for kind in self._kinds)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether a trace says how its ranks share the work; of others that they are several is enough."""
+        return self.shards or self.is_one_process
+
+    @property
+    def has_ddp(self) -> bool:
+        """Whether DistributedDataParallel exchanges gradients: of parameters that nothing shards."""
+        return self.degree(DDP) > 1 or (self.degree(CP) > 1 and self.degree(FSDP) == 1)
+
+    def autocasts(self, *, adapted: bool) -> bool:
+        """Whether steps run in autocast where the precision is mixed: not where what shards casts itself.
+
+        With an adapter both are needed where inputs are left as they are: peft casts those of its layers to
+        the type of the weights it finds, which between two passes are shards in float32.
+
+        Args:
+            adapted: whether the model has an adapter.
+        """
+        return all(not kind.casts or (adapted and kind.leaves_inputs) for kind in self._kinds)
+
+    @property
+    def fsdp1(self) -> FirstFsdp | None:
+        """How `FullyShardedDataParallel` shards; None where another kind does."""
+        return next((FSDP1[kind] for kind, _ in self.degrees if kind in FSDP1), None)
+
+    @property
+    def zero(self) -> Zero | None:
+        """How DeepSpeed's ZeRO shards; None where another kind does."""
+        return next((ZERO[kind] for kind, _ in self.degrees if kind in ZERO), None)
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the host keeps what a card would."""
+        wholes = (self.fsdp1, self.zero)
+        return self.offloads_shards or any(each is not None and each.offloads for each in wholes)
+
+    @property
+    def can_be_measured(self) -> bool:
+        """Whether the ranks can be run together, and not predicted alone."""
+        return not self.offloads and all(kind.can_be_measured for kind in self._kinds)
+
+    def place(self, rank: int) -> dict[str, int]:
+        """Where a rank is in the mesh: its number in each dimension, by the kind of parallelism."""
+        found = {}
+        for kind, degree in reversed(self.degrees):
+            rank, found[kind] = divmod(rank, degree)
+        if CP in found and FSDP in found:
+            found[FSDP_CP] = found[FSDP] * self.degree(CP) + found[CP]
+        return found
+
+    def replica(self, rank: int) -> int:
+        """Which of the `num_replicas` that have batches of their own a rank belongs to."""
+        place, found = self.place(rank), 0
+        for kind, degree in self.degrees:
+            if not PARALLEL_KINDS[kind].shares_batches:
+                found = found * degree + place[kind]
+        return found
+
+    def degree(self, kind: str) -> int:
+        """How many ranks share the work so; 1 where none do."""
+        return dict(self.degrees).get(kind, 1)
+
+    def __bool__(self) -> bool:
+        """Whether there is more than one rank."""
+        return bool(self.degrees)
+
+    def __str__(self) -> str:
+        """As `parse` reads it; `ddp:1` for a process by itself."""
+        replicas = self.degree(REPLICATE)
+        said = (
+            (f"hsdp:{replicas}x{degree}" if kind == FSDP and replicas > 1 else _as_typed(kind, degree))
+            + (str(self.pipeline or "") if kind == PP else "")
+            + (OFFLOAD if kind == FSDP and self.offloads_shards else "")
+            for kind, degree in self.degrees
+            if kind != REPLICATE
+        )
+        return ",".join(said) or f"{DDP}:1"
+
+
+def _place_in_mesh(degree: tuple[str, int]) -> int:
+    return MESH.index(degree[0]) if degree[0] in MESH else 0
+
+
+def _as_typed(kind: str, degree: int) -> str:
+    name, plus, variant = kind.partition("+")
+    return f"{name}:{degree}{plus}{variant}"
+
+
+def _no_form(text: str, example: str) -> ValueError:
+    *forms, last = PARALLEL_FORMS
+    return ValueError(
+        f"{text!r} is not {', '.join(forms)} or {last}, with numbers of ranks from 1 on, as in {example}"
+    )
+
+
+def _pipeline_of(part: str, whole: str) -> Pipeline:
+    number, _, options = part.removeprefix(f"{PP}:").partition("+")
+    if not is_count(number):
+        raise _no_form(whole, f"{PP}:8")
+    return Pipeline.parse(int(number), options)
+
+
+def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
+    kind, _, number = part.partition(":")
+    number, plus, variant = number.partition("+")
+    kind = f"{kind}{plus}{variant}"
+    numbers = number.split("x") if kind == "hsdp" else [number]
+    kinds = [REPLICATE, FSDP] if kind == "hsdp" else [kind]
+    is_known = kind == "hsdp" or (kind in PARALLEL_KINDS and kind not in (REPLICATE, SCRIPT))
+    are_numbers = all(map(is_count, numbers))
+    if not is_known or len(numbers) != len(kinds) or not are_numbers:
+        raise _no_form(whole, "fsdp:8")
+    return [(each, int(count)) for each, count in zip(kinds, numbers, strict=True)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """How a workload is run, whatever its knobs.
+
+    Attributes:
+        mode: `train`, `infer`, `generate`, or None for the workload's own.
+        batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, of a workload
+            that has kinds of them.
+        parallel: with more than one rank, one of them is predicted, or all are measured together.
+        rank: which of them is predicted, None for the one that needs the most; without a `parallel`, of those
+            that a script's launcher starts.
+        nonzero_share: of a prediction, how much of what it may select a mask does whose values are not
+            known, from 0 to 1.
+        allows_long: whether a sample may be longer than the model was made for.
+        allows_network: whether a workload that is predicted may use the network.
+        allows_subprocesses: whether such a workload may start processes where nothing is around them that
+            keeps them from changing anything.
+        kept_variables: of the environment, what such a workload gets though it may hold a secret.
+        most_host_bytes: what its processes may hold together of this machine's memory; None for a share of
+            what is available.
+
+    Raises:
+        ValueError: there is no such mode, kind of batches or rank, or the share is none.
+    """
+
+    mode: str | None = None
+    batch_kind: str = TYPICAL
+    parallel: Parallel = field(default_factory=Parallel)
+    rank: int | None = 0
+    nonzero_share: float = LIKELY_SHARE
+    allows_long: bool = False
+    allows_network: bool = False
+    allows_subprocesses: bool = False
+    kept_variables: tuple[str, ...] = ()
+    most_host_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode is not None and self.mode not in MODES:
+            raise ValueError(f"mode must be one of {', '.join(MODES)}; got {self.mode!r}")
+        if self.batch_kind not in BATCH_KINDS:
+            raise ValueError(f"batch_kind must be one of {', '.join(BATCH_KINDS)}; got {self.batch_kind!r}")
+        if self.rank is None and not self.parallel:
+            raise ValueError(
+                f"--rank {ALL} is of the ranks of --parallel, as in fsdp:8: add those, or drop it"
+            )
+        if self.rank is not None and (self.rank < 0 or (self.parallel and self.rank >= self.num_ranks)):
+            last = self.num_ranks - 1
+            raise ValueError(f"--rank {self.rank}: the ranks of {self.parallel} are 0 to {last}")
+        if not 0 <= self.nonzero_share <= 1:
+            raise ValueError(f"nonzero_share must be from 0 to 1; got {self.nonzero_share}")
+
+    @property
+    def num_ranks(self) -> int:
+        return self.parallel.num_ranks
+
+    @property
+    def is_worst_case(self) -> bool:
+        return self.batch_kind == WORST
+
+    def with_other_batches(self) -> Self:
+        """The same with batches of the other kind."""
+        return dataclasses.replace(self, batch_kind=TYPICAL if self.is_worst_case else WORST)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return cls(
+            **{
+                **data,
+                "parallel": from_plain(Parallel, data["parallel"]),
+                "kept_variables": tuple(data.get("kept_variables", ())),
+            }
+        )
+
+
+ALONE = Setup()

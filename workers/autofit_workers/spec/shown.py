@@ -1,0 +1,173 @@
+"""What others wrote, as it may be shown: without secrets, and with nothing that a terminal obeys.
+
+Others are workloads, their modules and exceptions, jobs, files and the libraries below. What they
+say passes here before it reaches a stream, a document, a label or a log. Both functions leave JSON
+that they are given valid JSON.
+"""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import unquote
+
+from autofit_workers.spec.errors import in_short
+
+MASK = "***"
+LONGEST = 200  # characters of others in one of our sentences
+
+# Without white space, nor a quotation mark that ends a string of JSON; an escape is never cut in two.
+_RUN = re.compile(r'(?:\\.|[^\s"\\]|\\|"(?![\s,:}\]]|$))+')
+# Where the user's name begins in `scheme://`, also with slashes that are one too few or lean over.
+_AUTHORITY = re.compile(r":[/\\]+|[/\\]{2,}")
+_COLON = re.compile(r":|%3A", re.IGNORECASE)
+_USER = re.compile(r"[\w.+-](?::|%3A)", re.IGNORECASE)
+_WEB = re.compile(r"(?:https?|git|ftp)$", re.IGNORECASE)
+_ENCODED = re.compile(r"(%3A)(.*)(%40)", re.IGNORECASE)
+_PORT = re.compile(r"(?:\d*|port)(?:[^\w].*)?", re.IGNORECASE | re.DOTALL)
+_MODELS = ("hf", "timm", "torchvision")  # hf:NAME@REVISION has no password
+_PARAMETER = re.compile(r"""(^|[?&;#]|(?<=["'({\[,]))([\w%.+-]*)=""")
+_OF_URLS = re.compile(r"pass|pwd|token|secret|sig|cred|auth|api.?key|access.?key|^key$", re.IGNORECASE)
+_OF_TEXTS = re.compile(
+    r"(?:passwor(?:d|t)|passwd|passphrase|secret|(?:secret|access|api|storage).?key|"
+    r"(?:access|auth|api).?token)$",
+    re.IGNORECASE,
+)
+_TOKEN = re.compile(r"(?:^|[_.-])token$", re.IGNORECASE)
+# What a tokenizer calls so: a number, a name in brackets, nothing.
+_NO_SECRET = re.compile(
+    r"""[\\"'(]*(?:-?\d+(?:\.\d+)?|none|null|true|false|[<\[].*)[\\"'),;.\]}]*""", re.IGNORECASE
+)
+# To the quotation mark that is like the first, with a backslash or without; never beyond a string of JSON.
+_QUOTED = re.compile(
+    r"""(passw(?:or)?d(?:\\?["']\s*[:=]\s*|\s*[:=]\s*(?!"(?:[,:}\]\n]|$))))"""
+    r"""(?:(\\["'])(?:[^"\\]|(?!\2)\\.)*(?=\2)"""
+    r"""|(["'])(?:\\{1,2}'|\\.|(?!\3|"(?=[\s,:}\]]|$))[^\\])*(?=\3))""",
+    re.IGNORECASE,
+)
+# A password with white space, between a user's name and an `@` on the same line; what begins so is no port.
+_SPACED = re.compile(
+    r"""(://[^\s/@:"\\\[]+:)(?!(?:\d*|port)(?:\W|$))(?:\\[^n]|[^\n"\\@]|"(?![\s,:}\]]|$)){1,200}(?=@[\w\[])""",
+    re.IGNORECASE,
+)
+_AUTHORIZATION = re.compile(
+    r"""(\bbearer\s+|\bauthorization\\?["']?\s*[:=]\s*\\?["']?(?:basic|token)\s+)[^\s"'\\]+""", re.IGNORECASE
+)
+
+# Where none of these is, nothing has to be looked at.
+_SIGNS = (
+    "@", ":/", ":\\", "//", "%40",
+    "pass", "pwd", "token", "secret", "sig", "cred", "auth", "key", "bearer",
+)  # fmt: skip
+
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+_LINE_END = re.compile(r"\r\n?")
+# C0 but tab and newline, DEL, C1; what turns the direction of text; other line ends; lone surrogates.
+_OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
+)
+
+
+def shown(text: str) -> str:
+    """Without secrets and controls."""
+    return redacted(visible(text))
+
+
+def brief(text: str) -> str:
+    """The same in one line of at most `LONGEST` characters, to stand in a sentence of ours."""
+    line = " ".join(shown(text[: 16 * LONGEST]).split())
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
+
+
+def brief_error(error: BaseException) -> str:
+    """The name of an exception and the first line of its text, likewise."""
+    return brief(in_short(error))
+
+
+def visible(text: str) -> str:
+    r"""With escapes such as `\u001b` for what a terminal would obey; colours go, `\r` ends a line."""
+    if text.isascii() and text.isprintable():
+        return text
+    text = _LINE_END.sub("\n", _COLOUR.sub("", text))
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def redacted(text: str) -> str:
+    """With `***` for the secrets of URLs: passwords, tokens and what stands for one in a query.
+
+    Rather too much goes than too little: what is no proper URL may be a misspelt one.
+    """
+    lower = text.lower()
+    if not any(sign in lower for sign in _SIGNS):
+        return text
+    text = _QUOTED.sub(lambda found: f"{found[1]}{found[2] or found[3]}{MASK}", text)
+    text = _SPACED.sub(rf"\1{MASK}", text)
+    text = _RUN.sub(lambda run: _redacted_run(run[0]), text)
+    return _AUTHORIZATION.sub(rf"\1{MASK}", text)
+
+
+def redacted_place(place: str) -> str:
+    """The same of one whole value that is to be an address, whose secret may have white space in it."""
+    return _redacted_run(place)
+
+
+def has_secret(place: str) -> bool:
+    """Whether such a value holds a secret."""
+    return redacted_place(place) != place
+
+
+def _redacted_run(run: str) -> str:
+    if ":" in run or "@" in run:
+        run = _without_login(run)
+    if "%40" in run:
+        run = _ENCODED.sub(rf"\1{MASK}\3", run)
+    return _without_values(run) if "=" in run else run
+
+
+def _without_login(run: str) -> str:
+    """`user:***@host`; to the last `@`, since a password may have some itself."""
+    authority = _AUTHORITY.search(run)
+    at = run.rfind("@")
+    if authority is None:
+        user = _USER.search(run, 0, max(at, 0))
+        if user is None or run[: user.start() + 1].endswith(_MODELS):
+            return run
+        return run[: user.end()] + MASK + run[at:]
+    begin = authority.end()
+    if at < begin:
+        return _without_misplaced(run, begin)
+    if _WEB.search(run, 0, authority.start()):  # where the name may be a token
+        return run[:begin] + MASK + run[at:]
+    colon = _COLON.search(run, begin, at)
+    return run if colon is None else run[: colon.end()] + MASK + run[at:]
+
+
+def _without_misplaced(run: str, begin: int) -> str:
+    """`user:password/name`, whose host is missing: what follows the colon is no port."""
+    colon = run.find(":", begin)
+    if colon < 0 or "/" in run[begin:colon] or "[" in run[begin:colon]:
+        return run
+    end = next((place for place in range(colon, len(run)) if run[place] in "/?#"), len(run))
+    if _PORT.fullmatch(run, colon + 1, end):
+        return run
+    return run[: colon + 1] + MASK + run[end:]
+
+
+def _without_values(run: str) -> str:
+    """`?name=***`, to the next `&`."""
+    kept, done = [], 0
+    for found in _PARAMETER.finditer(run):
+        names = _OF_URLS if found[1] else _OF_TEXTS
+        if found.start() < done:
+            continue
+        name = unquote(found[2])
+        may_be_harmless = not names.search(name)
+        if may_be_harmless and not _TOKEN.search(name):
+            continue
+        end = run.find("&", found.end())
+        end = len(run) if end < 0 else end
+        if may_be_harmless and _NO_SECRET.fullmatch(run, found.end(), end):
+            continue
+        if end > found.end():
+            kept += [run[done : found.end()], MASK]
+            done = end
+    return "".join([*kept, run[done:]])

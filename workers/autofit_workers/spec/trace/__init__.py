@@ -1,0 +1,74 @@
+"""The trace artifact: what a prediction hands to the peak curve and to the views.
+
+parts   what a trace is made of: allocations, marks, waits, and what was listed of tensors, layers, operators
+seen    which part of a run it is of
+rows    how those stand in its document: each string, stack and convolution once
+trace   the trace itself, and its document
+"""
+
+from __future__ import annotations
+
+from autofit_workers.spec.trace.parts import (
+    AS_ASKED,
+    COMPILED_STEP,
+    CUSPARSE_BUFFER,
+    DATA_PARALLEL,
+    FORWARD_END,
+    MANAGED_MEMORY,
+    SORT_BUFFER,
+    AlikeRanks,
+    Allocation,
+    Assumption,
+    BatchCount,
+    BatchSource,
+    Call,
+    Category,
+    HostWait,
+    ListedLayer,
+    ListedTensor,
+    Mark,
+    Repetition,
+    Role,
+    SampleSize,
+    Scratch,
+    TracedModel,
+    last_step,
+    parameters_in_words,
+)
+from autofit_workers.spec.trace.rows import convolution_from_dict
+from autofit_workers.spec.trace.seen import Lengths, Seen
+from autofit_workers.spec.trace.trace import TRACE_SCHEMA, UNPROTECTED, Trace
+
+__all__ = [
+    "AS_ASKED",
+    "COMPILED_STEP",
+    "CUSPARSE_BUFFER",
+    "DATA_PARALLEL",
+    "FORWARD_END",
+    "MANAGED_MEMORY",
+    "SORT_BUFFER",
+    "TRACE_SCHEMA",
+    "UNPROTECTED",
+    "AlikeRanks",
+    "Allocation",
+    "Assumption",
+    "BatchCount",
+    "BatchSource",
+    "Call",
+    "Category",
+    "HostWait",
+    "Lengths",
+    "ListedLayer",
+    "ListedTensor",
+    "Mark",
+    "Repetition",
+    "Role",
+    "SampleSize",
+    "Scratch",
+    "Seen",
+    "Trace",
+    "TracedModel",
+    "convolution_from_dict",
+    "last_step",
+    "parameters_in_words",
+]

@@ -1,0 +1,366 @@
+"""What a trace is made of: allocations, marks, waits, and what was listed of tensors, layers, operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from autofit_workers.spec.work import Convolution
+
+FORWARD_END = "step 1 output"  # the mark where the model has returned, in a trace that lists tensors
+
+
+class Category(StrEnum):
+    """What an allocation holds.
+
+    `PARAMETER` covers parameters and buffers. `ACTIVATION` is whatever the forward pass and the
+    loss allocate. `GRADIENT` is what ends as a parameter's `.grad`; the gradients of activations,
+    which pass by in backward, are `OTHER`, with the optimizer's temporaries.
+    """
+
+    PARAMETER = "parameter"
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer_state"
+    ACTIVATION = "activation"
+    INPUT = "input"
+    WORKSPACE = "workspace"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scratch:
+    """Memory that an operator takes beside its outputs, sized when the trace is replayed.
+
+    The trace does not fix a size because it can depend on the card, on PyTorch's release and, by
+    roundings and thresholds, on the batch.
+
+    Attributes:
+        formula: one of those of `autofit_workers.replay.curve.scratch`.
+        dimensions: what the formula takes, each a line in the batch size.
+        element_bytes: size of one element.
+    """
+
+    formula: str
+    dimensions: tuple[int, ...]
+    element_bytes: int
+
+
+# Operators of what is known as a span alone, whatever the card: what is taken past PyTorch's allocator and
+# may be in the host's memory instead; temporaries of an optimizer's step that its library compiles; what
+# libraries take to work on sparse tensors.
+MANAGED_MEMORY, COMPILED_STEP = "cudaMallocManaged", "torch.compile"
+CUSPARSE_BUFFER, SORT_BUFFER = "cusparse", "thrust::sort"
+# The module of an allocation that is a bucket of gradients, as views call it.
+DATA_PARALLEL = "DistributedDataParallel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """One request to the allocator.
+
+    Attributes:
+        num_bytes: bytes requested; 0 where `convolution` or `scratch` decides.
+        operator: the ATen operator that asked, or the part of the step outside any operator.
+        module: path of the `nn.Module` that ran it (in backward: whose forward made the node).
+        source: innermost line of the user's code, `file:line:function`.
+        correction: the name in `autofit_workers.replay.curve.corrections` of what put it there, where that
+            is no operator's output.
+        span_bytes: the low and the high end of `num_bytes` where that is an estimate of what a
+            library asks for, each a line in the batch size; None where it is exact.
+        stack: the lines of Python that led to it, outermost first, each `file:line:function`, where
+            stacks were asked for; in backward those of the forward pass that made the node. Lines of
+            PyTorch and of the standard library have their path from where those are installed.
+        name: what model and optimizer call it, where calls were asked for: `conv1.weight`, its gradient
+            `conv1.weight.grad`, its state `conv1.weight.exp_avg`; empty for anything else.
+        counted_shape: of the tensor that the operator counts in 32 bits, where that is not the one that it
+            returns (`autofit_workers.tracing.recording.counted`); empty for most.
+        stream: the CUDA stream that was current, which the allocator keeps the block for; 0 is the default
+            one, the others are numbered by the recorder.
+        stream_uses: the other streams that `Tensor.record_stream` named while it lived. After its free the
+            block is handed out again only when each has done what it was given until then.
+    """
+
+    num_bytes: int
+    category: Category
+    operator: str = ""
+    module: str = ""
+    source: str = ""
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    convolution: Convolution | None = None
+    correction: str = ""
+    scratch: Scratch | None = None
+    span_bytes: tuple[int, int] | None = None
+    stack: tuple[str, ...] = ()
+    name: str = ""
+    counted_shape: tuple[int, ...] = ()
+    stream: int = 0
+    stream_uses: tuple[int, ...] = ()
+
+
+class Role(StrEnum):
+    """What a listed tensor is to the forward pass."""
+
+    PARAMETER = "parameter"
+    BUFFER = "buffer"
+    INPUT = "input"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedTensor:
+    """A tensor of one forward pass, with memory of its own or as a view of another's.
+
+    Attributes:
+        name: a parameter's or buffer's own; `input:0` of the batch; of what an operator returns the path of
+            the module, the operator and the number of its result: `features.0/convolution:0`.
+        storage: the number of the allocation that it lies in; tensors with the same share it.
+        element_bytes: size of one element.
+    """
+
+    name: str
+    role: Role
+    shape: tuple[int, ...]
+    dtype: str
+    element_bytes: int
+    storage: int
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """By its shape, whatever memory it lies in."""
+        return self.num_elements * self.element_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedLayer:
+    """One call of a module in one forward pass, as a summary of a model lists it.
+
+    Attributes:
+        name: path of the module; empty for the model itself.
+        module_type: name of its class.
+        input_shapes, output_shapes: of the tensors that it was given and that it returned.
+        inputs, outputs: the numbers of the allocations that these lie in.
+        num_parameters: elements of its own parameters, not of its children's.
+        num_weights: elements of its attributes `weight` and `bias`, which is what torchsummary counts.
+        is_container: whether it has children.
+        is_sequence: whether it is an `nn.Sequential`, which only passes on what its children return.
+    """
+
+    name: str
+    module_type: str
+    input_shapes: tuple[tuple[int, ...], ...]
+    output_shapes: tuple[tuple[int, ...], ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    num_parameters: int
+    num_weights: int
+    is_container: bool
+    is_sequence: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """One operator that ran: what a plan of the memory of a whole step has to know.
+
+    Attributes:
+        position: so many events came before its own.
+        inputs: numbers of the allocations that its tensor arguments lie in.
+        outputs: of those that its results lie in; an input's own for a view or a result in place.
+        is_elementwise: whether each element of the result depends on those at its place alone.
+        name: what Python code bound the result to; empty for a temporary without one.
+    """
+
+    position: int
+    operator: str
+    module: str
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    is_elementwise: bool = False
+    name: str = ""
+
+
+class BatchSource(StrEnum):
+    """What shows the size of a batch."""
+
+    DATA_LOADER = "data_loader"  # the samples that its data loader collates
+    MODEL_INPUT = "model_input"  # the rows that its model is trained on
+    WHOLE_DATASET = "whole_dataset"  # its data set has no more samples
+    MAKE_BATCH = "make_batch"  # a workload's function is asked for it
+    ONE_SAMPLE = "one_sample"  # that function makes one batch alone, as a whole graph is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchCount:
+    """How the size of a batch was found, and how many batches a step has.
+
+    Attributes:
+        num_parts: the size that a script is told is that of so many batches, on all ranks or one after the
+            other.
+        num_batches: of an optimizer step of a script, on all ranks and one after the other; None where knobs
+            say it.
+    """
+
+    source: BatchSource = BatchSource.MAKE_BATCH
+    num_parts: int = 1
+    num_batches: int | None = None
+
+    def samples_per_step(self, batch_size: int) -> int | None:
+        """Samples of an optimizer step of a script that is told a size; None where knobs say it."""
+        return None if self.num_batches is None else batch_size * self.num_batches // self.num_parts
+
+
+AS_ASKED = BatchCount()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumption:
+    """A size that depends on values, which a trace does not have.
+
+    Attributes:
+        site: the user's line, `file:line:function`.
+        what: that has the size.
+        size: what was assumed, in elements.
+        largest: what it can be at most; None where nothing limits it.
+    """
+
+    site: str
+    what: str
+    size: int
+    largest: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleSize:
+    """The size of a trace's samples, of a workload that makes them of any size.
+
+    Attributes:
+        size: such as tokens, or pixels of a side; None where only the workload knows.
+        multiple: sizes that lie so far apart differ in nothing that is rounded.
+        longest: the largest that the model was made for; None where nothing limits it.
+    """
+
+    size: int | None
+    multiple: int
+    longest: int | None = None
+
+
+def parameters_in_words(num_parameters: int) -> str:
+    """A number of parameters, such as `1.54 billion parameters`."""
+    for unit, name in ((10**9, "billion"), (10**6, "million")):
+        if num_parameters >= unit:
+            return f"{num_parameters / unit:.3g} {name} parameters"
+    return f"{num_parameters:,} parameters"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedModel:
+    """What a model was that was built, before knobs changed it.
+
+    Attributes:
+        model_class: the name of its class.
+        num_parameters: elements of its parameters.
+        named: the class that its configuration names, where that is another one.
+        inputs: of the batches that were made for it, the shape of each part of one sample; empty where the
+            workload makes its own.
+    """
+
+    model_class: str
+    num_parameters: int
+    named: str = ""
+    inputs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """What it is and what it was given, where batches were made for it."""
+        if not self.inputs:
+            return ()
+        size = parameters_in_words(self.num_parameters)
+        sample = ", ".join(
+            f"{name} {'×'.join(map(str, shape))}".rstrip() for name, shape in self.inputs.items()
+        )
+        instead = f" (its configuration names {self.named}, which has no loss)" if self.named else ""
+        return (f"the model is {self.model_class}, {size}{instead}; a sample is {sample}",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mark:
+    """A named position in the events: `position` events come before it."""
+
+    position: int
+    name: str
+
+
+def last_step(marks: Sequence[Mark], num_events: int) -> tuple[int, int]:
+    """Where the last step begins and ends that is whole: one with an optimizer's part, if any has one.
+
+    Both are positions in the events; what comes between its last phase and the next step belongs to neither,
+    such as a checkpoint.
+    """
+    named = ((mark.name.split(" ", 2), mark.position) for mark in marks)
+    phases = [(words[1], words[2], position) for words, position in named if words[0] == "step"]
+    kinds = {phase for _, phase, _ in phases}
+    wanted = next((last for last in ("optimizer", "forward") if last in kinds), None)
+    numbers = [number for number, phase, _ in phases if phase == wanted]
+    if not numbers:
+        return num_events, num_events
+    positions = [position for number, _, position in phases if number == numbers[-1]]
+    later = [mark.position for mark in marks if mark.position > positions[-1]]
+    return positions[0], min(later, default=num_events + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostWait:
+    """The host waited until a stream had done what it was given.
+
+    Only what waits for `Allocation.stream_uses` depends on it. `Tensor.item`, `Stream.synchronize` and
+    `torch.cuda.synchronize` wait for all of it, `Event.synchronize` for what came before the event. Where
+    the stream itself had waited for others, their work is done too: each has a wait of its own.
+
+    Attributes:
+        position: so many events come before it.
+        stream: None for all of them.
+        up_to: what was issued before this many events is done; at most `position`.
+        releases: whether it then gives back what is cached, as `torch.cuda.empty_cache` does.
+    """
+
+    position: int
+    stream: int | None
+    up_to: int
+    releases: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition:
+    """Passes that follow the end of a trace's events and do as its last one did.
+
+    Each takes as much more than the one before as that took more than the one before it.
+
+    Attributes:
+        start: position in the events where the last pass begins; it ends with them.
+        num_allocations: of a pass. The last ones of a trace are its last pass's, those before them those of
+            the pass before.
+        times: how many more of them there are.
+    """
+
+    start: int
+    num_allocations: int
+    times: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlikeRanks:
+    """Ranks that have equally large parts of a model, and do the same with them.
+
+    Attributes:
+        first: the first of them.
+        num_ranks: how many they are.
+    """
+
+    first: int
+    num_ranks: int

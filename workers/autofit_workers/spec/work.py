@@ -1,0 +1,264 @@
+"""What each operator of a step has to do on a device: what a time is predicted from."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Self
+
+from autofit_workers.spec.plain import from_plain
+
+
+class ConvPass(StrEnum):
+    """The three products of a convolution: output, gradient of the input, of the weight."""
+
+    FPROP = "fprop"
+    DGRAD = "dgrad"
+    WGRAD = "wgrad"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Convolution:
+    """One convolution call whose workspace is decided when the trace is replayed.
+
+    The trace does not fix a size because it depends on the algorithm, the card and, not as a
+    polynomial, on the batch.
+
+    Attributes:
+        input_shape, weight_shape, output_shape: N×C×spatial, K×C/groups×filter, N×K×spatial (the
+            shapes of the forward convolution, in every pass; a transposed convolution is the
+            dgrad of the convolution that has its output as input).
+        element_bytes: size of one element of the input.
+        dtype: PyTorch's name of the input's type, without `torch.`.
+        transposed: whether it was called as a transposed convolution.
+    """
+
+    conv_pass: ConvPass
+    input_shape: tuple[int, ...]
+    weight_shape: tuple[int, ...]
+    output_shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    dtype: str
+    element_bytes: int
+    channels_last: bool = False
+    transposed: bool = False
+
+    def of_samples(self, num_samples: int) -> Self:
+        """The same layer with so many samples."""
+        return dataclasses.replace(
+            self,
+            input_shape=(num_samples, *self.input_shape[1:]),
+            output_shape=(num_samples, *self.output_shape[1:]),
+        )
+
+
+class Layout(StrEnum):
+    """How a tensor's elements lie in memory.
+
+    `TRANSPOSED` has its last two dimensions exchanged; `STRIDED` is any other order, or has gaps.
+    """
+
+    CONTIGUOUS = "contiguous"
+    CHANNELS_LAST = "channels_last"
+    TRANSPOSED = "transposed"
+    STRIDED = "strided"
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A tensor that an operator is given, or returns.
+
+    Attributes:
+        shape: of the tensor.
+        dtype: PyTorch's name of its type, without `torch.`.
+        layout: of its elements.
+        repeated: the dimensions along which one element stands for all, as `expand` makes them.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    layout: Layout = Layout.CONTIGUOUS
+    repeated: tuple[int, ...] = ()
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def num_bytes(self) -> int:
+        """What has to be read of it: an element that stands for many is read once."""
+        kept = (size for place, size in enumerate(self.shape) if place not in self.repeated)
+        return math.prod(kept) * ELEMENT_BYTES.get(self.dtype, 4)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The ranks that exchange something.
+
+    Attributes:
+        num_ranks: how many they are.
+        stride: how far each is from the next, in the numbers that all ranks have.
+    """
+
+    num_ranks: int
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one call of an operator has to do; calls that are alike have equal work.
+
+    Attributes:
+        operator: PyTorch's name, `aten.addmm`.
+        inputs, outputs: its tensors on the device, those of lists one after the other. A result in place is
+            both.
+        convolutions: the products that it computes, where it is a convolution or the backward of one.
+        flags: what else decides which kernel runs, `pointwise`, `causal`, `training`, or
+            `transfer` of a copy between the device and the host.
+        group: of a collective, the ranks that take part: its inputs are what this rank gives, its
+            outputs what it gets.
+    """
+
+    operator: str
+    inputs: tuple[Operand, ...]
+    outputs: tuple[Operand, ...]
+    convolutions: tuple[Convolution, ...] = ()
+    flags: tuple[str, ...] = ()
+    group: Group | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkCall:
+    """One call of an operator in the last traced step.
+
+    Attributes:
+        work: what it has to do.
+        module: path of the module that ran it, as of an allocation.
+        position: so many of the trace's events came before it.
+        num_views: operators before it, since the last one that has work, which cost the host alone.
+        stream: that it was given to; 0 is the default one. A collective that is not waited for at once
+            has one of its group's own.
+        after: of other streams, the calls that have to be done before it begins: how many calls before it
+            each is. One before the first call of the step is over.
+    """
+
+    work: Work
+    module: str
+    position: int
+    num_views: int = 0
+    stream: int = 0
+    after: tuple[int, ...] = ()
+
+
+ELEMENT_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+    "complex64": 8,
+    "complex128": 16,
+    "int64": 8,
+    "int32": 4,
+    "int16": 2,
+    "int8": 1,
+    "uint8": 1,
+    "bool": 1,
+}
+
+
+def to_document(
+    calls: Sequence[WorkCall],
+    convolution_index: Callable[[Convolution], int],
+    string_index: Callable[[str], int],
+) -> dict[str, Any]:
+    """The calls as tables and rows of numbers, since steps repeat the same work many times.
+
+    Args:
+        convolution_index, string_index: give the numbers that these have in the trace's tables.
+    """
+    operands: dict[Operand, int] = {}
+    works: dict[Work, int] = {}
+    for call in calls:
+        works.setdefault(call.work, len(works))
+        for operand in (*call.work.inputs, *call.work.outputs):
+            operands.setdefault(operand, len(operands))
+    document: dict[str, Any] = {
+        "operands": [
+            [each.shape, string_index(each.dtype), each.layout.value, each.repeated] for each in operands
+        ],
+        "works": [
+            [
+                string_index(work.operator),
+                [operands[each] for each in work.inputs],
+                [operands[each] for each in work.outputs],
+                [convolution_index(each) for each in work.convolutions],
+                work.flags,
+            ]
+            for work in works
+        ],
+        "calls": [
+            [works[call.work], string_index(call.module), call.position, call.num_views] for call in calls
+        ],
+    }
+    written_if_any = {
+        "groups": [
+            [number, work.group.num_ranks, work.group.stride]
+            for work, number in works.items()
+            if work.group is not None
+        ],
+        "streams": [
+            [number, call.stream, call.after]
+            for number, call in enumerate(calls)
+            if call.stream or call.after
+        ],
+    }
+    return document | {name: rows for name, rows in written_if_any.items() if rows}
+
+
+def from_document(
+    data: dict[str, Any], convolutions: Sequence[Convolution], strings: Sequence[str]
+) -> tuple[WorkCall, ...]:
+    """The inverse of `to_document`.
+
+    Raises:
+        KeyError, IndexError, TypeError, ValueError: it is malformed.
+    """
+    operands = [
+        Operand(_whole(shape), strings[dtype], Layout(layout), _whole(repeated))
+        for shape, dtype, layout, repeated in data["operands"]
+    ]
+    works = [
+        Work(
+            operator=strings[operator],
+            inputs=tuple(operands[number] for number in inputs),
+            outputs=tuple(operands[number] for number in outputs),
+            convolutions=tuple(convolutions[number] for number in convolved),
+            flags=from_plain(tuple[str, ...], flags),
+        )
+        for operator, inputs, outputs, convolved, flags in data["works"]
+    ]
+    for number, num_ranks, stride in data.get("groups", ()):
+        works[number] = dataclasses.replace(works[number], group=Group(*_whole((num_ranks, stride))))
+    calls = []
+    for work, module, *counts in data["calls"]:
+        position, num_views = _whole(counts)
+        calls.append(WorkCall(works[work], strings[module], position, num_views))
+    for number, stream, after in data.get("streams", ()):
+        (own,) = _whole((stream,))
+        calls[number] = dataclasses.replace(calls[number], stream=own, after=_whole(after))
+    return tuple(calls)
+
+
+def _whole(values: Iterable[Any]) -> tuple[int, ...]:
+    read = tuple(values)
+    if not {int}.issuperset(map(type, read)) or any(value < 0 for value in read):
+        raise TypeError("a whole number is missing where one has to be")
+    return read

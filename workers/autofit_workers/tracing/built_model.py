@@ -1,0 +1,53 @@
+"""What a predicted model is, for its answer: its class, its parameters, and what it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.trace import TracedModel
+
+_OF_TRANSFORMERS = "hf:"
+
+
+class BuiltModel:
+    """Builds a model, and remembers what it was before knobs changed it."""
+
+    def __init__(self, build: Callable[[], nn.Module]) -> None:
+        self._build = build
+        self._class, self._num_parameters, self._named = "", 0, ""
+
+    def __call__(self) -> nn.Module:
+        model = self._build()
+        self._class = type(model).__name__
+        named = getattr(getattr(model, "config", None), "architectures", None) or [self._class]
+        self._named = named[0]
+        self._num_parameters = sum(parameter.numel() for parameter in model.parameters())
+        return model
+
+    def traced(self, ref: WorkloadRef, make_batch: Callable[..., Any]) -> TracedModel:
+        """The same for a trace, with the batches of a model for which they are made here."""
+        is_ours = ref.kind == "library" and ref.target.startswith(_OF_TRANSFORMERS)
+        batch = make_batch(1, torch.device("meta")) if is_ours else {}
+        return TracedModel(
+            model_class=self._class,
+            num_parameters=self._num_parameters,
+            named=self._named if is_ours and self._named != self._class else "",
+            inputs={name: shape for key, value in batch.items() for name, shape in _shapes(key, value)},
+        )
+
+
+def _shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Of one sample: a tensor's without its first dimension, a list's of its one element."""
+    match value:
+        case torch.Tensor():
+            is_of_samples = value.shape[:1] == (1,)
+            yield name, tuple(value.shape[1:] if is_of_samples else value.shape)
+        case [first]:
+            parts = first.items() if isinstance(first, dict) else [("", first)]
+            for part, tensor in parts:
+                yield f"{name}.{part}".rstrip("."), tuple(tensor.shape)

@@ -1,0 +1,373 @@
+"""Composite operators whose C++ code asks whether it runs on CUDA, answered as CUDA would.
+
+These run above autograd in C++ and branch on the device, which a fake GPU tells them is another
+(see `fake_gpu`). Each function repeats the branch that a CUDA tensor takes, for the CUDA autograd
+key alone, so CPU tensors are untouched. `WITH_TEMPORARIES` is another kind: operators that the
+fake mode takes for one allocation and that are several. Source: `aten/src/ATen/native` of PyTorch
+2.11 to 2.15, in the files named below.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.versions import parse_release
+from autofit_workers.tracing.fake import recurrent
+from autofit_workers.tracing.fake.ranks.collectives import NAMESPACES
+
+aten: Any = torch.ops.aten
+
+# Operators with a composite fallback whose CUDA kernel is missing from CPU builds are found by
+# `_lacking_a_cuda_kernel`; these have no CPU kernel either, by which they could be found.
+_CUDA_ONLY = ("aten::_fused_rms_norm",)
+
+
+# From then on attention without a batch dimension is given one, and so can be fused
+# (transformers/attention.cpp, pytorch/pytorch#192271; 2.13 computes all scores, 2.14 was not looked at).
+_ADDS_A_BATCH = parse_release(torch.__version__) >= (2, 15)
+_MOST_OF_CUDNN = 128  # numbers a head, `check_cudnn_tensor_shapes`; more on the newest cards alone
+
+
+def register() -> torch.library.Library:
+    """Installs the replacements; they last as long as the returned library."""
+    library = torch.library.Library("aten", "IMPL")
+    lacking = _lacking_a_cuda_kernel()
+    # A tensor that holds others, as a `DTensor`, is of the device that C++ was told; see `fake_gpu`.
+    for key in ("CUDA", "XLA"):
+        library.impl("linear", _linear, f"Autograd{key}")
+        library.impl("dropout", _dropout, f"Autograd{key}")
+        library.impl("scaled_dot_product_attention", _scaled_dot_product_attention, f"Autograd{key}")
+        library.impl("softmax.int", _softmax, f"Autograd{key}")
+        library.impl("log_softmax.int", _log_softmax, f"Autograd{key}")
+        for name in lacking:
+            library.impl(name.removeprefix("aten::"), _never_called, key)
+    recurrent.register(library)
+    return library
+
+
+def _lacking_a_cuda_kernel() -> list[str]:
+    """Operators that a CPU build would decompose although CUDA has a kernel for them whole.
+
+    The dispatcher prefers the composite kernel where the backend has none, and the decomposition
+    would show temporaries that no GPU allocates (`silu_backward` has five).
+    """
+    has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
+    names: list[str] = torch._C._dispatch_get_all_op_names()
+    return [
+        name
+        for name in names
+        if name.startswith("aten::")
+        and has(name, "CompositeImplicitAutograd")
+        and not has(name, "CUDA")
+        and (has(name, "CPU") or name in _CUDA_ONLY)
+    ]
+
+
+def _never_called(*_args: object, **_kwargs: object) -> None:
+    raise AssertionError("a fake tensor reached a CUDA kernel")
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
+    """Linear.cpp: the bias is folded into the product wherever the input is contiguous."""
+    if bias is not None and input.dim() == 2:
+        output: Tensor = aten.addmm(bias, input, weight.t())
+        return output
+    if bias is not None and input.is_contiguous():
+        flat = input.reshape(-1, input.size(-1))
+        output = aten.addmm(bias, flat, weight.t())
+        return output.view([*input.shape[:-1], weight.size(0)])
+    output = aten.matmul(input, weight.t())
+    return output if bias is None else output.add_(bias)
+
+
+def _dropout(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002
+    """Dropout.cpp: the fused kernel keeps a mask of one byte per element."""
+    if p == 0 or not train or input.numel() == 0:
+        return input
+    if p == 1:
+        return input.mul(torch.zeros((), dtype=input.dtype, device=input.device))
+    output: Tensor = aten.native_dropout(input, p, train)[0]
+    return output
+
+
+def _softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """SoftMax.cpp: the kernel itself makes float32 of float16, which autocast asks for."""
+    output: Tensor = aten._softmax(*_converted(self, dim, dtype))
+    return output
+
+
+def _log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    output: Tensor = aten._log_softmax(*_converted(self, dim, dtype))
+    return output
+
+
+def _converted(tensor: Tensor, dim: int, dtype: torch.dtype | None) -> tuple[Tensor, int, bool]:
+    """The input of both, their dimension, and whether the kernel converts."""
+    if tensor.dtype == torch.float16 and dtype == torch.float32:
+        return tensor, dim, True
+    return tensor if dtype is None else tensor.to(dtype), dim, False
+
+
+def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signature
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """transformers/attention.cpp and cuda/sdp_utils.cpp: flash, memory-efficient, math, cuDNN.
+
+    The first that is enabled (`torch.nn.attention.sdpa_kernel` and its like) and takes such tensors. cuDNN's
+    comes last: PyTorch prefers it on some cards of compute capability 9.0 and 10.0 alone, which is left out.
+
+    Raises:
+        InapplicableError: none that is enabled does.
+    """
+    if _ADDS_A_BATCH and query.dim() == key.dim() == value.dim() == 3:
+        batched: Tensor = aten.scaled_dot_product_attention(
+            query.unsqueeze(0),
+            key.unsqueeze(0),
+            value.unsqueeze(0),
+            None if attn_mask is None else attn_mask[None] if attn_mask.dim() == 3 else attn_mask[None, None],
+            dropout_p,
+            is_causal,
+            scale=scale,
+            enable_gqa=enable_gqa,
+        )
+        return batched.squeeze(0)
+    head_size = query.size(-1)
+    fusable = query.dim() == key.dim() == value.dim() == 4 and query.dtype == key.dtype == value.dtype
+    half = query.dtype in (torch.float16, torch.bfloat16)
+    enabled = torch.backends.cuda
+    takes_flash = fusable and half and attn_mask is None and head_size == value.size(-1) and head_size <= 256
+    if enabled.flash_sdp_enabled() and takes_flash:
+        padding = -head_size % 8
+        q, k, v = (torch.nn.functional.pad(t, (0, padding)) if padding else t for t in (query, key, value))
+        scale = head_size**-0.5 if scale is None else scale
+        output: Tensor = aten._scaled_dot_product_flash_attention(
+            q, k, v, dropout_p, is_causal, False, scale=scale
+        )[0]
+        return output[..., :head_size] if padding else output
+    alignment = 8 if half else 4
+    is_aligned = head_size % alignment == 0 and value.size(-1) % alignment == 0
+    needs_logsumexp = torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))
+    if enabled.mem_efficient_sdp_enabled() and fusable and not enable_gqa and is_aligned:
+        efficient: Tensor = aten._scaled_dot_product_efficient_attention(
+            query,
+            key,
+            value,
+            _efficient_mask(attn_mask, query, key),
+            needs_logsumexp,
+            dropout_p,
+            is_causal,
+            scale=scale,
+        )[0]
+        return efficient
+    if enabled.math_sdp_enabled():
+        math: Tensor = aten._scaled_dot_product_attention_math(
+            query, key, value, attn_mask, dropout_p, is_causal, None, scale=scale, enable_gqa=enable_gqa
+        )[0]
+        return math
+    widest = max(head_size, value.size(-1))
+    if enabled.cudnn_sdp_enabled() and fusable and half and is_aligned and widest <= _MOST_OF_CUDNN:
+        cudnn: Tensor = aten._scaled_dot_product_cudnn_attention(
+            query,
+            key,
+            value,
+            _as_bias(attn_mask, query),
+            needs_logsumexp,
+            dropout_p,
+            is_causal,
+            False,
+            scale=scale,
+        )[0]
+        return cudnn
+    raise InapplicableError(
+        f"no attention kernel that is enabled takes queries of {str(query.dtype).removeprefix('torch.')} and "
+        f"shape {tuple(query.shape)}{'' if attn_mask is None else ' with a mask'}: choose another with "
+        "--attention, or leave it at default"
+    )
+
+
+def _as_bias(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
+    """A boolean mask as what is added to the scores, in their type (`convert_boolean_attn_mask`)."""
+    if attn_mask is None or attn_mask.dtype != torch.bool:
+        return attn_mask
+    masked = torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=query.device)
+    return torch.where(attn_mask, 0.0, masked)
+
+
+def _efficient_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+    """A boolean mask becomes a float one; rows are padded to 16 elements and sliced back."""
+    attn_mask = _as_bias(attn_mask, query)
+    if attn_mask is None:
+        return None
+    padding = -attn_mask.size(-1) % 16
+    if padding:
+        attn_mask = torch.nn.functional.pad(attn_mask, (0, padding))[..., : attn_mask.size(-1)]
+    return attn_mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
+
+
+def _logsumexp(self: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
+    """ReduceOps.cpp: a shifted copy of the input is exponentiated in place."""
+    maxima = aten.amax(self, dim, True)
+    sums: Tensor = aten.sum.dim_IntList(aten.sub(self, maxima).exp_(), dim, keepdim)
+    return sums.log_().add_(maxima.view_as(sums))
+
+
+def _elementwise_loss(
+    input: Tensor,  # noqa: A002
+    target: Tensor,
+    reduction: int = 1,
+    _beta: float = 1.0,
+) -> Tensor:
+    """BinaryOps.cpp, of squared and smooth losses: the result keeps memory for all elements."""
+    dtype, shape = torch.result_type(input, target), torch.broadcast_shapes(input.shape, target.shape)
+    result = input.new_empty(shape, dtype=dtype)
+    if reduction == 0:
+        return result
+    input.new_empty(shape, dtype=dtype)
+    return result.as_strided((), ())
+
+
+def _huber_loss(
+    input: Tensor,  # noqa: A002
+    target: Tensor,
+    reduction: int = 1,
+    _delta: float = 1.0,
+) -> Tensor:
+    """Loss.cpp: the loss of all elements, then its reduction."""
+    return _reduced(input.new_empty(torch.broadcast_shapes(input.shape, target.shape)), reduction)
+
+
+def _soft_margin_loss(
+    input: Tensor,  # noqa: A002
+    target: Tensor,
+    reduction: int = 1,
+) -> Tensor:
+    """Loss.cpp: the result keeps the memory of the loss of all elements, as `_binary_cross_entropy`."""
+    return _binary_cross_entropy(input, target, None, reduction)
+
+
+def _soft_margin_loss_backward(
+    _grad: Tensor,
+    input: Tensor,  # noqa: A002
+    target: Tensor,
+    _reduction: int,
+) -> Tensor:
+    """Loss.cpp: what an expression makes is kept to its end, the exponential to the end of the call."""
+    negative = -target
+    product = negative.mul(input)
+    exponential = product.exp()
+    del negative, product
+    gradient: Tensor = target.mul(exponential)
+    return gradient
+
+
+def _binary_cross_entropy(
+    input: Tensor,  # noqa: A002
+    _target: Tensor,
+    _weight: Tensor | None = None,
+    reduction: int = 1,
+) -> Tensor:
+    """cuda/Loss.cu: the result is resized into the memory of the loss before its reduction, and keeps it."""
+    loss = torch.empty_like(input)
+    reduced = _reduced(loss, reduction)
+    return reduced if reduction == 0 else loss.as_strided(reduced.size(), reduced.stride())
+
+
+def _binary_cross_entropy_with_logits(
+    input: Tensor,  # noqa: A002
+    target: Tensor,
+    weight: Tensor | None = None,
+    pos_weight: Tensor | None = None,
+    reduction: int = 1,
+) -> Tensor:
+    """Loss.cpp: the logarithm of the sigmoid and the loss before its reduction."""
+    log_sigmoid = aten.log_sigmoid(input)
+    if pos_weight is not None:
+        log_sigmoid.mul_((pos_weight - 1).mul(target).add_(1))
+    loss: Tensor = (1 - target).mul_(input).sub_(log_sigmoid)
+    if weight is not None:
+        loss.mul_(weight)
+    return _reduced(loss, reduction)
+
+
+def _reduced(loss: Tensor, reduction: int) -> Tensor:
+    """Loss.cpp, `apply_loss_reduction`: 0 for none, 1 for the mean, 2 for the sum."""
+    return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
+
+
+def _safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """SoftMax.cpp: rows that are masked altogether are found with a mask, and set to zero in place."""
+    output: Tensor = aten.softmax.int(self, dim, dtype)
+    return output.masked_fill_(aten.isneginf(self).all(dim, True), 0.0)
+
+
+# FunctionsManual.cpp, `value_selecting_reduction_backward`, `index_select_backward` and `index_backward`,
+# and TensorAdvancedIndexing.cpp, `gather_backward`: into fresh zeros, in place unless a tensor is like a
+# subclass, as fake ones are (`areAnyTensorSubclassLike`).
+_IN_PLACE_IN_BACKWARD: dict[Any, Any] = {
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.index_add.default: aten.index_add_.default,
+    aten.index_put.default: aten.index_put_.default,
+}
+
+
+def as_no_subclass(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
+    """The operator that PyTorch's own formulas of gradients take for plain tensors in this one's place."""
+    in_place: torch._ops.OpOverload | None = _IN_PLACE_IN_BACKWARD.get(func)
+    return func if in_place is None or not _in_a_formula() else in_place
+
+
+def _in_a_formula() -> bool:
+    """Whether backward runs C++: neither a function in Python, nor a forward pass that is computed again."""
+    if torch.is_grad_enabled():
+        return False
+    node: Any = torch._C._current_autograd_node()
+    return node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction)
+
+
+def _written_in_python() -> dict[Any, Callable[..., Any]]:
+    """Of nn/modules/linear_cross_entropy.py, from PyTorch 2.13 on: operators by what they run."""
+    try:
+        module = importlib.import_module("torch.nn.modules.linear_cross_entropy")
+    except ModuleNotFoundError:
+        return {}
+    chunked = "_linear_cross_entropy_batch_chunked"
+    made: list[Any] = [getattr(module, name, None) for name in (chunked, f"{chunked}_no_reduction")]
+    return {each._opoverload: each._init_fn for each in made if each is not None}
+
+
+# Operators that are the same code on every device and hide what it allocates from the fake mode.
+WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
+    **_written_in_python(),
+    **recurrent.WITH_TEMPORARIES,
+    aten._safe_softmax.default: _safe_softmax,
+    aten.logsumexp.default: _logsumexp,
+    aten.mse_loss.default: _elementwise_loss,
+    aten.smooth_l1_loss.default: _elementwise_loss,
+    aten.huber_loss.default: _huber_loss,
+    aten.soft_margin_loss.default: _soft_margin_loss,
+    aten.soft_margin_loss_backward.default: _soft_margin_loss_backward,
+    aten.binary_cross_entropy.default: _binary_cross_entropy,
+    aten.binary_cross_entropy_with_logits.default: _binary_cross_entropy_with_logits,
+}
+
+
+def consists_of_operators(func: torch._ops.OpOverload) -> bool:
+    """Whether the work of one that is several is that of the operators that its function calls."""
+    if func.namespace in NAMESPACES:  # a collective moves what it is given, beside what its function does
+        return False
+    return func in WITH_TEMPORARIES and func not in recurrent.WITH_TEMPORARIES

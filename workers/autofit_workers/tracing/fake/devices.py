@@ -1,0 +1,224 @@
+"""Names the GPU in full, `cuda:0`, wherever Python code names it less exactly.
+
+`"cuda"`, `0` and `.cuda()` mean the current device, for which C++ asks a device guard that knows
+of no GPU; and it does not see that a tensor is there already, for it was told another device
+(see `fake_gpu`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.tracing.fake import streams
+from autofit_workers.tracing.fake.tensor_types import constructed
+from autofit_workers.tracing.values.decisions import here, running
+from autofit_workers.tracing.values.known import is_made_up, known
+from autofit_workers.tracing.values.made_up import MadeUpInt
+from autofit_workers.tracing.values.reads import ANSWERS, OF_MADE_UP
+
+GPU = torch.device("cuda:0")
+# What programs call for one number after another, millions of times for a text.
+_OF_NUMBERS = frozenset(
+    getattr(torch.Tensor, f"__{name}__") for name in ("getitem", "setitem", "int", "index", "float", "bool")
+) | {torch.Tensor.item, torch.Tensor.add, torch.Tensor.sub, torch.Tensor.mul}
+
+# What makes a tensor of numbers, also of those that lie in others, which it reads one after another.
+_OF_LISTS = frozenset({torch.tensor, torch.as_tensor, torch.Tensor.new_tensor})
+# What `torch._check_tensor_all` asks of a condition, and nothing else does.
+_ALL = torch.Tensor._is_all_true
+# What is more than passed on, beside calls that name a device.
+_NAMING = frozenset(
+    {
+        torch.device,
+        torch._C._nn._parse_to,
+        torch.Tensor.type,
+        torch.Tensor.new,
+        torch.Tensor.new_tensor,
+        torch.Tensor.to,
+        torch.Tensor.cuda,
+        _ALL,
+        *_OF_LISTS,
+        torch.sparse_coo_tensor,
+        *ANSWERS,
+    }
+)
+
+
+class NamedDevices(TorchFunctionMode):
+    """Names the device in every call that leaves PyTorch to ask for the current one."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is torch.from_numpy or (func in _OF_NUMBERS and not kwargs and all(map(_is_plain, args))):
+            with torch._C._DisableTorchDispatch():
+                return func(*args)
+        kwargs = kwargs or {}
+        if func not in _NAMING and "device" not in kwargs and not any(map(_has_made_up, args)):
+            return func(*args, **kwargs)
+        return self._called(func, args, kwargs)
+
+    def _called(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is torch.device:
+            return self.numbered(func(*_card(args), **kwargs)) if args else func(**kwargs)
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": self._chosen(kwargs["device"])}
+        if func is torch._C._nn._parse_to:
+            return func(*map(self._chosen, args), **kwargs)
+        if func in _MADE_HERE:
+            return _MADE_HERE[func](*args, **kwargs)
+        if func is torch.Tensor.new_tensor:
+            kwargs = {"device": args[0].device, **kwargs}
+        if func is torch.Tensor.to and len(args) > 1:
+            args = (args[0], self._chosen(args[1]), *args[2:])
+        elif func is torch.Tensor.cuda:
+            self._chosen(args[1] if args[1:] else None)
+            func, args, kwargs = torch.Tensor.to, (args[0], GPU), {}
+        if func is torch.Tensor.to and _is_there_already(args[0], args[1:], kwargs):
+            return args[0]
+        return self._reading(func, args, kwargs)
+
+    def _reading(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that may read values of the GPU's tensors, which are not there."""
+        if func in ANSWERS and (
+            isinstance(args[0], FakeTensor) or (func in OF_MADE_UP and is_made_up(args[0]))
+        ):
+            streams.host_reads()
+            return ANSWERS[func](*args, **kwargs)
+        if func is _ALL and isinstance(args[0], FakeTensor) and _is_unknown(args[0]):
+            streams.host_reads()
+            return torch.tensor(True)  # what a program checks holds
+        if func in _OF_LISTS:
+            args = tuple(_read(each) if isinstance(each, list | tuple) else each for each in args)
+        if any(map(_has_made_up, args)):
+            args = tuple(map(_plain, args))
+        return func(*args, **kwargs)
+
+    def _chosen(self, device: Any) -> Any:
+        """The device that a call uses; what is none (`to` also takes types and tensors) as it is."""
+        return self.numbered(device)
+
+    def numbered(self, device: Any) -> Any:
+        """A device's full name, whether there is such a one or not; what is none as it is."""
+        return _named(device)
+
+
+def _is_unknown(tensor: FakeTensor) -> bool:
+    values = known(tensor)
+    return values is None or values.is_made_up
+
+
+def _read(value: Any) -> Any:
+    """The same with numbers in place of tensors of a GPU, each of which the host waits for."""
+    if isinstance(value, list | tuple):
+        return type(value)(map(_read, value))
+    if isinstance(value, FakeTensor) and value.numel() == 1:
+        streams.host_reads()
+        return ANSWERS[torch.Tensor.item](value)
+    return value
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is a number, or a tensor on the CPU of which all is known.
+
+    What `torch.func` wraps says that it is a plain tensor, whatever it wraps.
+    """
+    return type(value) in (int, float) or (
+        type(value) is torch.Tensor
+        and not torch._C._functorch.is_functorch_wrapped_tensor(value)
+        and not is_made_up(value)
+    )
+
+
+def _has_made_up(value: Any) -> bool:
+    """Whether a size or a place in it is made of values that are not there."""
+    if isinstance(value, list | tuple):
+        return any(type(each) is MadeUpInt or (type(each) is slice and _has_made_up(each)) for each in value)
+    if type(value) is slice:
+        return MadeUpInt in (type(value.start), type(value.stop), type(value.step))
+    return type(value) is MadeUpInt
+
+
+def _plain(value: Any) -> Any:
+    """The same with plain numbers, each noted as a size that is assumed."""
+    if type(value) is MadeUpInt:
+        return running().assume("a size made of values", value.plain, None)
+    if type(value) is slice:
+        return slice(_plain(value.start), _plain(value.stop), _plain(value.step))
+    return type(value)(map(_plain, value)) if type(value) in (list, tuple) else value
+
+
+def _card(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`torch.device(0)` asks PyTorch which accelerator that is."""
+    return ("cuda", args[0]) if len(args) == 1 and type(args[0]) is int else args
+
+
+def _of_type(tensor: torch.Tensor, kind: Any = None, *args: Any, **kwargs: Any) -> Any:
+    """`tensor.type("torch.cuda.FloatTensor")`, of which a build without CUDA knows nothing."""
+    if kind is None:
+        return tensor.type()
+    if isinstance(kind, torch.dtype):
+        return tensor.to(kind)
+    name = kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__name__}"
+    if not name.startswith("torch.cuda."):
+        converted: torch.Tensor = tensor.type(kind, *args, **kwargs)
+        return converted
+    dtype: torch.dtype = getattr(torch, name.rpartition(".")[2]).dtype  # of the same type on the CPU
+    return tensor.to(GPU, dtype)
+
+
+def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """`tensor.new(2, 3)`, which C++ would make where no dispatch mode sees it."""
+    if isinstance(tensor, FakeTensor) and tensor.layout is torch.sparse_coo:
+        return torch.sparse_coo_tensor(*args, dtype=tensor.dtype, device=tensor.device)
+    if isinstance(tensor, FakeTensor) and not kwargs:
+        return constructed(tensor.dtype, tensor.device, args)
+    made: torch.Tensor = tensor.new(*args, **kwargs)
+    return made
+
+
+def _of_coordinates(indices: Any, values: Any, size: Any = None, **kwargs: Any) -> torch.Tensor:
+    """`torch.sparse_coo_tensor`, whose C++ reads the indices where no size is given."""
+    found = known(indices) if isinstance(indices, FakeTensor) else None
+    if size is None and isinstance(indices, FakeTensor) and (found is None or found.is_made_up):
+        raise UnsupportedError(
+            f"the size of the sparse tensor at {here()} depends on values, which a prediction does not have: "
+            "give torch.sparse_coo_tensor the size"
+        )
+    return torch.sparse_coo_tensor(indices, values, *(() if size is None else (size,)), **kwargs)
+
+
+_MADE_HERE: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.Tensor.type: _of_type,
+    torch.Tensor.new: _new,
+    torch.sparse_coo_tensor: _of_coordinates,
+}
+
+
+def _is_there_already(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether `to` gives the tensor itself."""
+    if not isinstance(tensor, FakeTensor) or "copy" in kwargs or len(args) > 3:
+        return False
+    device, dtype, _non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+    return device in (None, tensor.fake_device) and dtype in (None, tensor.dtype) and memory_format is None
+
+
+def _named(device: Any) -> Any:
+    """A device's full name; what is none as it is."""
+    if isinstance(device, int) and not isinstance(device, bool):
+        return torch.device("cuda", device)
+    if isinstance(device, str):
+        device = torch.device(device)
+    if isinstance(device, torch.device) and device.type == "cuda" and device.index is None:
+        return GPU
+    return device

@@ -1,0 +1,131 @@
+"""`torch._dynamo` without its compiler, which takes as long to import as PyTorch itself.
+
+Fake tensors read settings of it, and PyTorch calls `disable` and `graph_break` of it everywhere,
+which do nothing where nothing is compiled. Nor does what libraries take of it as they are imported:
+transformers two decorators, torchvision a function of its `utils`, to ask later.
+Whatever else is asked for brings the real package.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from autofit_workers.tracing.fake import flex_attention
+
+_NAME = "torch._dynamo"
+_UTILS = f"{_NAME}.utils"
+
+
+class _Light(ModuleType):
+    """Stands for the package until something asks for more than this."""
+
+    def __init__(self) -> None:
+        super().__init__(_NAME)
+        folder = str(Path(torch.__file__).parent / "_dynamo")
+        self.__spec__ = importlib.util.spec_from_file_location(
+            _NAME, f"{folder}/__init__.py", submodule_search_locations=[folder]
+        )
+        self.__path__ = [folder]
+
+    @staticmethod
+    def disable(fn: Callable[..., Any] | None = None, *_args: object, **_options: object) -> Any:
+        return _as_it_is(fn)
+
+    @staticmethod
+    def allow_in_graph(fn: Any) -> Any:
+        return fn
+
+    @staticmethod
+    def assume_constant_result(fn: Any) -> Any:
+        return fn
+
+    @staticmethod
+    def graph_break(*_args: object, **_kwargs: object) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.give_way()
+        return getattr(importlib.import_module(_NAME), name)
+
+    def give_way(self) -> None:
+        """Whoever imports the package from here on gets the real one."""
+        if sys.modules.get(_NAME) is self:
+            del sys.modules[_NAME]
+            if isinstance(sys.modules.get(_UTILS), _LightUtils):
+                del sys.modules[_UTILS]
+
+
+class _LightUtils(ModuleType):
+    """Stands for the package's `utils`, which need all of it."""
+
+    def __init__(self, package: _Light) -> None:
+        super().__init__(_UTILS)
+        self._package = package
+
+    def is_compile_supported(self, device_type: object) -> bool:
+        supported: bool = self.__getattr__("is_compile_supported")(device_type)
+        return supported
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self._package.give_way()
+        return getattr(importlib.import_module(_UTILS), name)
+
+
+class _RealFirst(MetaPathFinder):
+    """Imports the real package before `torch._inductor`, which else imports it half-way through itself."""
+
+    def __init__(self, light: _Light) -> None:
+        self._light = light
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == "torch._inductor" and sys.modules.get(_NAME) is self._light:
+            self._light.give_way()
+            importlib.import_module(_NAME)
+        return None
+
+
+def install() -> None:
+    """Puts the light package in place, unless the real one is there already."""
+    flex_attention.install()
+    if _NAME in sys.modules:
+        return
+    light: Any = _Light()
+    sys.modules[_NAME] = light
+    sys.modules[_UTILS] = _LightUtils(light)
+    package: Any = torch
+    package._dynamo = light
+    package.compile = not_compiled
+    package.use_deterministic_algorithms = _use_deterministic_algorithms
+    sys.meta_path.insert(0, _RealFirst(light))
+    light.config = importlib.import_module(f"{_NAME}.config")
+
+
+def not_compiled(model: Any = None, **_options: object) -> Any:
+    """In place of `torch.compile`, which under a dispatch mode would run the model as it is, too."""
+    return not_compiled if model is None else flex_attention.compiled(model)
+
+
+def _use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
+    """Sets what eager code looks at; PyTorch's own tells the compiler as well, and so imports it."""
+    torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
+
+
+def _as_it_is(function: Any) -> Any:
+    """What a decorator makes that changes nothing, or such a decorator where it was given options alone."""
+    return _as_it_is if function is None else function

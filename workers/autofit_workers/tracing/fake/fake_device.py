@@ -1,0 +1,553 @@
+"""A device that is not there: tensors that have shapes and storages, and no data.
+
+What a fake GPU (`fake_gpu`) and a fake CPU (`fake_cpu`) have in common.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Self
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch._prims_common import make_contiguous_strides_for
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.nn.parameter import UninitializedParameter
+from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
+
+from autofit_workers.apply.base import quantized_before_sharding
+from autofit_workers.spec.errors import StaleTensorError
+from autofit_workers.tracing.fake import composites, dynamo, flex_attention
+from autofit_workers.tracing.fake.devices import NamedDevices
+from autofit_workers.tracing.fake.running import MODES
+from autofit_workers.tracing.fake.shapes import FakeTensors, ShapeCache, as_computed
+from autofit_workers.tracing.fake.sparse import running as sparse
+from autofit_workers.tracing.kernels import following, triton
+from autofit_workers.tracing.values.known import followed
+from autofit_workers.tracing.values.reads import ANSWERS
+from autofit_workers.tracing.values.sized import Sizes, has_mask, rule_of, scalar
+
+aten: Any = torch.ops.aten
+
+OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
+
+# In a backward pass calls are seen as operators alone.
+_READS = {aten._local_scalar_dense.default: scalar, aten.equal.default: ANSWERS[torch.equal]}
+_HOST = torch.device("cpu")
+
+
+def _unseen(*_call: object) -> None:
+    """What is called where nobody asks for the work of operators."""
+
+
+class FakeDeviceMode(TorchDispatchMode):
+    """Runs operators on fake tensors; which ones, its two kinds decide.
+
+    Args:
+        observer: called after every operator on fake tensors with the operator, its arguments
+            and its result.
+        device: where the fake tensors are.
+        finish: see `ShapeCache`.
+        devices: answers calls before they become operators.
+
+    Attributes:
+        observer: as it is given.
+        worked: called after operators of which the observer sees only what they allocate, likewise.
+    """
+
+    def __init__(
+        self,
+        observer: OperatorObserver,
+        device: torch.device,
+        finish: Callable[..., Any] = as_computed,
+        devices: NamedDevices | None = None,
+    ) -> None:
+        super().__init__()
+        self.device = device
+        self.fake_mode = FakeTensorMode()
+        self._shapes = ShapeCache(self.fake_mode, device, finish)
+        self._on_device = FakeTensors(self.fake_mode, device)
+        self._on_host = FakeTensors(self.fake_mode, _HOST)
+        self.observer = observer
+        self.worked: OperatorObserver = _unseen
+        self._sizes = Sizes(self._fresh, self._run)
+        self._named_devices = devices or NamedDevices()
+        self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
+        self._strangers: dict[torch._ops.OpOverload, None] = {}  # operators of nobody that is known
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader has to know of the operators that ran, in sentences."""
+        return following.notes(self._strangers)
+
+    @contextmanager
+    def unobserved(self) -> Iterator[None]:
+        """Operators run within this as ever, and nobody is told of them."""
+        observer, self.observer = self.observer, lambda *_call: None
+        try:
+            yield
+        finally:
+            self.observer = observer
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether every operator passes through what keeps the compiler away, which does not run here."""
+        return False
+
+    def __enter__(self) -> Self:
+        self._named_devices.__enter__()
+        super().__enter__()
+        MODES.append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        MODES.pop()
+        super().__exit__(*exception)
+        self._named_devices.__exit__(*exception)
+
+    def in_step(self) -> AbstractContextManager[None]:
+        """The part of a trial that is a step, after its batch was made."""
+        return nullcontext()
+
+    def taken_in(self, batch: Any) -> Any:
+        """The batch of a step, as it is on the device."""
+        return batch
+
+    def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(func, HigherOrderOperator):
+            return flex_attention.run(self, func, args, kwargs)
+        if self.device.type == "cuda" and sparse.concerns(func, args, kwargs):
+            with self:
+                return sparse.run(self, func, args, kwargs)
+        if func in _READS:
+            return _READS[func](*args)
+        return self._run_on_strided(func, args, kwargs)
+
+    def _run_on_strided(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        rule = rule_of(func)
+        if rule is not None:
+            result = rule(self._sizes, *args, **kwargs)
+            self.observer(func, args, kwargs, result)
+            return result
+        func = composites.as_no_subclass(func)
+        given, args = args, self._without_real_tensors(args)
+        if func is aten.index.Tensor and has_mask(given):
+            return self._sizes.index(*given)
+        if (body := composites.WITH_TEMPORARIES.get(func) or triton.body_of(func)) is not None:
+            with self:
+                result = body(*args, **kwargs)
+            if not composites.consists_of_operators(func):
+                self.worked(func, args, kwargs, result)
+            return result
+        result = self._result(func, args, kwargs)
+        self.observer(func, args, kwargs, result)
+        followed(func, given, kwargs, result)
+        return result
+
+    def _result(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        kernel = following.kernel_of(func)
+        if kernel is not None and kernel.outputs is not None:
+            with self.fake_mode:
+                return following.outputs_of(kernel, func, args, kwargs)
+        result = self._shapes.run(func, args, kwargs)
+        if following.is_unknown(func):
+            self._strangers[func] = None
+        return result
+
+    def _fresh(self, shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
+        """A fake tensor on a tensor's device, which nothing is told of yet."""
+        with self.fake_mode:
+            return torch.empty(shape, dtype=dtype, device=like.device)
+
+    def wrapped(self, elem: torch.Tensor) -> FakeTensor:
+        """The fake tensor on the device around one on the device `meta`."""
+        return self._on_device(elem)
+
+    def unseen(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
+        """A fake tensor on the device, which nothing is told of."""
+        return self._on_device.strided(shape, make_contiguous_strides_for(shape), dtype)
+
+    def note(
+        self, operator: torch._ops.OpOverload, inputs: tuple[torch.Tensor, ...], result: torch.Tensor
+    ) -> None:
+        """Notes the work of an operator of which the allocations were seen."""
+        self.worked(operator, inputs, {}, result)
+
+    def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """CPU tensors enter without their values: the fake mode would compute on small ones."""
+        if all(map(self._is_fine, args)):
+            return args
+        return tuple(
+            self._own(arg)
+            if isinstance(arg, torch.Tensor)
+            else [*self._without_real_tensors(tuple(arg))]
+            if isinstance(arg, (list, tuple)) and any(isinstance(a, torch.Tensor) for a in arg)
+            else arg
+            for arg in args
+        )
+
+    def _is_fine(self, arg: object) -> bool:
+        """Whether it is neither a tensor that is not of this mode, nor anything that may hold one."""
+        if isinstance(arg, FakeTensor):
+            return arg.fake_mode is self.fake_mode
+        return not isinstance(arg, (torch.Tensor, list, tuple))
+
+    def _own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake tensor of this mode; raises `StaleTensorError` for one of another."""
+        if not isinstance(tensor, FakeTensor):
+            return self.without_values(tensor)
+        if tensor.fake_mode is not self.fake_mode:
+            raise StaleTensorError("the workload keeps a tensor on the device from an earlier prediction")
+        return tensor
+
+    def without_values(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A fake CPU tensor of the same shape (`FakeTensorMode.from_tensor` would bring the compiler)."""
+        return self._on_host.strided(tensor.size(), tensor.stride(), tensor.dtype)
+
+    def placed(self, tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+        """A fake tensor of the same shape on the device, or on another, allocated there."""
+        size, stride = tensor.size(), tensor.stride()
+        make = self._on_device if device in (None, self.device) else FakeTensors(self.fake_mode, device)
+        made = make.strided(size, stride, tensor.dtype)
+        self.observer(torch.ops.aten.empty_strided.default, (size, stride), {}, made)
+        return made
+
+    def moved(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """What `buffer.to(device)` gives."""
+        return self.placed(buffer, device)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Tells of a storage that took another size without an operator."""
+        with torch._C._DisableTorchDispatch():
+            elem = torch.empty(0, dtype=torch.uint8, device="meta").set_(storage)
+        made = self._on_device(elem)
+        self.observer(aten.resize_.default, (made, made.size()), {}, made)
+
+
+def has_wrapper(types: tuple[type, ...]) -> bool:
+    """Whether an operator is of tensors that hold others, such as `DTensor`: their own class unwraps them."""
+    return any(map(_is_wrapper, types))
+
+
+@functools.cache
+def _is_wrapper(kind: type) -> bool:
+    return kind.__module__.startswith("torch.distributed.") and hasattr(kind, "__tensor_flatten__")
+
+
+@functools.cache
+def install() -> None:
+    """Prepares this process, for good, to train on fake tensors."""
+    dynamo.install()
+    _let_modules_convert_fake_parameters()
+    _let_scalers_step_without_values()
+    _let_initializers_leave_fake_parameters()
+    _let_inference_mode_decompose()
+    _let_models_be_copied()
+    _let_data_be_moved()
+    _let_storages_tell_their_size()
+
+
+def _let_modules_convert_fake_parameters() -> None:
+    """`Module.to` swaps fake parameters, and cannot where anything holds a weak reference."""
+    utils: Any = torch.utils
+    swap = utils.swap_tensors
+
+    def swap_or_set(old: torch.Tensor, new: torch.Tensor) -> None:
+        if isinstance(old, FakeTensor) and new.device.type == "meta":  # from where it comes to no device
+            nowhere = torch.empty_strided(new.size(), new.stride(), dtype=new.dtype, device="meta")
+            _become(old, torch.nn.Parameter(nowhere, requires_grad=old.requires_grad))
+        elif isinstance(old, FakeTensor):
+            old.data = new
+        else:
+            swap(old, new)
+
+    utils.swap_tensors = swap_or_set
+
+
+def _let_scalers_step_without_values() -> None:
+    """A gradient scaler asks whether a gradient overflowed; on a fake GPU none does.
+
+    The step with the optimizer in it is the one that needs the most memory. The question copies
+    one number to the host and allocates nothing on the GPU; fused optimizers do not ask it.
+    """
+    scaler: Any = torch.amp.GradScaler
+
+    def step(
+        _self: torch.amp.GradScaler,
+        optimizer: torch.optim.Optimizer,
+        _state: dict[str, Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        return optimizer.step(*args, **kwargs)
+
+    scaler._maybe_opt_step = step
+
+
+def _let_initializers_leave_fake_parameters() -> None:
+    """The truncated normal draws until all values are within its bounds, and here are no values."""
+    init: Any = torch.nn.init
+    draw = init._no_grad_trunc_normal_
+
+    def draw_unless_fake(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *args, **kwargs)
+
+    init._no_grad_trunc_normal_ = draw_unless_fake
+
+
+def _let_inference_mode_decompose() -> None:
+    """Without autograd's dispatch keys composite operators would reach the mode whole.
+
+    A convolution would then be another operator, of which no workspace is known. What all allocate is the
+    same as without gradients.
+    """
+    c: Any = torch._C
+    c._InferenceMode = lambda enabled: torch.set_grad_enabled(not enabled)
+
+
+def _let_models_be_copied() -> None:
+    """`copy.deepcopy` of a fake tensor copies its attributes, among them the mode that it belongs to."""
+    mode: Any = FakeTensorMode
+    mode.__deepcopy__ = lambda self, _memo: self
+
+
+def _become(tensor: torch.Tensor, other: torch.Tensor) -> None:
+    """Lets a tensor be what another one is, which is not used after that.
+
+    `torch.utils.swap_tensors` does so where nobody has a weak reference, of which no harm comes here.
+    """
+    torch._C._swap_tensor_impl(tensor, other)
+    tensor.__class__, other.__class__ = other.__class__, tensor.__class__
+    tensor.__dict__, other.__dict__ = other.__dict__, tensor.__dict__
+
+
+def _as_fake(like: FakeTensor, tensor: torch.Tensor) -> FakeTensor:
+    """A fake tensor on the host, of the mode of another, in the place of a real one."""
+    with like.fake_mode:
+        made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+    assert isinstance(made, FakeTensor)
+    return made
+
+
+def _let_data_be_moved() -> None:
+    """`tensor.data = other`, with data of another device, which C++ does not see."""
+    plain: Any = torch.Tensor.data
+
+    def taken(tensor: torch.Tensor, data: torch.Tensor) -> None:
+        """A real tensor, as a buffer is, becomes a fake one where its data are."""
+        if isinstance(data, FakeTensor) and not isinstance(tensor, FakeTensor):
+            own, kind = dict(vars(tensor)), type(tensor)
+            _become(tensor, data.detach())
+            vars(tensor).update(own)  # which stay, as `ds_numel` of DeepSpeed's shards
+            if issubclass(kind, torch.nn.Parameter):
+                tensor.__class__ = _fake_class(kind)
+            return
+        with torch._C.DisableTorchFunction():  # a mode would come back here
+            plain.__set__(tensor, data)
+
+    def given(tensor: FakeTensor, data: torch.Tensor) -> None:
+        if not isinstance(data, FakeTensor):  # it was copied to the host
+            data = _as_fake(tensor, data)
+        taken(tensor, data)
+        tensor.fake_device = data.fake_device
+
+    fake, real = FakeTensor, torch.Tensor  # type: Any, Any
+    fake.data = property(plain.__get__, given)
+    real.data = property(plain.__get__, taken)
+
+
+def _let_storages_tell_their_size() -> None:
+    """`storage.resize_` is no operator; so `fully_shard` frees whole parameters, and gets them again."""
+    storage_type: Any = torch.UntypedStorage
+    resize = storage_type.resize_
+    emptied: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+
+    def forget(key: int, _reference: object) -> None:
+        emptied.pop(key, None)
+
+    def resized(self: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        before = self.nbytes()
+        resize(self, size)
+        if not MODES or self.device.type != "meta" or size == before:
+            return self
+        if size == 0:
+            emptied[self._cdata] = weakref.ref(self, functools.partial(forget, self._cdata))
+            MODES[-1].resized(self)
+        elif emptied.pop(self._cdata, None) is not None:
+            MODES[-1].resized(self)
+        return self
+
+    storage_type.resize_ = resized
+
+
+@contextmanager
+def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> Iterator[None]:
+    """Makes every parameter fake at the moment it is registered with a module.
+
+    A model of billions of parameters then costs no memory, while constructors run for real.
+    Parameters are diverted before their initializers touch them, which then do nothing.
+
+    Args:
+        keeps_meta: whether those that are nowhere stay so, for whoever brings them somewhere himself.
+    """
+    module: Any = torch.nn.Module
+    register = module.register_parameter
+    diverted: Any = torch.utils.weak.WeakTensorKeyDictionary()
+
+    def register_diverted(self: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        if (
+            isinstance(param, torch.nn.Parameter)
+            and not isinstance(param, (FakeTensor, UninitializedParameter))
+            and not is_traceable_wrapper_subclass(param)  # which holds fake tensors
+            and not (keeps_meta and param.is_meta)
+        ):
+            if param not in diverted:
+                diverted[param] = _fake_parameter(param, mode.without_values)
+            param = diverted[param]
+        register(self, name, param)
+
+    module.register_parameter = register_diverted
+    try:
+        with parameters_made_like_others(mode):
+            yield
+    finally:
+        module.register_parameter = register
+
+
+@contextmanager
+def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
+    """`type(parameter)(data, requires_grad=…)`, by which libraries load a model, makes a fake parameter.
+
+    So does `Parameter` itself, or a class of a library that is made of one, given fake data.
+    """
+    fake: Any = FakeTensor
+    tensor: Any = torch.Tensor
+    make, initialize, make_subclass = fake.__new__, fake.__init__, tensor._make_subclass
+
+    def made(cls: type, *args: Any, **kwargs: Any) -> Any:
+        if not (args and isinstance(args[0], torch.Tensor)):
+            return make(cls, *args, **kwargs)
+        data = args[0] if isinstance(args[0], FakeTensor) else mode.without_values(args[0])
+        return torch.nn.Parameter(_of_no_class(data), requires_grad=kwargs.get("requires_grad", True))
+
+    def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
+        if not (args and isinstance(args[0], torch.Tensor)):
+            initialize(self, *args, **kwargs)
+
+    def made_of_class(cls: type, data: torch.Tensor, requires_grad: bool = False, **kwargs: Any) -> Any:
+        """A library's own class of parameters goes on with a fake one, which is one of that class too."""
+        if isinstance(data, FakeTensor):
+            parameter: Any = torch.nn.Parameter(_of_no_class(data), requires_grad=requires_grad)
+            parameter.__class__ = _fake_class(cls)
+            return parameter
+        return make_subclass(cls, data, requires_grad, **kwargs)
+
+    fake.__new__, fake.__init__ = staticmethod(made), initialized
+    tensor._make_subclass = staticmethod(made_of_class)
+    try:
+        yield
+    finally:
+        fake.__new__, fake.__init__ = make, initialize
+        tensor._make_subclass = make_subclass
+
+
+def _of_no_class(data: torch.Tensor) -> torch.Tensor:
+    """The same data, not as a parameter of a library's class."""
+    return data if type(data) is FakeTensor else torch.Tensor.detach(data)
+
+
+@functools.cache
+def _fake_class(cls: type) -> type:
+    """Fake tensors that have the methods of a library's class of parameters, such as those that quantize."""
+    if cls is torch.nn.Parameter:
+        return FakeTensor
+    if issubclass(cls, FakeTensor):
+        return cls
+
+    def detach(self: Any) -> Any:
+        """One of the class, with what it knows: `Module.to` makes fake parameters of such."""
+        data: Any = torch.Tensor.detach(self)
+        data.__class__ = type(self)
+        for name, value in vars(self).items():
+            vars(data).setdefault(name, value)
+        return data
+
+    kind: Any = type(cls)
+    made: type = kind(cls.__name__, (cls, FakeTensor), {"__module__": cls.__module__, "detach": detach})
+    return made
+
+
+def move_to_device(
+    mode: FakeDeviceMode,
+    model: torch.nn.Module,
+    then: Callable[[torch.nn.Module], None] = lambda _: None,
+    device_of: Callable[[torch.nn.Module], torch.device] | None = None,
+) -> None:
+    """Does what `model.to(device)` does to parameters and buffers, in the same order.
+
+    `Module.to` itself swaps fake parameters and cannot where anything holds a weak reference.
+    Parameters that several modules share stay shared.
+
+    Args:
+        then: is given each module whose own parameters and buffers are there.
+        device_of: where those of a module go; None for all to the mode's own device.
+    """
+    moved: dict[int, torch.nn.Parameter] = {}
+    keep_alive: list[torch.Tensor] = []
+    for module in _children_first(model):
+        device = mode.device if device_of is None else device_of(module)
+        own = dict(module._parameters)
+        for name, parameter in own.items():
+            if parameter is None or parameter.device.type == "cuda":
+                continue
+            if id(parameter) not in moved:
+                keep_alive.append(parameter)
+                moved[id(parameter)] = _fake_parameter(
+                    parameter, functools.partial(mode.placed, device=device)
+                )
+            module._parameters[name] = moved[id(parameter)]
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = mode.moved(buffer, device)
+        if isinstance(module, torch.nn.RNNBase):
+            module._init_flat_weights()
+        then(module)
+        for name, parameter in own.items():  # what took another's place is not kept alive with it
+            if moved.get(id(parameter)) is not module._parameters.get(name):
+                moved.pop(id(parameter), None)
+
+
+def quantize_before_sharding(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
+    """Quantizes weights of a model whose parts a sharding brings to the device."""
+    quantized_before_sharding(
+        model, lambda parameter: _fake_parameter(parameter, mode.placed), mode.without_values
+    )
+
+
+def move_buffers(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
+    """Brings buffers to the device that are not there yet."""
+    for module in model.modules():
+        for name, buffer in module._buffers.items():
+            if buffer is not None and buffer.device.type != mode.device.type:
+                module._buffers[name] = mode.moved(buffer, mode.device)
+
+
+def _children_first(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    for child in module.children():
+        yield from _children_first(child)
+    yield module
+
+
+def _fake_parameter(
+    parameter: torch.nn.Parameter, made: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.nn.Parameter:
+    with torch.no_grad():
+        fake = torch.nn.Parameter(made(parameter), requires_grad=parameter.requires_grad)
+    for name, value in vars(parameter).items():
+        vars(fake).setdefault(name, value)  # marks such as `no_weight_decay`
+    return fake

@@ -1,0 +1,289 @@
+"""A GPU that is not there: tensors that say `cuda:0`, have shapes and storages, and no data.
+
+PyTorch's `FakeTensorMode` makes such tensors on any machine, but training with them needs a GPU:
+the C++ autograd engine asks for the device's guard and stream. So C++ is told another device.
+It asks for a tensor's device through the operator `prim::device`, which a dispatch mode may
+answer; Python reads an attribute and keeps seeing `cuda:0`. The answer is `xla:0` because that is
+the one device type besides CUDA whose tensors CUDA autocast accepts, and which the engine does
+not take for an accelerator. Its device guard, a no-op, is the `meta` guard, copied in libc10's
+registry.
+
+`install` changes the process for good, so predictions run in a child of their own. All of it is
+private to PyTorch: `self_test` says whether it still works, and `autofit doctor` shows it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import pathlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator
+from torch._subclasses import fake_tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from autofit_workers.tracing.fake import (
+    compiled_steps,
+    composites,
+    fake_device,
+    generators,
+    managed_memory,
+    pinned,
+    streams,
+    tensor_types,
+)
+from autofit_workers.tracing.fake.devices import GPU, NamedDevices
+from autofit_workers.tracing.fake.fake_device import FakeDeviceMode, OperatorObserver, has_wrapper
+from autofit_workers.tracing.fake.layouts import as_cudnn_returns
+from autofit_workers.tracing.fake.properties import card_properties
+from autofit_workers.tracing.values.known import as_made_up, copied_to_host, is_large_new, is_made_up, on_host
+from autofit_workers.workload.libraries.finders import ExecutingFinder
+
+TOLD = torch.device("xla:0")  # C++, of a tensor on the GPU
+_META = torch.device("meta")
+_CPU = torch.device("cpu")
+_GUARD_REGISTRY_SYMBOL = "_ZN3c104impl26device_guard_impl_registryE"
+# c10/core/DeviceType.h; the numbers are part of PyTorch's serialization format and do not move.
+_DEVICE_TYPE_CUDA, _DEVICE_TYPE_XLA, _DEVICE_TYPE_META = 1, 9, 14
+
+_LOOKING_FOR_KERNELS = ("bitsandbytes", "xformers", "apex", "transformer_engine", "torchao")
+# By module, what takes the place of calls to CUDA's driver and of compiled functions in it.
+_REPLACEMENTS: dict[str, Callable[[Any], None]] = {
+    "bitsandbytes.functional": managed_memory.replace_in_bitsandbytes,
+    "torchao.optim.adam": compiled_steps.replace_in_torchao,
+}
+_ASKED_OF = "sm_80"
+_TOTAL_BYTES = 80 * 1024**3
+_installed: list[Any] = []
+
+
+class FakeGpuMode(FakeDeviceMode):
+    """Runs what touches the GPU on fake tensors, and everything else for real on the CPU.
+
+    CPU tensors stay real so that constructors and data preparation that read values work.
+
+    Attributes:
+        offloads: whether large ones that are made are fake too: what a card's memory is offloaded to.
+        num_cards: how many the process has; a number beyond them, as other ranks have it, is the first.
+    """
+
+    offloads = False
+    num_cards = 1
+    supports_higher_order_operators = True
+
+    def __init__(self, observer: OperatorObserver, devices: NamedDevices | None = None) -> None:
+        super().__init__(observer, GPU, as_cudnn_returns, devices)
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return self._device_for_cpp(args[0])
+        if has_wrapper(types):
+            return NotImplemented
+        if isinstance(func, HigherOrderOperator):
+            return self._run(func, args, kwargs)
+        device: Any = kwargs.get("device")
+        on_gpu = device is not None and device.type in ("cuda", "xla")
+        if on_gpu:
+            kwargs = {**kwargs, "device": self._card(device)}
+        if kwargs.get("generator") is not None:
+            generators.require_same_device(kwargs["generator"], GPU if on_gpu or _is_on_gpu(args) else _CPU)
+        if not on_gpu and not any(issubclass(t, FakeTensor) for t in types):
+            return self._on_host_alone(func, args, kwargs)
+        if func is torch.ops.aten._to_copy.default and _is_phantom_copy(args[0], kwargs):
+            func, kwargs = torch.ops.aten.alias.default, {}
+        if (copy := _copied_to_host(func, args, kwargs)) is not None:
+            if not kwargs.get("non_blocking"):
+                streams.host_reads()
+            return self._kept_on_host(copy, kwargs)
+        result = self._run(func, args, kwargs)
+        is_to_host = func is torch.ops.aten._to_copy.default and kwargs.get("device") == _CPU
+        return self._kept_on_host(result, kwargs) if is_to_host else result
+
+    def _on_host_alone(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        if self.offloads and is_large_new(func, args):
+            with self.fake_mode:
+                return func(*args, **kwargs)
+        return on_host(func, args, kwargs)
+
+    def moved(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
+        return buffer.to(device)
+
+    def _kept_on_host(self, copy: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
+        """A copy of what was on the GPU, which PyTorch pins where nobody waits (`_to_copy` of its ATen)."""
+        return pinned.pinned(copy) if self.offloads and kwargs.get("non_blocking") else copy
+
+    def _device_for_cpp(self, tensor: FakeTensor) -> torch.device:
+        if self.fake_mode.in_kernel_invocation:
+            return _META
+        device = tensor.fake_device
+        return torch.device(TOLD.type, device.index) if device.type == "cuda" else device
+
+    def _card(self, device: torch.device) -> torch.device:
+        is_another = device.index is not None and 0 < device.index < self.num_cards
+        return torch.device(GPU.type, device.index) if is_another else GPU
+
+
+def _is_on_gpu(args: tuple[Any, ...]) -> bool:
+    return any(isinstance(each, FakeTensor) and each.fake_device.type == "cuda" for each in args)
+
+
+def _copied_to_host(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.Tensor | None:
+    """A real tensor where a program copies a GPU's to the CPU; None for anything else."""
+    if func is torch.ops.aten.copy_.default and not isinstance(args[0], FakeTensor):
+        target, source = args[:2]
+        values = copied_to_host(source)
+        if values is not None:
+            target.copy_(values)
+        return as_made_up(target) if values is None or is_made_up(values) else target
+    if func is not torch.ops.aten._to_copy.default or kwargs.get("device") != _CPU:
+        return None
+    if not isinstance(args[0], FakeTensor) or args[0].fake_device.type == "cpu":
+        return None
+    return copied_to_host(args[0], kwargs.get("dtype"))
+
+
+def _is_phantom_copy(tensor: torch.Tensor, kwargs: dict[str, Any]) -> bool:
+    """Whether a GPU would return the tensor itself: C++ only copies because it was told `xla`."""
+    return (
+        isinstance(tensor, FakeTensor)
+        and tensor.fake_device.type == "cuda"
+        and kwargs.get("device", tensor.fake_device) == tensor.fake_device
+        and kwargs.get("dtype") in (None, tensor.dtype)
+        and kwargs.get("layout") in (None, tensor.layout)
+        and kwargs.get("memory_format") in (None, torch.preserve_format)
+    )
+
+
+def install() -> None:
+    """Prepares this process, for good, to train on fake CUDA tensors.
+
+    Raises:
+        RuntimeError: this PyTorch has no such device-guard registry.
+    """
+    if _installed:
+        return
+    fake_device.install()
+    _use_the_meta_guard_for_cuda()
+    _pretend_that_cuda_is_available()
+    _let_optimizers_take_fake_tensors()
+    generators.install(GPU)
+    tensor_types.install(GPU)
+    streams.install()
+    # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
+    torch._C._set_only_lift_cpu_tensors(True)
+    _installed.append(composites.register())
+    sys.meta_path.insert(0, ExecutingFinder((*_LOOKING_FOR_KERNELS, *_REPLACEMENTS), _execute_unseen))
+
+
+def _execute_unseen(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    """Of libraries whose import calls the driver of a GPU: as where there is none."""
+    with unseen():
+        execute(module)
+    if module.__name__ in _REPLACEMENTS:
+        _REPLACEMENTS[module.__name__](module)
+
+
+@contextmanager
+def unseen() -> Iterator[None]:
+    """Lets a library be imported as where there is no GPU, whose kernels it would look for."""
+    cuda: Any = torch.cuda
+    before = cuda.is_available
+    cuda.is_available = lambda: False
+    try:
+        yield
+    finally:
+        cuda.is_available = before
+
+
+def _use_the_meta_guard_for_cuda() -> None:
+    libc10 = ctypes.CDLL(str(pathlib.Path(torch.__file__).parent / "lib" / "libc10.so"))
+    try:
+        registry = (ctypes.c_void_p * (_DEVICE_TYPE_META + 1)).in_dll(libc10, _GUARD_REGISTRY_SYMBOL)
+    except ValueError as error:
+        raise RuntimeError(
+            f"no GPU can be simulated with PyTorch {torch.__version__}, as its device guards are elsewhere: "
+            "install a supported release (`autofit doctor` lists them) or measure instead of predicting"
+        ) from error
+    registry[_DEVICE_TYPE_CUDA] = registry[_DEVICE_TYPE_META]
+    registry[_DEVICE_TYPE_XLA] = registry[_DEVICE_TYPE_META]
+
+
+def _pretend_that_cuda_is_available() -> None:
+    cuda: Any = torch.cuda
+    for name in (
+        "_lazy_init",
+        "init",
+        "set_device",
+        "manual_seed_all",
+        "set_rng_state",
+    ):
+        # Each its own: the compiler keeps rules by function, and refuses one that has two names.
+        setattr(cuda, name, _doing_nothing())
+    cuda.is_available = lambda: True
+    cuda.is_bf16_supported = lambda including_emulation=True: including_emulation or True
+    cuda.device_count = lambda: 1
+    cuda.current_device = lambda: 0
+    cuda._exchange_device, cuda._maybe_exchange_device = (lambda _index: 0), (lambda _index: 0)
+    cuda.get_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()  # of a generator that is not there
+    # No code of ours, but many a model's and of kernels, asks; a trace is one for all architectures.
+    properties = card_properties(_ASKED_OF, _TOTAL_BYTES)
+    cuda.get_device_properties = lambda *_args, **_kwargs: properties
+    cuda.get_device_name = lambda *_args, **_kwargs: properties.name
+    cuda.get_device_capability = lambda *_args, **_kwargs: (properties.major, properties.minor)
+    cuda.amp.common.amp_definitely_not_available = lambda: False
+    # Both would create a CUDA context where there is a GPU.
+    fake: Any = fake_tensor
+    fake.init_gpu_context = _doing_nothing()
+    fake_tensor_type: Any = FakeTensor
+    fake_tensor_type.is_cuda = property(lambda self: self.device.type == "cuda")
+    fake_tensor_type.type = _type_of
+    tensor_type: Any = torch.Tensor
+    pinned.install()
+    share = tensor_type.share_memory_
+    # On a GPU memory is shared as it is.
+    tensor_type.share_memory_ = lambda self: self if isinstance(self, FakeTensor) else share(self)
+
+
+def _type_of(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
+    """As `Tensor.type`, whose name for a tensor's type has the device in it: `torch.cuda.HalfTensor`."""
+    found = torch.Tensor.type(tensor, *args, **kwargs)
+    return found.replace(f"torch.{TOLD.type}.", "torch.cuda.") if isinstance(found, str) else found
+
+
+def _doing_nothing() -> Callable[..., None]:
+    def nothing(*_args: object, **_kwargs: object) -> None:
+        return None
+
+    return nothing
+
+
+def _let_optimizers_take_fake_tensors() -> None:
+    """Without this optimizers, and the clipping of gradients, would take their single-tensor path.
+
+    Clipping goes by the device that C++ names.
+    """
+    from torch.optim import optimizer
+    from torch.utils import _foreach_utils
+
+    for supported in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+        types: list[Any] = supported
+        types.append(FakeTensor)
+    utils: Any = _foreach_utils
+    devices = utils._get_foreach_kernels_supported_devices
+    utils._get_foreach_kernels_supported_devices = lambda: [*devices(), TOLD.type]

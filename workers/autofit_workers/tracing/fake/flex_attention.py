@@ -1,0 +1,126 @@
+"""`flex_attention`, which PyTorch compiles into one kernel: what that takes, in place of many operators.
+
+    torch.compile(flex_attention)(…)         out, and the logarithm of the sum of each row; beside them the
+                                             largest of each row, while it runs. In backward the gradients,
+                                             and the sum of each row of out · grad_out
+    torch.compile(create_block_mask)(…)      the numbers of blocks; the mask of all positions is never made
+    flex_attention(…)                        eager operators, with the scores of all positions
+
+Read in 2.13, torch/_inductor/kernel/flex/flex_attention.py (`flex_attention`, `flex_attention_backward`); the
+outputs are those of PyTorch's own fake functions. It is taken as compiled where a program compiles anything,
+a model for example, or calls what was compiled before it began, as a module does that stays imported. Left
+out: what a split of few queries over many keys takes (flex_decoding.py), and the scratch memory of the
+backend FLASH.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import DispatchKey
+from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
+from torch._ops import HigherOrderOperator
+from torch.utils._pytree import tree_leaves
+
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.tracing.fake.running import MODES
+
+if TYPE_CHECKING:
+    from autofit_workers.tracing.fake.fake_device import FakeDeviceMode
+
+_MODULE = "torch.nn.attention.flex_attention"
+_compiled: set[str] = set()  # the names of what the program that runs compiled
+
+
+@functools.cache
+def install() -> None:
+    """From here on a compiled kernel needs no graph of its scores' gradients, which would be traced here."""
+    module: Any = sys.modules[flex_attention.__class__.__module__]
+    traced = module.create_fw_bw_graph
+
+    def graphs(score_mod: Any, *rest: Any) -> Any:
+        return (score_mod, None) if _compiled else traced(score_mod, *rest)
+
+    module.create_fw_bw_graph = graphs
+
+
+def begin_program() -> None:
+    """Another program runs from here on, which has compiled nothing yet."""
+    _compiled.clear()
+
+
+def is_followed_as_compiled(function: Any) -> bool:
+    """Whether what a compiled function takes is known here, a function of those that this file names."""
+    return _named(function) in {(_MODULE, "flex_attention"), (_MODULE, "create_block_mask")}
+
+
+def compiled(function: Any) -> Any:
+    """What `torch.compile` makes of a function or a module here."""
+    module, name = _named(function)
+    if module.startswith("torch.") and "<locals>" in name:
+        return function  # PyTorch compiles an operator for itself, with its eager kernels
+    _compiled.add(name)
+    if (module, name) == (_MODULE, "flex_attention"):
+
+        @functools.wraps(function)
+        def attend(*args: Any, **kwargs: Any) -> Any:
+            _compiled.add(name)
+            return function(*args, **kwargs)
+
+        return attend
+    if (module, name) != (_MODULE, "create_block_mask"):
+        return function
+
+    @functools.wraps(function)
+    def create(*args: Any, **kwargs: Any) -> Any:
+        _compiled.add(name)
+        if not MODES:
+            return function(*args, **kwargs)
+        mode = MODES[-1]
+        with mode.unobserved():
+            made = function(*args, **kwargs)
+        for leaf in tree_leaves(made.as_tuple()):
+            if isinstance(leaf, torch.Tensor):
+                mode.observer(torch.ops.aten.empty_strided.default, (leaf.size(), leaf.stride()), {}, leaf)
+        return made
+
+    return create
+
+
+def _named(function: Any) -> tuple[str, str]:
+    return getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
+
+
+def run(
+    mode: FakeDeviceMode, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """An operator that is given functions, on the fake device: one kernel where it is compiled, else many.
+
+    Raises:
+        UnsupportedError: PyTorch itself has no eager code for it.
+    """
+    if not _compiled or func not in (flex_attention, flex_attention_backward):
+        eager = func.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
+        if eager is None:
+            raise UnsupportedError(
+                f"PyTorch's operator {func.name()} is only there when it is compiled, which a prediction "
+                "cannot follow: measure it"
+            )
+        with mode:
+            return eager(*args, **kwargs)
+    with mode.fake_mode:
+        result: Any = func(*args, **kwargs)
+        if func is flex_attention:
+            *made, largest = result
+            beside = [torch.empty_like(largest)]  # none reaches the backward pass of what is compiled
+        else:
+            query, grad_of_sums = args[0], args[6]
+            num_sums = 1 if grad_of_sums is None else 2
+            made = [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+            beside = [query.new_empty(query.shape[:-1], dtype=torch.float32) for _ in range(num_sums)]
+    operator: Any = func
+    mode.observer(operator, args, kwargs, [*beside, *made])
+    return result

@@ -1,0 +1,46 @@
+"""Memory that a library asks PyTorch for inside an operator, as an operator of its own in the trace.
+
+Functions that repeat an operator's allocations (`recurrent`) take it with `library_memory`; it
+lives as long as the tensor that is returned, and the recorder knows it by `LIBRARY_MEMORY`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofit_workers.replay.spans import Workspace
+from autofit_workers.tracing.fake.devices import GPU
+
+_LIBRARY = torch.library.Library("autofit", "DEF")
+_LIBRARY.define("library_memory(int[] span_bytes, str operator, bool kept, *, Device device) -> Tensor")
+
+
+def _library_memory(
+    span_bytes: list[int],
+    operator: str,  # noqa: ARG001 - for the recorder
+    kept: bool,  # noqa: ARG001 - likewise
+    *,
+    device: torch.device,
+) -> Tensor:
+    return torch.empty(span_bytes[1], dtype=torch.uint8, device=device)
+
+
+_LIBRARY.impl("library_memory", _library_memory, "CompositeExplicitAutograd")
+LIBRARY_MEMORY: Any = torch.ops.autofit.library_memory.default
+
+
+def library_memory(span: Workspace, operator: str, *, kept: bool = False) -> Tensor:
+    """The likely of so many bytes on the fake GPU; a replay may assume the other ends.
+
+    Args:
+        span: what is known of the size.
+        operator: the ATen operator that takes them, such as `aten._cudnn_rnn`.
+        kept: they are kept for backward, as activations are, and not workspace.
+    """
+    taken: Tensor = LIBRARY_MEMORY(
+        [span.low_bytes, span.likely_bytes, span.high_bytes], operator, kept, device=GPU
+    )
+    return taken

@@ -1,0 +1,39 @@
+"""Managed memory, in which libraries keep what may leave the card: pages that move where they are used.
+
+bitsandbytes' paged optimizers take it for states of 100,000 elements and more (`get_state_buffer` of
+optim/optimizer.py), past PyTorch's allocator, by `cudaMallocManaged`. All of it is on the card where there
+is room, and the driver moves pages to the host's memory where there is none. So it is known as a span, from
+nothing, which is also what PyTorch's own counters say of it, to all.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from autofit_workers.replay.spans import between
+from autofit_workers.spec.trace import MANAGED_MEMORY
+from autofit_workers.tracing.fake.devices import GPU
+from autofit_workers.tracing.fake.library_memory import library_memory
+
+
+def replace_in_bitsandbytes(functional: Any) -> None:
+    """Takes the place of what `bitsandbytes.functional` asks CUDA's driver for."""
+    functional.get_paged = _paged
+    functional.fill = functional.prefetch_tensor = _nothing
+
+
+def _paged(*shape: int, dtype: torch.dtype = torch.float32, device: torch.device = GPU) -> torch.Tensor:
+    """A tensor in the host's address space whose pages may be on the card."""
+    made: Any = torch.empty(shape, dtype=dtype, device="meta")
+    made.is_paged, made.page_deviceid = True, device.index
+    num_bytes = math.prod(shape) * dtype.itemsize
+    made.pages = library_memory(between(0, 0, num_bytes), MANAGED_MEMORY, kept=True)
+    tensor: torch.Tensor = made
+    return tensor
+
+
+def _nothing(*_args: object, **_options: object) -> None:
+    return None

@@ -1,0 +1,129 @@
+"""What DeepSpeed asks of a GPU and of compiled operators, answered where neither is there.
+
+It reaches the GPU through its own `CUDA_Accelerator`, which it takes because `torch.cuda.is_available`. Of
+the memory there nothing is known: all of a large card is free, on which parameters are flattened as they are
+on any that holds them (stage_1_and_2.py; else they go by way of the host).
+
+Its operators come as source and are compiled where they are first used. Those of the optimizers change
+tensors in place that Python made (ops/adam/fused_adam.py, cpu_adam.py and their like), and allocate nothing
+on the GPU: csrc/adam/multi_tensor_adam.cu is given its lists as arguments of the kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.tracing.fake.fake_device import FakeDeviceMode
+from autofit_workers.workload.libraries.finders import when_imported
+
+_IN_PLACE = ("fused_adam", "fused_lion", "cpu_adam", "cpu_adagrad", "cpu_lion")
+_ZEROS = (
+    "memory_allocated",
+    "max_memory_allocated",
+    "memory_reserved",
+    "max_memory_reserved",
+    "memory_cached",
+    "max_memory_cached",
+)
+_NOTHING = (
+    "manual_seed",
+    "manual_seed_all",
+    "range_pop",
+    "range_push",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
+)
+
+
+class _Operators:
+    """The module that DeepSpeed compiles of an optimizer."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _nothing
+
+
+@functools.cache
+def install() -> None:
+    """From here on, in this process for good, DeepSpeed finds the GPU that is not there."""
+    when_imported("deepspeed.accelerator.cuda_accelerator", _answer)
+    when_imported("deepspeed.ops.op_builder.builder", _stand_in)
+    when_imported("deepspeed.runtime.zero.utils", _agree)
+    when_imported("deepspeed.runtime.zero.partition_parameters", _leave_own_tensors)
+    when_imported("cpuinfo", _know_nothing)
+
+
+def _answer(module: ModuleType) -> None:
+    accelerator: Any = module.CUDA_Accelerator
+    accelerator._init_pynvml = _nothing  # which tells of real cards
+    for each in _ZEROS:
+        setattr(accelerator, each, lambda *_args: 0)
+    for each in _NOTHING:
+        setattr(accelerator, each, _nothing)
+
+
+def _stand_in(module: ModuleType) -> None:
+    builder: Any = module.OpBuilder
+
+    def load(self: Any, *_args: object, **_kwargs: object) -> _Operators:
+        if self.name not in _IN_PLACE:
+            raise UnsupportedError(
+                f"DeepSpeed's operator {self.name} is compiled for a GPU, and is not followed here: choose "
+                "what needs none of it (of optimizers, one of PyTorch's), or measure"
+            )
+        return _Operators()
+
+    builder.load = load
+
+
+class _AsRankZero:
+    """`deepspeed.comm` of rank 0."""
+
+    def __init__(self, comm: Any) -> None:
+        self._comm = comm
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._comm, name)
+
+    def get_rank(self, *_args: object, **_kwargs: object) -> int:
+        return 0
+
+
+def _agree(module: Any) -> None:
+    """Numbers are compared with those that rank 0 sends; here it sends nothing, and they are the own ones."""
+    module.dist = _AsRankZero(module.dist)
+
+
+def _leave_own_tensors(module: Any) -> None:
+    """While `zero.Init` builds a model, tensors are made on the GPU, but not those that follow operators."""
+    wrap = module.zero_wrapper_for_fp_tensor_constructor
+
+    def wrapped_for_program(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
+        of_program = wrap(make, *args, **kwargs)
+
+        def made(*args: Any, **kwargs: Any) -> Any:
+            return (of_program if _is_program() else make)(*args, **kwargs)
+
+        return made
+
+    module.zero_wrapper_for_fp_tensor_constructor = wrapped_for_program
+
+
+def _is_program() -> bool:
+    """Whether operators are the program's, which a mode is to follow."""
+    return any(isinstance(mode, FakeDeviceMode) for mode in _get_current_dispatch_mode_stack())
+
+
+def _know_nothing(module: Any) -> None:
+    """Programs are started to find out about the processor, by which DeepSpeed only warns."""
+    module.get_cpu_info = dict
+
+
+def _nothing(*_args: object, **_kwargs: object) -> None:
+    return None

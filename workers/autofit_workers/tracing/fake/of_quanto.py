@@ -1,0 +1,67 @@
+"""What optimum-quanto does with plain tensors, done with fake ones. Release 0.2.7.
+
+Weights and caches of 4 bits are packed, two numbers to a byte, only if they come as plain tensors
+(`WeightQBitsTensor.__init__`, tensor/weights/qbits.py). To quantize is an operator whose kernel is Python
+(library/quantize.py): it is run as such, for a fake device would else see its result alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from autofit_workers.tracing.fake.composites import WITH_TEMPORARIES
+from autofit_workers.workload.libraries.finders import ExecutingFinder, when_imported
+
+_QUANTIZING = "quanto::quantize_affine"
+
+
+@functools.cache
+def install() -> None:
+    """From here on, in this process for good, fake tensors are plain tensors to it."""
+    when_imported("optimum.quanto.tensor.weights.qbits", _pack)
+    sys.meta_path.insert(0, ExecutingFinder(["optimum.quanto.library.quantize"], _keep_kernel))
+
+
+def _pack(module: Any) -> None:
+    made_of = module.WeightQBitsTensor.__init__
+
+    @functools.wraps(made_of)
+    def packing(self: Any, qtype: Any, *layout: Any, **more: Any) -> None:
+        packed = (
+            module.PackedTensor.pack(each, qtype.bits)
+            if type(each) is FakeTensor and each.dtype is torch.uint8
+            else each
+            for each in layout
+        )
+        made_of(self, qtype, *packed, **more)
+
+    module.WeightQBitsTensor.__init__ = packing
+
+
+def _keep_kernel(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    """Executes the module; the kernel that it registers, which nothing gives back, is kept."""
+    library: Any = torch.library
+    impl = library.impl
+
+    def keeping(name: str, *types: Any, **options: Any) -> Callable[[Callable[..., Any]], None]:
+        register = impl(name, *types, **options)
+
+        def both(kernel: Callable[..., Any]) -> None:
+            register(kernel)
+            if name == _QUANTIZING:
+                WITH_TEMPORARIES[torch.ops.quanto.quantize_affine.default] = kernel
+
+        return both
+
+    library.impl = keeping
+    try:
+        execute(module)
+    finally:
+        library.impl = impl

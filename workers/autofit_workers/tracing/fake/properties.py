@@ -1,0 +1,33 @@
+"""What PyTorch says of a card that is not there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from autofit_workers.replay.plans.device_properties import ARCHITECTURE_LIMITS
+from autofit_workers.spec.architecture import Architecture, num_multiprocessors
+
+_UNKNOWN = "sm_80"
+
+
+def card_properties(architecture: str, total_bytes: int) -> SimpleNamespace:
+    """What `torch.cuda.get_device_properties` returns of a card of an architecture.
+
+    Raises:
+        ValueError: it has no compute capability, as AMD's.
+    """
+    capability = Architecture.of(architecture).capability
+    limits = ARCHITECTURE_LIMITS.get(architecture, ARCHITECTURE_LIMITS[_UNKNOWN])
+    return SimpleNamespace(
+        name=f"a GPU of {architecture} that is not there",
+        major=capability // 10,
+        minor=capability % 10,
+        total_memory=total_bytes,
+        multi_processor_count=num_multiprocessors(capability),
+        max_threads_per_multi_processor=limits.max_threads_per_sm,
+        shared_memory_per_block_optin=limits.shared_optin_bytes,
+        regs_per_multiprocessor=65536,  # of every architecture in the catalogue
+        warp_size=32,
+        is_integrated=False,
+        is_multi_gpu_board=False,
+    )

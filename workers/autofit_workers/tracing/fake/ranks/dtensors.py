@@ -1,0 +1,84 @@
+"""Lets a `DTensor` hold a fake tensor.
+
+A `DTensor` is a class of PyTorch's own around the part of a tensor that this rank has. The fake device's mode
+leaves its operators to that class, which hands on those of the parts. To find out what becomes of the whole
+it runs the operator on tensors that are nowhere, once for each combination of shapes: these are no
+allocations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from autofit_workers.tracing.fake.fake_gpu import TOLD
+
+_PHILOX_BYTES = 16  # of a GPU's generator, which is not there: its seed and how far it has come
+# A wrapper has the dispatch keys of its device; the one that C++ is told has an autocast of its own.
+_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+# Those that `_dtensor__new__` hands on from the part (torch/csrc/autograd/python_variable.cpp).
+_HANDED_ON = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate).add(torch._C.DispatchKey.Negative)
+
+
+def _distributed(cls: Any, local_tensor: torch.Tensor, spec: Any, requires_grad: bool = False) -> Any:
+    """A `DTensor` as `_dtensor__new__` makes it, on the GPU with the dispatch key of its autocast."""
+    if local_tensor.device.type != "cuda":
+        return torch.Tensor._dtensor__new__(cls, local_tensor, spec, requires_grad=requires_grad)
+    made: Any = torch.Tensor._make_wrapper_subclass(
+        cls,
+        spec.tensor_meta.shape,
+        strides=spec.tensor_meta.stride,
+        dtype=local_tensor.dtype,
+        layout=local_tensor.layout,
+        device=TOLD,
+        requires_grad=requires_grad,
+        _extra_dispatch_keys=_AUTOCAST | (torch._C._dispatch_keys(local_tensor) & _HANDED_ON),
+    )
+    made._spec, made._local_tensor = spec, local_tensor
+    return made
+
+
+def _made_of(cls: Any, elem: torch.Tensor) -> Any:
+    """An `AsyncCollectiveTensor`, of whose device C++ is told what it is told of any fake tensor's."""
+    on_gpu = elem.device.type == "cuda"
+    made: Any = torch.Tensor._make_wrapper_subclass(
+        cls,
+        elem.size(),
+        strides=elem.stride(),
+        storage_offset=elem.storage_offset(),
+        dtype=elem.dtype,
+        layout=elem.layout,
+        device=TOLD if on_gpu else elem.device,
+        requires_grad=elem.requires_grad,
+        _extra_dispatch_keys=_AUTOCAST if on_gpu else None,
+    )
+    made.elem, made.completed = elem, False
+    return made
+
+
+def install() -> None:
+    """Prepares this process, for good."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+    from torch.distributed.tensor import DTensor
+    from torch.distributed.tensor._random import OffsetBasedRNGTracker
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    dtensor, awaited = DTensor, AsyncCollectiveTensor  # type: Any, Any
+    # C++ was told another device of the part; see `fake_gpu`.
+    dtensor.device = property(lambda self: self._local_tensor.device)
+    awaited.device = property(lambda self: self.elem.device)
+    for kind in (dtensor, awaited):
+        kind.is_cuda = property(lambda self: self.device.type == "cuda")
+    dtensor.__new__, awaited.__new__ = _distributed, _made_of
+    tracker: Any = OffsetBasedRNGTracker
+    tracker._get_device_state = lambda _self: torch.zeros(_PHILOX_BYTES, dtype=torch.uint8)
+    propagator: Any = ShardingPropagator
+    propagate = propagator._propagate_tensor_meta_non_cached
+
+    def unobserved(self: Any, op_schema: Any) -> Any:
+        with _disable_current_modes():
+            return propagate(self, op_schema)
+
+    propagator._propagate_tensor_meta_non_cached = unobserved

@@ -1,0 +1,171 @@
+"""A process group that is not there: any number of ranks, of which this process is one.
+
+PyTorch has such a group, its backend `fake`, whose collectives leave everything as it is. It takes the place
+of every backend that a program names, and goes by that one's name, for programs ask for it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+
+from autofit_workers.tracing.fake import addresses, composites
+from autofit_workers.tracing.fake.ranks import collectives, dtensors, pipelines
+from autofit_workers.workload.libraries.finders import when_imported
+
+NCCL = "nccl"
+_FAKE = "fake"
+_TIMEOUT = timedelta(minutes=10)  # PyTorch's own warns where it was built without NCCL
+
+
+class _Told(Protocol):
+    def __call__(self, *, is_eager: bool) -> None: ...
+
+
+_told: list[_Told] = []
+
+
+def on_join(tell: _Told) -> None:
+    """Is told whenever this process joins a program's ranks, and if NCCL meets at once (`device_id`)."""
+    _told.append(tell)
+
+
+@functools.cache
+def install() -> None:
+    """Lets every process group of this process be one that is not there, for good."""
+    distributed: Any = torch.distributed
+    c10d: Any = distributed.distributed_c10d
+    _let_groups_be_fake(c10d)
+    for each in (distributed, c10d):
+        each.is_nccl_available = lambda: True  # PyTorch's builds for CUDA have it
+        each.all_gather_object = _gathered
+        each.gather_object = _gathered_by_one
+        each.broadcast_object_list = _kept
+        each.scatter_object_list = _scattered
+        each.recv_object_list = _kept
+        each.monitored_barrier = _kept
+    when_imported("torch.distributed.checkpoint.utils", _let_ranks_save_alone)
+    when_imported("torch.distributed.checkpoint.default_planner", _let_parts_be_saved)
+
+
+def _let_ranks_save_alone(utils: ModuleType) -> None:
+    """A rank that saves or loads a checkpoint asks nobody what the others have."""
+    wrapper: Any = vars(utils)["_DistWrapper"]
+    initialize = wrapper.__init__
+    wrapper.__init__ = lambda self, group, _use_dist, rank: initialize(self, group, False, rank)
+
+
+def _let_parts_be_saved(planner: ModuleType) -> None:
+    """What a rank saves is no whole of its tensors, without the others' parts."""
+    checked: Any = vars(planner)["_validate_global_plan"]
+    nothing_wrong = checked([], vars(planner)["Metadata"]({}))
+    vars(planner)["_validate_global_plan"] = lambda *_args: nothing_wrong
+
+
+@functools.cache
+def _prepare() -> None:
+    """What a group needs, and a program without any does not wait for."""
+    composites.WITH_TEMPORARIES.update(collectives.install())
+    dtensors.install()
+    pipelines.install()
+    addresses.install()
+
+
+@contextmanager
+def joined(num_ranks: int, rank: int) -> Iterator[None]:
+    """A program of so many ranks, as the one of that number."""
+    distributed = torch.distributed
+    distributed.init_process_group(NCCL, world_size=num_ranks, rank=rank)
+    try:
+        yield
+    finally:
+        distributed.destroy_process_group()
+        _forget_meshes()
+
+
+def _forget_meshes() -> None:
+    """`DTensor` remembers results with their meshes, whose groups are gone, and takes them for equal ones."""
+    from torch.distributed.tensor import debug
+
+    forget: Any = debug._clear_sharding_prop_cache
+    forget()
+
+
+def _let_groups_be_fake(c10d: Any) -> None:
+    from torch.testing._internal.distributed import fake_pg  # which registers the backend
+
+    make: Callable[..., tuple[Any, Any]] = c10d._new_process_group_helper
+    initialize: Callable[..., None] = c10d.init_process_group
+
+    def made(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        size, rank, ranks, named, store, name, *_options = args
+        kwargs["timeout"] = kwargs.get("timeout") or _TIMEOUT
+        kept = {key: value for key, value in kwargs.items() if key not in ("backend_options", "device_id")}
+        group, store = make(size, rank, ranks, c10d.Backend(_FAKE), store, name, **kept)
+        if group is not c10d.GroupMember.NON_GROUP_MEMBER:
+            c10d._world.pg_map[group] = (named, store)
+        return group, store
+
+    signature = inspect.signature(initialize)
+
+    def initialized(*args: Any, **kwargs: Any) -> None:
+        _prepare()
+        given = signature.bind_partial(*args, **kwargs).arguments
+        initialize(
+            given.get("backend") or NCCL,
+            timeout=given.get("timeout") or _TIMEOUT,
+            world_size=_said(given.get("world_size"), "WORLD_SIZE", 1),
+            rank=_said(given.get("rank"), "RANK", 0),
+            store=fake_pg.FakeStore(),  # there is nobody to meet
+        )
+        for tell in _told:
+            tell(is_eager=given.get("device_id") is not None)
+
+    c10d._new_process_group_helper = made
+    c10d._get_default_timeout = lambda _backend: _TIMEOUT
+    distributed: Any = torch.distributed
+    named = [distributed, c10d, sys.modules.get("torch.distributed.device_mesh", c10d)]
+    for each in named:
+        each.init_process_group = initialized
+    for each in (distributed, c10d):
+        each.TCPStore = each.FileStore = lambda *_args, **_kwargs: fake_pg.FakeStore()
+
+
+def _said(given: int | None, variable: str, default: int) -> int:
+    """A number that a program gave, or that its launcher put into the environment."""
+    return given if given is not None and given >= 0 else int(os.environ.get(variable, default))
+
+
+def _kept(*_args: Any, **_kwargs: Any) -> None:
+    """Objects of other ranks are like this one's own."""
+
+
+def _gathered(object_list: list[Any], obj: Any, *_args: Any, **_kwargs: Any) -> None:
+    object_list[:] = [obj] * len(object_list)
+
+
+def _gathered_by_one(
+    obj: Any, object_gather_list: list[Any] | None = None, *_args: Any, **_kwargs: Any
+) -> None:
+    if object_gather_list:
+        _gathered(object_gather_list, obj)
+
+
+def _scattered(
+    scatter_object_output_list: list[Any],
+    scatter_object_input_list: list[Any] | None = None,
+    *_args: Any,
+    **_kwargs: Any,
+) -> None:
+    given = scatter_object_input_list
+    if given:
+        scatter_object_output_list[0] = given[torch.distributed.get_rank() % len(given)]

@@ -1,0 +1,112 @@
+"""Operators on compressed tensors (CSR, CSC, BSR, BSC): SparseCsrTensor.cpp and SparseCsrTensorMath.cpp."""
+
+from __future__ import annotations
+
+import dataclasses
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofit_workers.tracing.fake.sparse.tensors import TRANSPOSED, Device, Parts, made, parts_of
+
+
+def of_tensors(
+    gpu: Device,
+    compressed: Tensor,
+    plain: Tensor,
+    values: Tensor,
+    size: Sequence[int] | None = None,
+    *,
+    layout: torch.layout,
+    dtype: torch.dtype | None = None,
+    **_options: Any,
+) -> Tensor:
+    """`sparse_compressed_tensor`, which takes its parts over.
+
+    The size that is not given is the largest index's, as `sparse_compressed_tensor` finds it.
+    """
+    if size is None:
+        size = _size_of(layout, compressed, plain)
+    first, second = (each if each.is_cuda else each.to("cuda") for each in (compressed, plain))
+    if not values.is_cuda or dtype not in (None, values.dtype):
+        values = values.to("cuda", dtype)
+    return made(gpu, Parts(layout, tuple(size), (first, second), values))
+
+
+def _size_of(layout: torch.layout, compressed: Tensor, plain: Tensor) -> tuple[int, int]:
+    """`_estimate_sparse_compressed_tensor_size`."""
+    sizes = compressed.shape[-1] - 1, operator.index(plain.max()) + 1
+    return sizes if layout in (torch.sparse_csr, torch.sparse_bsr) else sizes[::-1]
+
+
+def empty(
+    gpu: Device,
+    size: Sequence[int],
+    *,
+    layout: torch.layout,
+    dtype: torch.dtype | None = None,
+    **_options: Any,
+) -> Tensor:
+    """One without elements (`empty_sparse_compressed`)."""
+    where = torch.device("cuda")
+    num = size[-2] if layout is torch.sparse_csr else size[-1]
+    compressed = torch.empty(num + 1, dtype=torch.int64, device=where)
+    plain = torch.empty(0, dtype=torch.int64, device=where)
+    return made(
+        gpu, Parts(layout, tuple(size), (compressed, plain), torch.empty(0, dtype=dtype, device=where))
+    )
+
+
+def copied(parts: Parts) -> Parts:
+    """A clone's parts."""
+    first, second = parts.indices
+    return dataclasses.replace(parts, indices=(first.clone(), second.clone()), values=parts.values.clone())
+
+
+def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
+    """A copy."""
+    return made(gpu, copied(parts_of(tensor)))
+
+
+def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`get_result_tensor_for_unary_op`: of the values; indices are copied."""
+
+    def apply(gpu: Device, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        parts = parts_of(tensor)
+        first, second = parts.indices
+        copies = first.clone(), second.clone()
+        values = function(parts.values, *args, **kwargs)
+        return made(gpu, dataclasses.replace(parts, indices=copies, values=values))
+
+    return apply
+
+
+def transposed(gpu: Device, tensor: Tensor, first: int = 0, second: int = 1) -> Tensor:
+    """`sparse_compressed_transpose`: rows become columns by another layout of the same indices.
+
+    Raises:
+        RuntimeError: other dimensions than the two of a matrix.
+    """
+    parts = parts_of(tensor)
+    num_dims = len(parts.size)
+    dims = {first % num_dims, second % num_dims}
+    if len(dims) == 1:
+        return made(gpu, parts)
+    if dims != {num_dims - 2, num_dims - 1}:
+        raise RuntimeError("transpose(): can only transpose the two dimensions of a compressed matrix")
+    values = parts.values.transpose(-2, -1) if parts.values.dim() > len(parts.size) - 1 else parts.values
+    *batch, rows, columns = parts.size
+    return made(
+        gpu,
+        dataclasses.replace(
+            parts, layout=TRANSPOSED[parts.layout], size=(*batch, columns, rows), values=values
+        ),
+    )
+
+
+def summed(_gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
+    """`sum_csr`: all values."""
+    return parts_of(tensor).values.sum()

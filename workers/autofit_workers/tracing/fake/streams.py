@@ -1,0 +1,282 @@
+"""CUDA streams that are not there: objects with an identity, of which one is current.
+
+The caching allocator keeps the blocks of each stream apart, so an allocation has to know on which stream it
+was made, whom `Tensor.record_stream` named, and when the host waited. Nothing is computed here, so that all
+is done at once; what a GPU may still have to do is told to an observer.
+
+PyTorch has 32 streams of each priority on a device and hands them out in turn (`kStreamsPerPool`,
+c10/cuda/CUDAStream.cpp); the 33rd is the first again.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, Protocol, Self
+
+import torch
+from torch import Tensor
+
+_STREAMS_OF_A_PRIORITY = 32
+_MOST_PRIORITIES = 4  # `max_compile_time_stream_priorities`, c10/cuda/CUDAStream.h
+_DEFAULT = (0, -1)
+
+# What is done when an event is over, as the observer knows it; None where nobody was told of the event.
+Progress = Any
+
+
+class Observer(Protocol):
+    """Whoever is told what a program does with its streams, each by its number.
+
+    A program's order of work is `autofit_workers.tracing.recording.stream_order`'s to know.
+    """
+
+    def note_use(self, tensor: Tensor, stream: int) -> None:
+        """`Tensor.record_stream`."""
+
+    def record(self, stream: int) -> Progress:
+        """A stream records an event; returns what is done when that is over."""
+
+    def wait(self, stream: int, done: Progress) -> None:
+        """A stream waits for an event."""
+
+    def wait_for_collective(self, stream: int, work: object) -> None:
+        """A stream waits for a collective: `torch.distributed.Work.wait`."""
+
+    def host_wait(self, done: Progress) -> None:
+        """The host waits for an event."""
+
+    def host_wait_for_all(self) -> None:
+        """The host waits for all that the GPU was given."""
+
+    def release(self) -> None:
+        """The host gives back what the allocator has cached; of one stream alone too."""
+
+
+class _Device:
+    """What is known of the streams of the one GPU.
+
+    Attributes:
+        current: the stream that allocates; None for the default one.
+        watcher: is told of all.
+        num_events: how many events were recorded.
+    """
+
+    def __init__(self, observer: Observer | None = None) -> None:
+        self.numbers: dict[tuple[int, int], int] = {_DEFAULT: 0}
+        self.taken: collections.Counter[int] = collections.Counter()
+        self.current: Stream | None = None
+        self.watcher = observer
+        self.num_events = 0
+
+    @property
+    def observer(self) -> Observer | None:
+        """Whom to tell; nobody, as long as there is one stream alone."""
+        return self.watcher if len(self.numbers) > 1 else None
+
+
+_devices = [_Device()]
+
+
+def _device() -> _Device:
+    return _devices[0]
+
+
+class _OnDevice:
+    device = torch.device("cuda:0")
+    device_index = 0
+    device_type = 1
+
+    def query(self) -> bool:
+        return True
+
+
+class Event(_OnDevice):
+    """`torch.cuda.Event`.
+
+    `query` says that it is not over before the host has waited for it: a program that waits where the device
+    is behind, as DeepSpeed does for its third gather, then shows for what. One that asks again, with nothing
+    recorded since, waits by asking.
+
+    Attributes:
+        done: what is done when it is over.
+    """
+
+    def __init__(self, *_args: object, **_kwargs: object) -> None:
+        self.cuda_event = self.event_id = 0
+        self.done: Progress = None
+        self._is_over = True  # what was never recorded is
+        self._asked_at: int | None = None
+
+    def record(self, stream: Stream | None = None) -> Self:
+        device = _device()
+        device.num_events += 1
+        if device.observer is not None:
+            self._is_over = False
+            self.done = device.observer.record((stream or _current_stream()).number)
+        return self
+
+    def query(self) -> bool:
+        num_events = _device().num_events
+        if not self._is_over and self._asked_at != num_events:
+            self._asked_at = num_events
+            return False
+        self.synchronize()
+        return True
+
+    def wait(self, stream: Stream | None = None) -> None:
+        (stream or _current_stream()).wait_event(self)
+
+    def synchronize(self) -> None:
+        observer = _device().observer
+        if observer is not None and self.done is not None and not self._is_over:
+            observer.host_wait(self.done)
+        self._is_over = True
+
+    def elapsed_time(self, _end: object) -> float:
+        """A millisecond, by which programs may divide."""
+        return 1.0
+
+
+class Stream(_OnDevice):
+    """`torch.cuda.Stream`.
+
+    Attributes:
+        number: by which the trace knows it; 0 is the default one.
+    """
+
+    def __init__(self, device: object = None, priority: int = 0, **kwargs: Any) -> None:  # noqa: ARG002
+        number = kwargs.get("stream_id")
+        self.priority = max(1 - _MOST_PRIORITIES, min(0, priority))
+        self.number = self._next() if number is None else number
+        self.cuda_stream = self.stream_id = self.number
+        self._outer: list[Stream | None] = []
+
+    def _next(self) -> int:
+        device = _device()
+        key = (self.priority, device.taken[self.priority] % _STREAMS_OF_A_PRIORITY)
+        device.taken[self.priority] += 1
+        return device.numbers.setdefault(key, len(device.numbers))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stream) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(self.number)
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def record_event(self, event: Event | None = None) -> Event:
+        return (Event() if event is None else event).record(self)
+
+    def wait_event(self, event: Event) -> None:
+        observer = _device().observer
+        if observer is not None and event.done is not None:
+            observer.wait(self.number, event.done)
+
+    def wait_stream(self, stream: Stream) -> None:
+        self.wait_event(stream.record_event())
+
+    def synchronize(self) -> None:
+        self.record_event().synchronize()
+
+    def __enter__(self) -> Self:
+        self._outer.append(_device().current)
+        _device().current = self
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        _device().current = self._outer.pop()
+
+
+class ExternalStream(Stream):
+    """A stream that a library made: one more."""
+
+    def __init__(self, _stream_ptr: int = 0, device: object = None, **_kwargs: Any) -> None:
+        super().__init__(device)
+
+
+class _StreamContext:
+    """`torch.cuda.stream(...)`, which is left alone by None."""
+
+    def __init__(self, stream: Stream | None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> None:
+        if self.stream is not None:
+            self.stream.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        if self.stream is not None:
+            self.stream.__exit__(*exception)
+
+
+def current_number() -> int:
+    """The number of the stream that allocates now."""
+    current = _devices[0].current
+    return 0 if current is None else current.number
+
+
+def begin_program(observer: Observer) -> None:
+    """Another program begins: it has the default stream alone.
+
+    Args:
+        observer: is told what it does with others.
+    """
+    _devices[:] = [_Device(observer)]
+
+
+def wait_for_collective(work: object) -> None:
+    """The current stream waits for a collective, of which `torch.distributed` gave this `Work`."""
+    watcher = _device().watcher
+    if watcher is not None:
+        watcher.wait_for_collective(current_number(), work)
+
+
+def host_reads() -> None:
+    """The host waits for a value: for all that the current stream was given."""
+    _current_stream().synchronize()
+
+
+def _current_stream(device: object = None) -> Stream:  # noqa: ARG001 - callers name it
+    return _device().current or _default_stream()
+
+
+def _default_stream(device: object = None) -> Stream:  # noqa: ARG001 - callers name it
+    return Stream(stream_id=0)
+
+
+def _set_stream(stream: Stream | None) -> None:
+    if stream is not None:
+        _device().current = stream
+
+
+def _record_stream(tensor: Tensor, stream: Stream) -> None:
+    observer = _device().observer
+    if observer is not None:
+        observer.note_use(tensor, getattr(stream, "number", 0))
+
+
+def _synchronize(device: object = None) -> None:  # noqa: ARG001 - callers name it
+    observer = _device().observer
+    if observer is not None:
+        observer.host_wait_for_all()
+
+
+def _empty_cache() -> None:
+    watcher = _device().watcher
+    if watcher is not None:
+        watcher.release()
+
+
+def install() -> None:
+    """Puts them in the place of PyTorch's, for good."""
+    cuda: Any = torch.cuda
+    for module in (cuda, cuda.streams):
+        module.Stream, module.Event, module.ExternalStream = Stream, Event, ExternalStream
+    cuda.StreamContext, cuda.stream = _StreamContext, _StreamContext
+    cuda.current_stream, cuda.default_stream, cuda.set_stream = _current_stream, _default_stream, _set_stream
+    cuda.synchronize, cuda.empty_cache = _synchronize, _empty_cache
+    cuda.is_current_stream_capturing = lambda: False
+    tensor: Any = Tensor
+    tensor.record_stream = _record_stream

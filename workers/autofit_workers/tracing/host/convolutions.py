@@ -1,0 +1,79 @@
+"""What convolutions take on a CPU beside their outputs, where that is known without running them.
+
+A rewrite says so itself. oneDNN and PyTorch's own kernels have to be asked by running them
+(`host_scratch`), except where columns would take more memory than a prediction may.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from autofit_workers.replay.spans import Workspace, certain
+from autofit_workers.spec.conv_algorithms import ConvAlgorithm, ConvPolicy, Rewrite
+from autofit_workers.spec.work import Convolution
+from autofit_workers.tracing.host import scratch
+from autofit_workers.tracing.recording.convolution_calls import convolutions
+
+aten: Any = torch.ops.aten
+
+_CONVOLUTIONS = (aten.convolution.default, aten.convolution_backward.default)
+_MOST_COLUMNS_BYTES = 256 * 1024**2  # of one sample; several are run to learn what a sample takes
+
+
+def known(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
+) -> list[Workspace | None] | None:
+    """For each output of a call what is taken and given back after it; None where the call has to be run."""
+    if func not in _CONVOLUTIONS:
+        return None
+    found = list(_spans(func, args, result, algorithm))
+    return None if any(call is not None and span is None for call, span in found) else [s for _, s in found]
+
+
+def reasons(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
+) -> list[str | None]:
+    """Why a rewrite leaves the call's convolutions to the backend; None for each that it works out."""
+    if func not in _CONVOLUTIONS or not isinstance(algorithm, Rewrite):
+        return []
+    calls = convolutions(func, args, result)
+    return [algorithm.leaves(call) for call in calls if call is not None]
+
+
+def _spans(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
+) -> Iterator[tuple[Convolution | None, Workspace | None]]:
+    calls = convolutions(func, args, result)
+    numbers = [0] if func is aten.convolution.default else [n for n, wanted in enumerate(args[-1]) if wanted]
+    for number, call in zip(numbers, calls, strict=True):
+        yield call, None if call is None else _span(func, args, number, call, algorithm)
+
+
+def _span(
+    func: torch._ops.OpOverload,
+    args: tuple[Any, ...],
+    output: int,
+    call: Convolution,
+    algorithm: ConvAlgorithm,
+) -> Workspace | None:
+    if isinstance(algorithm, Rewrite):
+        if algorithm.leaves(call) is not None:
+            return None
+        part = algorithm.handed_on(call)
+        if part is None:
+            return certain(algorithm.own_bytes(call))
+        by_backend = next(one for one in scratch.passes(func, args) if output in one.outputs)
+        return by_backend.peak(args, part.input_shape[0]).plus(algorithm.own_bytes(call))
+    assert isinstance(algorithm, ConvPolicy)
+    return None if algorithm.enabled else _large_columns(call)
+
+
+def _large_columns(call: Convolution) -> Workspace | None:
+    """The columns of a batch (`slow_conv2d` of ConvolutionMM2d.cpp), where they are too large to try."""
+    elements = call.input_shape[1] * math.prod(call.weight_shape[2:]) * math.prod(call.output_shape[2:])
+    of_sample = call.element_bytes * elements
+    return None if of_sample <= _MOST_COLUMNS_BYTES else certain(of_sample * call.input_shape[0])

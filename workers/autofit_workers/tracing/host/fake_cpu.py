@@ -1,0 +1,78 @@
+"""A CPU on which nothing is computed, so that a step at any size is traced in little time and memory.
+
+To PyTorch's C++ code these tensors are on the CPU, so that it takes the branches, the operators and
+the optimizers that it takes there. What a model's constructor and `make_batch` make stays real:
+both may read values. Within a step all that is new is fake, except single numbers, which an
+optimizer counts its steps in and reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+from autofit_workers.apply import setting
+from autofit_workers.tracing.fake.fake_device import FakeDeviceMode, OperatorObserver, has_wrapper
+from autofit_workers.tracing.host import scratch
+
+CPU = torch.device("cpu")
+
+
+class FakeCpuMode(FakeDeviceMode):
+    """Runs what has fake arguments on fake tensors, and makes fake tensors where it is `in_step`."""
+
+    def __init__(self, observer: OperatorObserver) -> None:
+        super().__init__(observer, CPU, scratch.with_workspace)
+        self._in_step = False
+
+    @contextmanager
+    def in_step(self) -> Iterator[None]:
+        """From here on new tensors are fake, and what happens to fake ones is observed."""
+        self._in_step = True
+        try:
+            yield
+        finally:
+            self._in_step = False
+
+    def taken_in(self, batch: Any) -> Any:
+        return setting.mapped(batch, lambda tensor: self.placed(tensor).requires_grad_(tensor.requires_grad))
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.ops.prim.device.default:
+            return torch.device("meta") if self.fake_mode.in_kernel_invocation else args[0].fake_device
+        if has_wrapper(types):
+            return NotImplemented
+        if any(issubclass(t, FakeTensor) for t in types):
+            if self._in_step:
+                return self._run(func, args, kwargs)
+            return self._shapes.run(func, self._without_real_tensors(args), kwargs)
+        if (
+            self._in_step
+            and not _has_tensors(args, kwargs)
+            and self._makes_several_numbers(func, args, kwargs)
+        ):
+            return self._run(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _makes_several_numbers(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> bool:
+        result = self._shapes.run(func, args, kwargs)
+        return isinstance(result, Tensor) and result.numel() > 1
+
+
+def _has_tensors(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in tree_leaves((args, kwargs)))

@@ -1,0 +1,114 @@
+"""The events of a step on a fake CPU, with what operators take there beside their outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from autofit_workers.replay.spans import Workspace
+from autofit_workers.spec.conv_algorithms import ConvAlgorithm, Rewrite
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.trace import Allocation, Category
+from autofit_workers.tracing.host import convolutions, scratch
+from autofit_workers.tracing.recording.call_log import CallLog
+from autofit_workers.tracing.recording.recorder import Origin, Recorder
+
+
+class HostRecorder(Recorder):
+    """A recorder of what the CPU's allocator is asked for; pass `observe` to `FakeCpuMode`.
+
+    What an operator takes beside its outputs is asked of `host_scratch`, and of convolutions of
+    `host_convolutions`.
+
+    Args:
+        algorithm: works out convolutions.
+        log: see `Recorder`.
+    """
+
+    _device_type = "cpu"
+
+    def __init__(self, algorithm: ConvAlgorithm, log: CallLog | None = None) -> None:
+        super().__init__(log)
+        self._algorithm = algorithm
+        self._reasons: list[str | None] = []  # why a convolution was not rewritten, None for one that was
+
+    def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:  # noqa: ARG002
+        """Never known beforehand: kernels of the CPU take memory that no result tells of."""
+        return False
+
+    def _record(  # noqa: PLR0917 - an operator's call and where it came from
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],  # noqa: ARG002 - convolutions are called without
+        result: Any,
+        operator: str,
+        origin: Origin,
+    ) -> None:
+        leaves = tree_leaves(result)
+        known = convolutions.known(func, args, result, self._algorithm)
+        self._reasons += convolutions.reasons(func, args, result, self._algorithm)
+        if known is not None:
+            self._allocate_with(leaves, known, operator, origin)
+            return
+        for one in scratch.passes(func, args):
+            self._replay_pass(one, one.spans(args), leaves, operator, origin)
+        self._allocate_all(leaves, operator, origin)
+
+    def close(self) -> None:
+        """Ends the recording.
+
+        Raises:
+            InapplicableError: the algorithm works out none of the step's convolutions.
+        """
+        super().close()
+        if isinstance(self._algorithm, Rewrite) and None not in self._reasons:
+            raise InapplicableError(self._algorithm.applies_to_none(filter(None, self._reasons)))
+
+    def _replay_pass(
+        self,
+        one: scratch.Pass,
+        spans: list[Workspace],
+        leaves: list[Any],
+        operator: str,
+        origin: Origin,
+    ) -> None:
+        taken: dict[int, int] = {}
+        for event in one.events:
+            if event is None:
+                self._allocate_all([leaves[number] for number in one.outputs], operator, origin)
+            elif event >= 0:
+                taken[event] = self._append(_scratch(spans[event], operator, origin))
+            else:
+                self._give_back([taken[~event]])
+
+    def _allocate_with(
+        self, leaves: list[Any], spans: list[Workspace | None], operator: str, origin: Origin
+    ) -> None:
+        """Allocates outputs; what each takes beside it is taken after it, and given back at once."""
+        waiting = iter(spans)
+        for leaf in leaves:
+            if self._is_ours(leaf):
+                self._allocate(leaf, operator, origin)
+                span = next(waiting, None)
+                if span is not None:
+                    self._give_back([self._append(_scratch(span, operator, origin))])
+
+    def _allocate_all(self, leaves: list[Any], operator: str, origin: Origin) -> None:
+        for leaf in leaves:
+            if self._is_ours(leaf):
+                self._allocate(leaf, operator, origin)
+
+
+def _scratch(span: Workspace, operator: str, origin: Origin) -> Allocation:
+    return Allocation(
+        num_bytes=span.likely_bytes,
+        category=Category.WORKSPACE,
+        operator=operator,
+        module=origin.module,
+        source=origin.source,
+        stack=origin.stack,
+        span_bytes=(span.low_bytes, span.high_bytes),
+    )

@@ -1,0 +1,294 @@
+"""What operators take on a CPU beside their outputs, learned by running them once.
+
+oneDNN, which runs convolutions and LSTM layers, chooses layouts and algorithms by the processor, the
+number of threads and the shapes, and copies what it is given into layouts of its own. Nothing but
+a run tells what it takes; all of it comes from PyTorch's CPU allocator (`IDeepRegistration.cpp` of
+aten/src/ATen/native/mkldnn), which the profiler shows. So each different call of a trace runs on
+two small batches here, and each of its blocks is taken for a line in the batch.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.profiler import profile
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from autofit_workers.process import host_memory
+from autofit_workers.replay.spans import Workspace, between
+from autofit_workers.tracing.host.allocator_peak import block_changes, peak_of
+
+aten: Any = torch.ops.aten
+
+# The smallest batches that several threads share; more would take longer and tell little more.
+_BATCHES = (2, 4)
+_SMALLEST_BYTES = 4096  # what is smaller differs from batch to batch and makes no difference
+_STATM = Path("/proc/self/statm")
+_PAGE_BYTES = 4096
+
+_Line = tuple[int, int]
+
+
+# The batch dimension of every argument that has one.
+_BATCH_DIMENSIONS: dict[Any, dict[int, int]] = {
+    aten.convolution.default: {0: 0},
+    aten.convolution_backward.default: {0: 0, 1: 0},
+    aten.mkldnn_rnn_layer.default: {0: 1, 5: 0, 6: 0},
+    aten.mkldnn_rnn_layer_backward.default: {0: 1, 5: 0, 6: 0, 7: 1, 8: 0, 9: 0, 10: 1, 11: 0, 12: 0},
+}
+_RNN_WORKSPACE = 3  # of the outputs of `mkldnn_rnn_layer`, which the fake mode leaves empty
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of a call, a line in the batch size.
+
+    Attributes:
+        constant_bytes, sample_bytes: of no sample, and of each.
+        touched_bytes: of the constant part, what is written to.
+    """
+
+    constant_bytes: int
+    sample_bytes: int
+    touched_bytes: int
+
+    def at(self, batch_size: int, more_bytes: int = 0) -> Workspace:
+        """Its size in a call: at the low end what is written to, at the high end with so much more."""
+        samples = self.sample_bytes * batch_size
+        likely = max(0, self.constant_bytes + samples)
+        return between(min(likely, max(0, self.touched_bytes + samples)), likely, likely + more_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one pass of a call does with memory, in order.
+
+    Attributes:
+        func: the operator called.
+        outputs: which of the call's outputs it makes.
+        output_lines: the bytes of each output, as lines in the batch: of no sample, and of each.
+        blocks: what it takes beside them.
+        events: the number of a block where it is taken, inverted where it is given back, and None
+            where the largest of the outputs is made.
+    """
+
+    func: torch._ops.OpOverload
+    outputs: tuple[int, ...]
+    output_lines: tuple[_Line, ...]
+    blocks: tuple[Block, ...]
+    events: tuple[int | None, ...]
+
+    def spans(self, args: tuple[Any, ...]) -> list[Workspace]:
+        """The sizes of its blocks in a call with such arguments.
+
+        Threads that share a larger batch may each sum up the gradients of weights; the largest
+        block has room for that at its high end.
+        """
+        return self._spans_of(args, _batch_size(self.func, args))
+
+    def peak(self, args: tuple[Any, ...], num_samples: int) -> Workspace:
+        """The most that its blocks come to at a time, in a call with so many samples."""
+        spans = self._spans_of(args, num_samples)
+        ends = []
+        for level in ("low_bytes", "likely_bytes", "high_bytes"):
+            sizes = [getattr(span, level) for span in spans]
+            ends.append(peak_of(sizes[e] if e >= 0 else -sizes[~e] for e in self.events if e is not None))
+        return between(*ends)
+
+    def _spans_of(self, args: tuple[Any, ...], batch_size: int) -> list[Workspace]:
+        spans = [block.at(batch_size) for block in self.blocks]
+        if self.func is aten.convolution_backward.default and 1 in self.outputs and spans:
+            weight: Tensor = args[2]
+            sums_bytes = int(torch.get_num_threads() * weight.numel() * weight.element_size())
+            largest = max(range(len(spans)), key=lambda i: spans[i].likely_bytes)
+            spans[largest] = self.blocks[largest].at(batch_size, sums_bytes)
+        return spans
+
+
+def passes(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ...]:
+    """The passes of convolutions and oneDNN's layers; of others none, for they take little beside outputs."""
+    if func not in _BATCH_DIMENSIONS or _batch_size(func, args) == 0:
+        return ()
+    if func is not aten.convolution_backward.default:
+        return (_pass(func, args, None),)
+    # The order of `mkldnn_convolution_backward` (aten/src/ATen/native/mkldnn/Conv.cpp).
+    of_input, of_weight, of_bias = args[-1]
+    made = []
+    if of_input:
+        made.append(_pass(func, (*args[:-1], [True, False, False]), (0,)))
+    if of_weight:
+        made.append(_pass(func, (*args[:-1], [False, True, of_bias]), (1, 2)))
+    return tuple(made)
+
+
+def with_workspace(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> Any:
+    """The result of an operator with the workspace that an LSTM layer keeps for backward."""
+    if func is not aten.mkldnn_rnn_layer.default or _batch_size(func, args) == 0:
+        return result
+    lines = _pass(func, args, None).output_lines
+    if len(lines) <= _RNN_WORKSPACE:  # it runs without gradients
+        return result
+    constant, slope = lines[_RNN_WORKSPACE]
+    workspace = torch.empty(constant + slope * _batch_size(func, args), dtype=torch.uint8)
+    return (*result[:_RNN_WORKSPACE], workspace)
+
+
+_known: dict[Any, Pass] = {}
+
+
+def _pass(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
+    """A pass that makes some of a call's outputs, or all; measured where it is the first of its kind."""
+    dimensions = _BATCH_DIMENSIONS[func]
+    key = (
+        func,
+        torch.is_grad_enabled(),
+        torch.backends.mkldnn.enabled,
+        torch.get_num_threads(),
+        tuple(_described(arg, dimensions.get(index)) for index, arg in enumerate(args)),
+    )
+    if key not in _known:
+        with _disable_current_modes():  # not the mode of gradients, which decides what a layer keeps
+            _known[key] = _measured(func, args, outputs)
+    return _known[key]
+
+
+def _batch_size(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> int:
+    return int(args[0].shape[_BATCH_DIMENSIONS[func][0]])
+
+
+def _described(arg: Any, batch_dimension: int | None) -> Any:
+    """An argument as far as it decides the lines: everything of a tensor but its batch dimension."""
+    if not isinstance(arg, Tensor):
+        return tuple(arg) if isinstance(arg, list) else arg
+    if arg.dtype == torch.uint8:
+        return None  # the workspace of an LSTM layer
+    return arg.dtype, _with_batch(arg, batch_dimension, -1), _layout(arg)
+
+
+def _with_batch(tensor: Tensor, dimension: int | None, batch_size: int) -> tuple[int, ...]:
+    return tuple(batch_size if d == dimension else size for d, size in enumerate(tensor.shape))
+
+
+def _layout(tensor: Tensor) -> torch.memory_format:
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    wanted = formats.get(tensor.dim(), torch.contiguous_format)
+    is_plain = tensor.is_contiguous() or not tensor.is_contiguous(memory_format=wanted)
+    return torch.contiguous_format if is_plain else wanted
+
+
+def _measured(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
+    fewer, more = _BATCHES
+    real = _real_arguments(func, args, more)
+    changes, sizes = _changes(func, real)  # the first run also makes oneDNN's primitives
+    others, other_sizes = _changes(func, _real_arguments(func, args, fewer))
+    if [c > 0 for c in changes] != [c > 0 for c in others]:
+        # Another algorithm: the whole is taken for one block.
+        changes, others = [_beside(changes, sizes)], [_beside(others, other_sizes)]
+    untouched_bytes = max(0, peak_of(changes) - _touched_bytes(func, real))
+    lines = [_line(a, b) for a, b in zip(others, changes, strict=True)]
+    output_lines = tuple(_line(a, b) for a, b in zip(other_sizes, sizes, strict=True))
+    taken, events = _matched(lines, output_lines)
+    largest = max(((c, i) for i, (c, slope) in enumerate(taken) if not slope), default=(0, -1))[1]
+    blocks = tuple(
+        Block(constant, slope, max(0, constant - untouched_bytes) if i == largest else constant)
+        for i, (constant, slope) in enumerate(taken)
+    )
+    return Pass(func, tuple(range(len(sizes))) if outputs is None else outputs, output_lines, blocks, events)
+
+
+def _line(fewer_bytes: int, more_bytes: int) -> _Line:
+    """The line of a block, negative where it is given back; one that shrinks stays at its largest."""
+    if more_bytes < 0:
+        constant, slope = _line(-fewer_bytes, -more_bytes)
+        return -constant, -slope
+    fewer, more = _BATCHES
+    if more_bytes <= fewer_bytes:
+        return fewer_bytes, 0
+    slope = (more_bytes - fewer_bytes) // (more - fewer)
+    return more_bytes - slope * more, slope
+
+
+def _matched(
+    lines: list[_Line], output_lines: tuple[_Line, ...]
+) -> tuple[list[_Line], tuple[int | None, ...]]:
+    """The blocks of a call and its events; a free is that of the last block of its line.
+
+    The last blocks of the outputs' lines that are never freed are the outputs.
+    """
+    taken: list[_Line] = []
+    events: list[int] = []
+    alive: list[int] = []
+    for constant, slope in lines:
+        if constant + slope * _BATCHES[1] > 0:
+            alive.append(len(taken))
+            events.append(len(taken))
+            taken.append((constant, slope))
+            continue
+        number = next((i for i in reversed(alive) if taken[i] == (-constant, -slope)), None)
+        if number is not None:
+            alive.remove(number)
+            events.append(~number)
+    made: list[int] = []
+    for line in sorted(output_lines, key=lambda line: -_at(line)):
+        made += [i for i in reversed(alive) if taken[i] == line and i not in made][:1]
+    events += [~i for i in alive if i not in made]
+    largest = made[0] if made else None
+    kept = [None if e == largest else e for e in events if e == largest or e not in made]
+    return taken, tuple(kept)
+
+
+def _at(line: _Line) -> int:
+    return line[0] + line[1] * _BATCHES[1]
+
+
+def _beside(changes: list[int], sizes: list[int]) -> int:
+    return max(1, peak_of(changes) - sum(sizes))
+
+
+def _changes(func: torch._ops.OpOverload, real: list[Any]) -> tuple[list[int], list[int]]:
+    """What a call takes and, negative, gives back in order, and the bytes of its outputs."""
+    with profile(profile_memory=True) as profiler:  # that of `torch.profiler` would bring the compiler
+        outputs = func(*real)
+    return [c for c in block_changes(profiler) if abs(c) >= _SMALLEST_BYTES], _sizes(outputs)
+
+
+def _touched_bytes(func: torch._ops.OpOverload, real: list[Any]) -> int:
+    """What a call that ran before adds to the resident set at its peak."""
+    with suppress(OSError):  # the peak is then the process's whole life's
+        host_memory.reset_peak_resident()
+    before_bytes = int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
+    func(*real)
+    return host_memory.peak_resident_bytes() - before_bytes
+
+
+def _sizes(outputs: Any) -> list[int]:
+    return [leaf.untyped_storage().nbytes() for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
+
+
+def _real_arguments(func: torch._ops.OpOverload, args: tuple[Any, ...], batch_size: int) -> list[Any]:
+    """Arguments of the same shapes, the samples of another number."""
+    dimensions = _BATCH_DIMENSIONS[func]
+    real = [
+        _real(arg, _with_batch(arg, dimensions.get(index), batch_size)) if isinstance(arg, Tensor) else arg
+        for index, arg in enumerate(args)
+    ]
+    if func is aten.mkldnn_rnn_layer_backward.default:
+        reverse, mode, hidden_size, num_layers, has_biases, train, bidirectional, sizes, batch_first = real[
+            13:22
+        ]
+        with torch.enable_grad():
+            real[22] = aten.mkldnn_rnn_layer(
+                *real[:7], reverse, sizes, mode, hidden_size, num_layers, has_biases, bidirectional,
+                batch_first, train,
+            )[_RNN_WORKSPACE]  # fmt: skip
+    return real
+
+
+def _real(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return torch.ones(shape, dtype=tensor.dtype).contiguous(memory_format=_layout(tensor))

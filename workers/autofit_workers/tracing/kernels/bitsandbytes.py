@@ -1,0 +1,80 @@
+"""The operators of bitsandbytes, which have fake functions of their own.
+
+Read in release 0.50.2, backends/cuda/ops.py and backends/default/ops.py. Most write into what they return.
+What others take beside that lives at once, or nearly so. Columns of outliers are taken to be none: they are
+some thousandths of all (Dettmers et al., 2022: LLM.int8()), and how many depends on values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from autofit_workers.tracing.kernels.registry import Kernel
+
+
+def _dequantized(rows: Any, _weight: Any, shape: Sequence[int], _scales: Any, *rest: Any) -> tuple[int, ...]:
+    """`_dequant_linear_fallback`: the weight, and scales that are quantized too, before and after an offset.
+
+    A few rows go to a kernel that needs neither. How many depends on the card (`_gemm_4bit_use_custom_cuda`:
+    some hundreds, of small weights up to 1536), and they are counted as if they did.
+    """
+    _block_size, _kind, _bias, quantized_scales, *_ = rest
+    of_scales = () if quantized_scales is None else (4 * quantized_scales.numel(),) * 2
+    return (*of_scales, math.prod(shape) * rows.element_size())
+
+
+def _product(rows: Any, weight: Any, *rest: Any) -> tuple[int, ...]:
+    """The product in int32, and what `_as_half` says of its conversion."""
+    *_, dtype = rest
+    num_elements = rows.numel() // rows.shape[-1] * weight.shape[0]
+    return 4 * num_elements, 2 * num_elements if dtype not in (None, torch.float16) else 0
+
+
+def _as_half(product: Any, _row_scales: Any, _column_scales: Any, dtype: Any, *_bias: Any) -> int:
+    """The kernel makes float16, of which another type is made."""
+    return 0 if dtype in (None, torch.float16) else 2 * product.numel()
+
+
+def _outliers(rows: Any, threshold: float) -> tuple[int, ...]:
+    """Magnitudes, and which of them are beyond a threshold."""
+    return (rows.nbytes, rows.numel()) if threshold > 0 else ()
+
+
+def _rows_in_int8(rows: Any, threshold: float = 0.0) -> tuple[Any, Any, Any]:
+    """The rows, the scale of each, and the columns of outliers."""
+    scales = rows.new_empty(rows.numel() // rows.shape[-1], dtype=torch.float32)
+    columns = rows.new_empty(0, dtype=torch.int64) if threshold > 0 else None
+    return torch.empty_like(rows, dtype=torch.int8), scales, columns
+
+
+def _mixed_product(rows: Any, quantized: Any, weight: Any, *_rest: Any) -> tuple[Any, Any]:
+    """The product, and the outliers among the rows."""
+    return rows.new_empty(*quantized.shape[:-1], weight.shape[0]), rows.new_empty(0)
+
+
+def _mixed_scratch(rows: Any, quantized: Any, weight: Any, *_rest: Any) -> tuple[int, ...]:
+    return _product(quantized, weight, rows.dtype)
+
+
+def _two_quotients(rows: Any, *_threshold: Any) -> int:
+    """Products, quotients and rounded quotients, two at a time."""
+    return int(2 * rows.nbytes)
+
+
+_TAKE_NOTHING = (
+    "int8_linear_matmul int8_vectorwise_dequant dequantize_4bit quantize_4bit dequantize_blockwise "
+    "quantize_blockwise gemv_4bit optimizer_update_32bit optimizer_update_8bit_blockwise"
+)
+KERNELS = {
+    **{f"bitsandbytes::{name}": Kernel() for name in _TAKE_NOTHING.split()},
+    "bitsandbytes::gemm_4bit": Kernel(scratch=_dequantized),
+    "bitsandbytes::int8_scaled_mm": Kernel(scratch=_product),
+    "bitsandbytes::int8_mm_dequant": Kernel(scratch=_as_half),
+    "bitsandbytes::int8_vectorwise_quant": Kernel(outputs=_rows_in_int8, scratch=_outliers),
+    "bitsandbytes::int8_mixed_scaled_mm": Kernel(outputs=_mixed_product, scratch=_mixed_scratch),
+    "bitsandbytes::int8_double_quant": Kernel(scratch=_two_quotients),
+}

@@ -1,0 +1,176 @@
+"""The operators of FlashAttention 2, as of release 2.7, from when on they are operators.
+
+github.com/Dao-AILab/flash-attention: flash_attn/flash_attn_interface.py says what each calls, and
+csrc/flash_attn/flash_api.cpp what that allocates; read in 2.7.0, 2.7.4, 2.8.0 and 2.8.3. Left out: copies
+of tensors whose last dimension is not dense, which callers do not make.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from autofit_workers.spec.errors import InapplicableError
+from autofit_workers.spec.trace import Scratch
+from autofit_workers.spec.versions import parse_release
+from autofit_workers.tracing.kernels.registry import Kernel
+
+_HALF = (torch.float16, torch.bfloat16)
+_LARGEST_HEAD = 256
+_WIDER_ACCUMULATORS_SINCE = (2, 8)
+_FLOAT_BYTES = 4
+_TILE = 128  # rows, at most, of a kernel's block
+
+
+def require_taken(query: Tensor) -> None:
+    """Raises `InapplicableError` for queries that FlashAttention's kernels refuse."""
+    if query.dtype not in _HALF:
+        dtype = str(query.dtype).removeprefix("torch.")
+        raise InapplicableError(
+            f"FlashAttention takes fp16 and bf16 alone, and queries are {dtype}: convert the model or "
+            "run it under autocast (--precision bf16, amp-bf16 or amp-fp16), or choose another --attention"
+        )
+    if query.size(-1) > _LARGEST_HEAD:
+        raise InapplicableError(
+            f"FlashAttention takes heads of at most {_LARGEST_HEAD} numbers, and these have "
+            f"{query.size(-1)}: choose another --attention"
+        )
+
+
+def _padded(length: int, multiple: int = _TILE) -> int:
+    return -(-length // multiple) * multiple
+
+
+def _accumulated(head_size: int) -> int:
+    """`head_size_rounded`."""
+    if _release() >= _WIDER_ACCUMULATORS_SINCE:
+        return _padded(head_size, 32 if head_size <= 128 else 64)
+    return _padded(head_size, 32) if head_size <= 192 else 256
+
+
+def _release() -> tuple[int, int]:
+    """Of the library that runs, or that is stood in for."""
+    try:
+        return parse_release(importlib.metadata.version("flash-attn"))
+    except importlib.metadata.PackageNotFoundError:
+        return _WIDER_ACCUMULATORS_SINCE
+
+
+def _forward(q: Tensor, k: Tensor, return_softmax: bool, **_rest: Any) -> tuple[Tensor, ...]:
+    """`mha_fwd`; the probabilities are returned for tests alone."""
+    require_taken(q)
+    batch, rows, heads, _ = q.shape
+    probabilities = (batch, heads, _padded(rows), _padded(k.size(1))) if return_softmax else (0,)
+    return _returned(q, (batch, heads, rows), probabilities)
+
+
+def _packed_forward(
+    *,
+    q: Tensor,
+    cu_seqlens_q: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    return_softmax: bool,
+    **_rest: Any,
+) -> tuple[Tensor, ...]:
+    """`mha_varlen_fwd`: of sequences one after the other."""
+    require_taken(q)
+    rows, heads, _ = q.shape
+    batch = cu_seqlens_q.numel() - 1
+    probabilities = (batch, heads, _padded(max_seqlen_q), _padded(max_seqlen_k)) if return_softmax else (0,)
+    return _returned(q, (heads, rows), probabilities)
+
+
+def _returned(q: Tensor, rows: tuple[int, ...], probabilities: tuple[int, ...]) -> tuple[Tensor, ...]:
+    """Output, logarithms of sums, probabilities, and the state of random numbers."""
+    return (
+        torch.empty_like(q if q.stride(-1) == 1 else q.contiguous()),
+        q.new_empty(rows, dtype=torch.float32),
+        q.new_empty(probabilities),
+        q.new_empty(2, dtype=torch.int64),
+    )
+
+
+def forward_scratch(q: Tensor, k: Tensor, dropout_p: float, **_rest: Any) -> tuple[Scratch, ...]:
+    """`set_params_splitkv`: the sums of each split and their logarithms; there is none with dropout."""
+    if dropout_p > 0:
+        return ()
+    batch, rows, heads, head_size = q.shape
+    call = (batch, heads, rows, k.size(1), head_size)
+    return tuple(
+        Scratch(formula="flash2_forward_splits", dimensions=(*call, numbers), element_bytes=_FLOAT_BYTES)
+        for numbers in (1, _accumulated(head_size))
+    )
+
+
+def _backward(q: Tensor, **_rest: Any) -> Tensor:
+    """`mha_bwd` returns sums of rows, and writes gradients into what it is given."""
+    return q.new_empty(row_sums(q), dtype=torch.float32)
+
+
+def _packed_backward(q: Tensor, cu_seqlens_q: Tensor, **_rest: Any) -> Tensor:
+    """`mha_varlen_bwd`: every sequence has a tile to spare."""
+    return q.new_empty(row_sums(q, cu_seqlens_q), dtype=torch.float32)
+
+
+def row_sums(q: Tensor, lengths: Tensor | None = None) -> tuple[int, ...]:
+    """The shape of `softmax_d`, of a batch or of sequences one after the other."""
+    if lengths is not None:
+        return q.size(1), _spaced(q, lengths)
+    batch, rows, heads, _ = q.shape
+    return batch, heads, _padded(rows)
+
+
+def _spaced(q: Tensor, lengths: Tensor) -> int:
+    return q.size(0) + _TILE * (lengths.numel() - 1)
+
+
+def backward_scratch(q: Tensor, k: Tensor, deterministic: bool, **_rest: Any) -> tuple[Scratch, ...]:
+    """`mha_bwd`, beside the sums of rows."""
+    batch, rows, heads, head_size = q.shape
+    return (
+        _query_gradient(batch, heads, batch * _padded(rows), head_size, deterministic=deterministic),
+        *_expanded(q, k, (batch, k.size(1), heads, head_size)),
+    )
+
+
+def packed_backward_scratch(
+    q: Tensor, k: Tensor, cu_seqlens_q: Tensor, deterministic: bool, **_rest: Any
+) -> tuple[Scratch, ...]:
+    """`mha_varlen_bwd`, likewise."""
+    batch, (_, heads, head_size) = cu_seqlens_q.numel() - 1, q.shape
+    rows = _spaced(q, cu_seqlens_q)
+    return (
+        _query_gradient(batch, heads, rows, head_size, deterministic=deterministic),
+        *_expanded(q, k, (k.size(0), heads, head_size)),
+    )
+
+
+def _query_gradient(batch: int, heads: int, rows: int, head_size: int, *, deterministic: bool) -> Scratch:
+    """`dq_accum`: sums in float32, which are made several times over to be added in one order."""
+    width = _accumulated(head_size)
+    formula = "flash2_query_gradient_splits" if deterministic else "elements"
+    call = (batch, heads, rows, width) if deterministic else (rows, heads, width)
+    return Scratch(formula=formula, dimensions=call, element_bytes=_FLOAT_BYTES)
+
+
+def _expanded(q: Tensor, k: Tensor, shape: tuple[int, ...]) -> tuple[Scratch, ...]:
+    """`dk_expanded` and `dv_expanded`: of heads that share a key a gradient for each, to be summed."""
+    if k.size(-2) == q.size(-2):
+        return ()
+    return (Scratch(formula="elements", dimensions=shape, element_bytes=q.element_size()),) * 2
+
+
+def _kernel(outputs: Any, scratch: Any = None) -> Kernel:
+    return Kernel(outputs=outputs, scratch=scratch, by_name=True)
+
+
+KERNELS = {
+    "flash_attn::_flash_attn_forward": _kernel(_forward, forward_scratch),
+    "flash_attn::_flash_attn_varlen_forward": _kernel(_packed_forward),
+    "flash_attn::_flash_attn_backward": _kernel(_backward, backward_scratch),
+    "flash_attn::_flash_attn_varlen_backward": _kernel(_packed_backward, packed_backward_scratch),
+}

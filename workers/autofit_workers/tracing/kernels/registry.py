@@ -1,0 +1,168 @@
+"""What is known of operators that are not PyTorch's, by their names. No torch at import.
+
+What users register goes before what a library's file here says. A process that predicts one program after
+the other keeps what their modules registered when they were imported, which happens once.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autofit_workers.spec.trace import Scratch
+
+# A function of a call's arguments → what the operator returns; and bytes that live during the call.
+Outputs = Callable[..., Any]
+ScratchOf = Callable[..., int | Sequence[int | Scratch]]
+
+# Of PyTorch itself: their memory is known to `predict.recording.hidden`, or known to be left out.
+_PYTORCHS = frozenset(
+    {
+        "_c10d_functional",
+        "_c10d_functional_autograd",
+        "_dtensor",
+        "_inductor_test",
+        "_native",
+        "_quantized",
+        "_test",
+        "aten",
+        "autofit",
+        "c10d",
+        "c10d_functional",
+        "debug_mode_ops",
+        "debugprims",
+        "export",
+        "flex_lib",
+        "fsdp",
+        "higher_order",
+        "inductor",
+        "inductor_prims",
+        "mkl",
+        "mkldnn",
+        "mkldnn_prepacked",
+        "onednn",
+        "onnx",
+        "onnx_symbolic",
+        "prim",
+        "prims",
+        "profiler",
+        "quantization",
+        "quantized",
+        "rngprims",
+        "sparse",
+        "static_runtime",
+        "streams",
+        "symm_mem",
+        "torch_nn",
+        "torchaudio",
+        "torchvision",
+    }
+)
+# By namespace of the operators, the module here that knows them.
+_LIBRARIES = {
+    "DaoAILab": "autofit_workers.tracing.kernels.causal_conv1d",
+    "bitsandbytes": "autofit_workers.tracing.kernels.bitsandbytes",
+    "flash_attn": "autofit_workers.tracing.kernels.flash_attn2",
+    "flash_attn_3": "autofit_workers.tracing.kernels.flash_attn3",
+    "quanto": "autofit_workers.tracing.kernels.quanto",
+    "xformers_flash": "autofit_workers.tracing.kernels.xformers",
+    "xformers_flash3": "autofit_workers.tracing.kernels.xformers",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """An operator, as a prediction follows it.
+
+    Attributes:
+        outputs: see `autofit.register_kernel`; None where the operator has a fake function of its own.
+        scratch: likewise; None where it takes nothing beside what it returns.
+        by_name: whether both take the arguments by the names that the operator gives them.
+    """
+
+    outputs: Outputs | None = None
+    scratch: ScratchOf | None = None
+    by_name: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a registration is made.
+
+    Attributes:
+        file, line: of the call.
+        module: identifies the module's namespace as it is: another where the file is run again.
+        is_prompt: whether it was typed, as in a notebook, where it is typed again to change it.
+    """
+
+    file: str
+    line: int
+    module: int
+    is_prompt: bool = False
+
+    def replaces(self, earlier: Place) -> bool:
+        """Whether this is the earlier registration, made again."""
+        if self.file == earlier.file:
+            return self.line == earlier.line or self.module != earlier.module
+        return self.is_prompt and earlier.is_prompt
+
+
+class RegisteredTwiceError(ValueError):
+    """Another registration of the operator stands elsewhere in the same program."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Registration:
+    kernel: Kernel
+    place: Place
+    program: int
+
+
+class Registry:
+    """Kernels by the names of their operators: `library::operator`, or that with `.overload`."""
+
+    def __init__(self) -> None:
+        self._registered: dict[str, _Registration] = {}
+        self._program = 0
+
+    def begin_program(self) -> None:
+        """Another program is predicted from here on; what it registers replaces what an earlier one did."""
+        self._program += 1
+
+    def add(self, name: str, kernel: Kernel, place: Place) -> None:
+        """Registers a kernel.
+
+        Raises:
+            RegisteredTwiceError: it is registered already, elsewhere in the program.
+        """
+        name = name.removesuffix(".default")  # as PyTorch itself calls it
+        before = self._registered.get(name)
+        if before is not None and before.program == self._program and not place.replaces(before.place):
+            raise RegisteredTwiceError(f"{before.place.file}:{before.place.line}")
+        self._registered[name] = _Registration(kernel, place, self._program)
+
+    def find(self, names: Sequence[str]) -> Kernel | None:
+        """What is known of an operator by any of its names, the first before the others."""
+        for name in names:
+            if name in self._registered:
+                return self._registered[name].kernel
+        known = _known(names[0].partition("::")[0])
+        return next((known[name] for name in names if name in known), None)
+
+
+REGISTRY = Registry()  # of this process, as PyTorch's own of operators
+
+
+def is_pytorchs(namespace: str) -> bool:
+    """Whether the operators of a namespace are PyTorch's own."""
+    return namespace in _PYTORCHS
+
+
+def _known(namespace: str) -> dict[str, Kernel]:
+    """What a library's file says, imported with the first of its operators."""
+    if namespace not in _LIBRARIES:
+        return {}
+    kernels: dict[str, Kernel] = importlib.import_module(_LIBRARIES[namespace]).KERNELS
+    return kernels

@@ -1,0 +1,104 @@
+"""Offers a stand-in when something asks for the library: the knob `attention`, or a model of transformers.
+
+transformers decides by functions that remember their answers whether a library is there; these are asked
+anew. Whatever else looks for the library finds it as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import Any
+
+from autofit_workers.apply.attention import when_decided
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS
+from autofit_workers.tracing.kernels.stand_ins.finder import StandIn, StandInFinder
+
+_HERE = "autofit_workers.tracing.kernels.stand_ins"
+FLASH_ATTENTION_2 = StandIn(
+    package="flash_attn",
+    distribution="flash-attn",
+    version="2.8.3",
+    oldest=(2, 7),
+    modules={
+        "flash_attn": f"{_HERE}.flash_attn2",
+        "flash_attn.bert_padding": f"{_HERE}.flash_attn2_padding",
+        "flash_attn.flash_attn_interface": f"{_HERE}.flash_attn2",
+        "flash_attn.layers": f"{_HERE}.no_functions",
+        "flash_attn.layers.rotary": f"{_HERE}.flash_attn2_rotary",
+    },
+)
+FLASH_ATTENTION_3 = StandIn(
+    package="flash_attn_interface",
+    distribution="flash-attn-3",
+    version="3.0.0",
+    modules={"flash_attn_interface": f"{_HERE}.flash_attn3"},
+)
+# By transformers' names.
+_LIBRARIES = {"flash_attention_2": FLASH_ATTENTION_2, "flash_attention_3": FLASH_ATTENTION_3}
+_REMEMBERING = (
+    "_package_distribution_mapping",
+    "is_flash_attn_2_available",
+    "is_flash_attn_3_available",
+    "is_flash_attn_greater_or_equal",
+    "is_torch_cuda_available",
+)
+_finder = StandInFinder()
+
+
+@functools.cache
+def install() -> None:
+    """From here on a model of transformers that asks for FlashAttention gets it, in this process for good."""
+    when_decided(_offered)
+
+
+def begin_program() -> None:
+    """Another program is predicted: nothing was asked for yet."""
+    if _finder.offered:
+        _finder.withdraw()
+        _forget()
+
+
+def notes() -> tuple[str, ...]:
+    """What was stood in for, a sentence each."""
+    return tuple(stand_in.note for stand_in in _finder.offered.values())
+
+
+def offer_for(knobs: Knobs) -> None:
+    """Lets the library be found that a knob setting names; raises as `offer` does."""
+    if (implementation := IMPLEMENTATIONS.get(knobs.attention)) is not None:
+        offer(implementation.name)
+
+
+def offer(implementation: str) -> None:
+    """Lets the library of an attention be found, by transformers' name; does nothing for others.
+
+    Raises:
+        UnsupportedError: the library is installed, in a release that cannot be followed.
+    """
+    stand_in = _LIBRARIES.get(implementation)
+    if stand_in is None:
+        return
+    if stand_in.is_installed:
+        stand_in.require_followed()
+        return
+    _finder.offer(stand_in)
+    _forget()
+
+
+def _forget() -> None:
+    """Lets transformers look for libraries again."""
+    module = sys.modules.get("transformers.utils.import_utils")
+    for name in _REMEMBERING:
+        clear = getattr(getattr(module, name, None), "cache_clear", None)
+        if clear is not None:
+            clear()
+    attention = sys.modules.get("transformers.modeling_flash_attention_utils")
+    if attention is not None:
+        vars(attention)["_loaded_implementation"] = None
+
+
+def _offered(implementation: Any) -> Any:
+    offer(implementation)
+    return implementation

@@ -1,0 +1,143 @@
+"""Lets Python find a package that is not installed, with modules of ours in the place of its own."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec
+from importlib.metadata import Distribution, DistributionFinder
+from os import PathLike
+from types import ModuleType
+from typing import Any
+
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.spec.versions import parse_release
+
+_METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StandIn:
+    """A package that may be stood in for.
+
+    Attributes:
+        package: as it is imported.
+        distribution: as it is installed.
+        version: of the release that is followed.
+        modules: by the name of each of its modules that there is, the one here with its functions.
+        oldest: release whose calls are operators, which are followed where it is installed.
+    """
+
+    package: str
+    distribution: str
+    version: str
+    modules: Mapping[str, str]
+    oldest: tuple[int, int] = (0, 0)
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether there is the package itself, or what stands in for it already."""
+        return importlib.util.find_spec(self.package) is not None
+
+    def require_followed(self) -> None:
+        """Raises `UnsupportedError` for an installed release that calls no operators."""
+        try:
+            version = importlib.metadata.version(self.distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return
+        if parse_release(version) < self.oldest:
+            oldest = ".".join(map(str, self.oldest))
+            raise UnsupportedError(
+                f"{self.distribution} {version} is installed here, whose calls are no operators that can be "
+                f"followed: install {oldest} or newer, or predict where it is not installed"
+            )
+
+    @property
+    def note(self) -> str:
+        """What a reader has to know of it, a sentence."""
+        return (
+            f"{self.distribution} is not installed here: its kernels are followed by what those of release "
+            f"{self.version} take"
+        )
+
+
+class StandInFinder(DistributionFinder):
+    """Finds what stands in for packages, and says that they are installed. To be last of the finders."""
+
+    def __init__(self) -> None:
+        self.offered: dict[str, StandIn] = {}
+
+    def offer(self, stand_in: StandIn) -> None:
+        """From here on the package is found."""
+        self.offered[stand_in.package] = stand_in
+        if self not in sys.meta_path:
+            sys.meta_path.append(self)
+
+    @contextmanager
+    def hidden(self, package: str) -> Iterator[None]:
+        """Within this the package is not found, whether it was imported before or not."""
+        stand_in = self.offered.pop(package)
+        imported = {name: sys.modules.pop(name) for name in stand_in.modules if name in sys.modules}
+        try:
+            yield
+        finally:
+            self.offered[package] = stand_in
+            sys.modules.update(imported)
+
+    def withdraw(self) -> None:
+        """None is found any more, as if none had been imported."""
+        for stand_in in self.offered.values():
+            for name in stand_in.modules:
+                sys.modules.pop(name, None)
+        self.offered.clear()
+
+    def find_spec(
+        self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        stand_in = self.offered.get(fullname.partition(".")[0])
+        if stand_in is None or fullname not in stand_in.modules:
+            return None
+        is_package = any(name.startswith(f"{fullname}.") for name in stand_in.modules)
+        return ModuleSpec(fullname, _StandInLoader(stand_in), is_package=is_package)
+
+    def find_distributions(self, context: DistributionFinder.Context | None = None) -> Iterable[Distribution]:
+        name = None if context is None else context.name
+        for stand_in in self.offered.values():
+            if name is None or name.replace("_", "-").lower() == stand_in.distribution:
+                yield _StandInDistribution(stand_in)
+
+
+class _StandInLoader(Loader):
+    def __init__(self, stand_in: StandIn) -> None:
+        self._stand_in = stand_in
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Imports the modules below it first, as packages do; functions of the same name go before them."""
+        ours: Any = importlib.import_module(self._stand_in.modules[module.__name__])
+        for name in self._stand_in.modules:
+            if name.rpartition(".")[0] == module.__name__:
+                importlib.import_module(name)
+        vars(module).update({name: getattr(ours, name) for name in ours.__all__})
+        vars(module)["__version__"] = self._stand_in.version
+
+
+class _StandInDistribution(Distribution):
+    def __init__(self, stand_in: StandIn) -> None:
+        self._stand_in = stand_in
+
+    def read_text(self, filename: str) -> str | None:
+        stand_in = self._stand_in
+        texts = {
+            "METADATA": _METADATA.format(name=stand_in.distribution, version=stand_in.version),
+            "top_level.txt": stand_in.package,
+        }
+        return texts.get(filename)
+
+    def locate_file(self, path: str | PathLike[str]) -> Any:
+        raise FileNotFoundError(path)

@@ -1,0 +1,273 @@
+"""Kernels that Python launches by Triton: here a launch does nothing.
+
+A library of such kernels (Liger, unsloth's, flash-linear-attention, …) makes what they write to in Python,
+with PyTorch, before it launches them. So its own Python is run, and only the launches are left out: no kernel
+has to be known. What a kernel writes are values nobody has, as all on a fake GPU.
+
+    installed        `install` replaces where Triton launches, where it times, and its driver
+    not installed    `stand_ins/triton_*.py` answer in its place, with the same launches and driver;
+                     PyTorch's own compiler, which would write kernels, finds none
+
+A kernel that is tuned is timed with its first call, and that takes memory: `do_bench` empties the L2 cache
+with a buffer (256e6 bytes; 256 MiB since 3.2), which stays reserved once it was freed. Read in 2.1 and 3.0 to
+3.7, runtime/autotuner.py, testing.py and backends/nvidia/driver.py. Left out: scratch memory that a compiled
+kernel asks `triton.set_allocator` for, as those do that make tensor descriptors on the device.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import weakref
+from collections.abc import Callable
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import torch
+from torch._library import custom_ops
+
+from autofit_workers.spec.versions import parse_release
+from autofit_workers.tracing.kernels.stand_ins.finder import StandIn, StandInFinder
+from autofit_workers.workload.libraries.finders import ExecutingFinder, when_imported
+
+_HERE = "autofit_workers.tracing.kernels.stand_ins"
+_WIDER_FLUSH_SINCE = _HOOKS_TAKE_NAMES_SINCE = (3, 2)
+_LANGUAGE = (
+    "language",
+    "language.core",
+    "language.extra",
+    "language.extra.cuda",
+    "language.extra.cuda.libdevice",
+    "language.extra.hip",
+    "language.extra.hip.libdevice",
+    "language.extra.libdevice",
+    "language.math",
+    "language.random",
+    "language.semantic",
+    "language.standard",
+)
+_REST = (
+    "backends",
+    "backends.compiler",
+    "compiler",
+    "compiler.compiler",
+    "compiler.errors",
+    "errors",
+    "knobs",
+    "runtime",
+    "runtime.autotuner",
+    "runtime.cache",
+    "runtime.driver",
+    "runtime.errors",
+    "runtime.jit",
+    "testing",
+    "tools",
+    "tools.tensor_descriptor",
+)
+TRITON = StandIn(
+    package="triton",
+    distribution="triton",
+    version="3.7.0",
+    modules={
+        "triton": f"{_HERE}.triton_runtime",
+        **{f"triton.{name}": f"{_HERE}.triton_language" for name in _LANGUAGE},
+        **{f"triton.{name}": f"{_HERE}.triton_runtime" for name in _REST},
+    },
+)
+# Where PyTorch's compiler looks for Triton as it is imported, without `has_triton_package`.
+_OF_THE_COMPILER = "torch._inductor.runtime.triton_compat"
+_library: Any = importlib.import_module("torch._library.triton")
+# Compiled modules that libraries of such kernels import beside Triton.
+_COMPILED = tuple(
+    StandIn(package=name, distribution=name.replace("_", "-"), version="0", modules={name: f"{_HERE}.{ours}"})
+    for name, ours in (("selective_scan_cuda", "selective_scan"), ("causal_conv1d_cuda", "causal_conv1d"))
+)
+_finder = StandInFinder()
+_launched: dict[str, None] = {}  # the kernels of this program, by name
+_tuned: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+@functools.cache
+def install() -> None:
+    """From here on, in this process for good, launches do nothing, and there is a Triton to import."""
+    if hasattr(_library, "wrap_triton_enabled_default"):
+        _library.wrap_triton_enabled_default = False  # kernels are launched, not followed by the compiler
+    for compiled in _COMPILED:
+        if not compiled.is_installed:
+            _finder.offer(compiled)
+    if TRITON.is_installed:
+        when_imported("triton.runtime.jit", _leave_out_launches)
+        when_imported("triton.runtime.autotuner", _leave_out_timing)
+        when_imported("triton.runtime.driver", _replace_driver)
+        return
+    _let_pytorch_remember_that_there_is_none()
+    _finder.offer(TRITON)
+    sys.meta_path.insert(0, ExecutingFinder((_OF_THE_COMPILER,), _execute_without_triton))
+
+
+def begin_program() -> None:
+    """Another program is predicted: nothing was launched or tuned yet."""
+    _launched.clear()
+    for tuner in _tuned:
+        tuner.cache.clear()
+    _tuned.clear()
+
+
+def notes() -> tuple[str, ...]:
+    """What a reader has to know of the kernels that were launched, in sentences."""
+    if not _launched:
+        return ()
+    names = ", ".join(list(_launched)[:3]) + (", …" if len(_launched) > 3 else "")
+    return (
+        f"kernels of Triton ({names}) do nothing here: what Python makes for them is followed, and values "
+        "that they write are made up",
+    )
+
+
+def body_of(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
+    """The Python of an operator that `torch.library.triton_op` made; None of any other."""
+    name = func._schema.name
+    if name not in getattr(_library, "triton_ops_to_kernels", ()):
+        return None
+    body: Callable[..., Any] = custom_ops.OPDEFS[name]._abstract_fn
+    return body
+
+
+class Launch:
+    """What a launch returns: a compiled kernel. Its numbers are made up."""
+
+    n_regs = 32
+    n_spills = 0
+    shared = 0
+    num_warps = 4
+    metadata = SimpleNamespace(shared=0, num_warps=4, num_stages=1, num_ctas=1, target=None)
+    asm: dict[str, str] = {}  # noqa: RUF012 - there is none
+
+    def _init_handles(self) -> None:
+        """Loads the kernel, of which there is none."""
+
+    def __getitem__(self, _grid: Any) -> Callable[..., None]:
+        return lambda *_args, **_options: None
+
+    run = __getitem__
+
+
+def launch(kernel: Any, *_args: Any, **_options: Any) -> Launch:
+    """`JITFunction.run`, whatever the grid: notes the kernel."""
+    _launched[getattr(kernel.fn, "__name__", "kernel")] = None
+    return Launch()
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """`do_bench`: calls once, and again beside the buffer that empties the cache. Milliseconds, made up."""
+    call()
+    flushed = torch.empty(_flushed_bytes() // 4, dtype=torch.int, device="cuda")
+    call()
+    del flushed
+    return 1.0
+
+
+def tune(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
+    """`Autotuner._bench`: times one of the settings that are tried, which are all as fast."""
+    _tuned.add(tuner)
+    given = {**tuner.nargs, **meta, **config.kwargs}
+    told = given if _release() >= _HOOKS_TAKE_NAMES_SINCE else args
+
+    def call() -> None:
+        if config.pre_hook:
+            config.pre_hook(given)
+        if not hasattr(tuner, "pre_hook"):  # before 3.0
+            tuner.hook(told)
+            return
+        tuner.pre_hook(told)
+        tuner.post_hook(told, exception=None)
+
+    if getattr(tuner, "use_cuda_graph", False):  # which empties no cache
+        call()
+        return [1.0] * 3
+    return [timed(call)] * 3
+
+
+class Driver:
+    """Triton's driver of a card that is not there."""
+
+    binary_ext = "cubin"
+
+    def __init__(self) -> None:
+        self.utils = SimpleNamespace(get_device_properties=self._properties)
+
+    def get_current_target(self) -> Any:
+        properties = torch.cuda.get_device_properties(0)
+        return SimpleNamespace(backend="cuda", arch=10 * properties.major + properties.minor, warp_size=32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cuda", 0)
+
+    def get_device_capability(self, _device: Any = None) -> tuple[int, int]:
+        capability: tuple[int, int] = torch.cuda.get_device_capability()
+        return capability
+
+    def get_current_stream(self, _device: Any = None) -> int:
+        return 0
+
+    def set_current_device(self, _device: Any) -> None:
+        """There is only one."""
+
+    def get_benchmarker(self) -> Callable[..., list[float]]:
+        return lambda call, **_options: [timed(call)] * 3
+
+    def _properties(self, _device: Any = None) -> dict[str, int]:
+        """`cuDeviceGetAttribute`, as far as libraries ask: see backends/nvidia/driver.c."""
+        properties: Any = torch.cuda.get_device_properties(0)
+        return {
+            "max_shared_mem": properties.shared_memory_per_block_optin,
+            "max_num_regs": properties.regs_per_multiprocessor,
+            "multiprocessor_count": properties.multi_processor_count,
+            "warpSize": properties.warp_size,
+        }
+
+
+def _flushed_bytes() -> int:
+    return 256 * 1024**2 if _release() >= _WIDER_FLUSH_SINCE else 256_000_000
+
+
+def _release() -> tuple[int, int]:
+    return parse_release(sys.modules["triton"].__version__)
+
+
+def _leave_out_launches(module: Any) -> None:
+    module.JITFunction.run = launch
+    if hasattr(module.JITFunction, "_make_launcher"):  # before 3.0 each function is given its own
+        module.JITFunction._make_launcher = lambda kernel: (
+            lambda *args, **options: launch(kernel, *args, **options)
+        )
+
+
+def _leave_out_timing(module: Any) -> None:
+    module.Autotuner._bench = tune
+
+
+def _replace_driver(module: Any) -> None:
+    if hasattr(module.driver, "set_active"):
+        module.driver.set_active(Driver())
+
+
+def _execute_without_triton(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+    with _finder.hidden(TRITON.package):
+        execute(module)
+
+
+def _let_pytorch_remember_that_there_is_none() -> None:
+    """What stands in for Triton compiles nothing. PyTorch asks whether it is there once."""
+    from torch.utils import _triton
+
+    for name in ("has_triton_package", "get_triton_version", "has_triton"):
+        if hasattr(_triton, name):
+            getattr(_triton, name)()

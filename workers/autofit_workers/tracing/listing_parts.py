@@ -1,0 +1,106 @@
+"""The process that lists what a language model is made of; see `autofit_workers.trials.model_parts`."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from autofit_workers.process.messages import received, told
+from autofit_workers.spec.errors import UnsupportedError
+from autofit_workers.spec.model_parts import ModelParts, Parameter
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.workload.libraries.importing import imported
+from autofit_workers.workload.libraries.of_transformers import configuration_of
+
+# Beside a text model's own names these stand for one thing in all configurations (`attribute_map`).
+_NAMES = (
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "intermediate_size",
+    "max_position_embeddings",
+    "vocab_size",
+)
+
+
+def main(requests_fd: int, answers_fd: int) -> None:
+    """Answers one JSON line after another until an empty line comes."""
+    requests = received(requests_fd, answers_fd)
+    with os.fdopen(answers_fd, "w", encoding="utf-8") as answers:
+        while request := requests.get():
+            answers.write(json.dumps(_answer(json.loads(request))) + "\n")
+            answers.flush()
+
+
+def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        parts = parts_of(WorkloadRef.from_dict(request["workload"]))
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
+        return {"error": dataclasses.asdict(told(error))}
+    return {"parts": dataclasses.asdict(parts)}
+
+
+def parts_of(ref: WorkloadRef) -> ModelParts:
+    """Builds a model on the meta device, where it takes no memory, and lists its parameters.
+
+    Raises:
+        UnknownNameError: there is no such configuration here.
+        UnsupportedError: it is not of a model that writes text.
+    """
+    transformers: Any = imported("transformers", ref.target)
+    config = configuration_of(ref)
+    model = _built(transformers, copy.deepcopy(config), ref.target)
+    owners = {name: type(module).__name__ for name, module in model.named_modules()}
+    text = config.get_text_config(decoder=True)
+    return ModelParts(
+        model_type=config.model_type,
+        model_class=type(model).__name__,
+        dtype=None if config.dtype is None else str(config.dtype).removeprefix("torch."),
+        parameters=tuple(
+            Parameter(name=name, owner=owners[name.rpartition(".")[0]], shape=tuple(parameter.shape))
+            for name, parameter in model.named_parameters()
+        ),
+        config=_plain(config, text),
+        is_multimodal=hasattr(config, "vision_config") or hasattr(config, "audio_config"),
+    )
+
+
+def _built(transformers: Any, config: Any, wanted: str) -> torch.nn.Module:
+    """By the widest head that there is for the configuration: all that a server of text loads."""
+    for name in ("AutoModelForImageTextToText", "AutoModelForSeq2SeqLM", "AutoModelForCausalLM"):
+        mapping = getattr(transformers, name)
+        if type(config) in mapping._model_mapping:
+            if getattr(config, "is_encoder_decoder", False) and name == "AutoModelForCausalLM":
+                continue
+            with torch.device("meta"):
+                model: torch.nn.Module = mapping.from_config(config)
+            return model
+    raise UnsupportedError(
+        f"{wanted} is no model that writes text, so that a server has no KV cache for it: name one that does"
+    )
+
+
+def _plain(config: Any, text: Any) -> dict[str, Any]:
+    """What the configuration says in whole numbers, words, and lists of them."""
+    said = {name: value for name, value in text.to_dict().items() if _is_plain(value)}
+    named = {name: getattr(text, name) for name in _NAMES if isinstance(getattr(text, name, None), int)}
+    whole = config.to_dict()
+    nested = {
+        name: json.loads(json.dumps(value, default=str))
+        for name in ("quantization_config", "rope_parameters")
+        if (value := whole.get(name) or text.to_dict().get(name))
+    }
+    return {**said, **named, **nested}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, int | str)

@@ -1,0 +1,121 @@
+"""What Python code binds an operator's result to, read from the bytecode of its callers.
+
+After a call's instruction a store names its result; a return hands it to the caller, whose next
+instruction says what becomes of it; anything else leaves a temporary without a name.
+
+    y = self.layer(x) + 1      CALL, BINARY_OP: a temporary       BINARY_OP, STORE_FAST y: "y"
+"""
+
+from __future__ import annotations
+
+import dis
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from enum import Enum, auto
+from types import CodeType, FrameType
+
+from autofit_workers.tracing.recording.call_sites import callers, hands_on, is_engine
+
+_STORES = {"STORE_FAST", "STORE_NAME", "STORE_GLOBAL", "STORE_DEREF"}
+_LOADS = {"LOAD_ATTR", "LOAD_DEREF", "LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_GLOBAL", "LOAD_NAME"}
+_BEFORE_A_STORE = {"COPY", "UNPACK_SEQUENCE", "UNPACK_EX"}
+_PASSED_OVER = {"NOP", "PRECALL", "POP_BLOCK"}
+_RETURN = "RETURN_VALUE"
+# What leaving a `with` statement does around the value that is returned from within it.
+_LEAVING_WITH = {"SWAP", "LOAD_CONST", "CALL", "POP_TOP"}
+
+
+class _Fate(Enum):
+    """What becomes of a result that gets no name where it was made."""
+
+    RETURNED = auto()
+    DROPPED = auto()
+
+
+class Bindings:
+    """Finds names; what it has read of a function's code it keeps."""
+
+    def __init__(self) -> None:
+        # By identity, for equal code is slow to compare; kept, so that the identity stays its own.
+        self._read: dict[int, tuple[CodeType, list[dis.Instruction]]] = {}
+        self._fates: dict[tuple[int, int], str | _Fate] = {}
+
+    def name_of(self, frame: FrameType | None) -> str:
+        """The name that the result of the operator called in a frame gets; empty for none."""
+        for caller in callers(frame):
+            if is_engine(caller):
+                return ""  # it called many operators, and returns none of their results
+            if hands_on(caller):
+                continue
+            fate = self._fate(caller.f_code, caller.f_lasti)
+            if isinstance(fate, str):
+                return fate
+            if fate is _Fate.DROPPED:
+                return ""
+        return ""
+
+    def _fate(self, code: CodeType, offset: int) -> str | _Fate:
+        key = (id(code), offset)
+        if key not in self._fates:
+            if id(code) not in self._read:
+                self._read[id(code)] = code, list(dis.get_instructions(code))
+            instructions = self._read[id(code)][1]
+            # Python 3.11 points a caller at the last of the cache entries that follow its call.
+            index = bisect_right(instructions, offset, key=lambda each: each.offset) - 1
+            self._fates[key] = _fate_after(instructions, index)
+        return self._fates[key]
+
+
+def _fate_after(instructions: list[dis.Instruction], index: int) -> str | _Fate:
+    """What becomes of what an instruction leaves on the stack."""
+    path = list(_following(instructions, index))
+    if instructions[index].opname == "PRECALL" and path and path[0].opname == "CALL":
+        del path[0]  # the same call
+    is_left = itertools.takewhile(lambda each: each.opname in _LEAVING_WITH, path)
+    num_leaving = len(list(is_left))
+    begins_to_leave = num_leaving == 0 or path[0].opname == "SWAP"
+    if begins_to_leave and num_leaving < len(path) and path[num_leaving].opname == _RETURN:
+        return _Fate.RETURNED
+    names, rest = _stored(path)
+    if not names:
+        return _Fate.DROPPED
+    if [each.opname for each in rest[1:2]] == [_RETURN] and rest[0].argval == names[-1]:
+        return _Fate.RETURNED  # a name for no other purpose
+    return ", ".join(names)
+
+
+def _following(instructions: list[dis.Instruction], index: int) -> Iterator[dis.Instruction]:
+    """The instructions that certainly run after one, up to where the code branches or returns."""
+    while index + 1 < len(instructions):
+        index += 1
+        each = instructions[index]
+        if each.opname == "JUMP_FORWARD":
+            index = bisect_left(instructions, each.argval, key=lambda each: each.offset) - 1
+        elif each.opname not in _PASSED_OVER:
+            yield each
+            if each.opname == _RETURN or each.opcode in dis.hasjrel:
+                return
+
+
+def _stored(path: list[dis.Instruction]) -> tuple[list[str], list[dis.Instruction]]:
+    """The names that a value on the stack gets at once, and what follows."""
+    names: list[str] = []
+    for index, each in enumerate(path):
+        if each.opname in _STORES:
+            names.append(each.argval)
+        elif each.opname == "STORE_FAST_STORE_FAST":  # two in one, since Python 3.13
+            names += each.argval
+        elif each.opname == "STORE_FAST_LOAD_FAST":
+            names.append(each.argval[0])
+            return names, [each._replace(argval=each.argval[1]), *path[index + 1 :]]
+        elif each.opname not in _BEFORE_A_STORE:
+            return names or _attribute(path[index:]), path[index:]
+    return names, []
+
+
+def _attribute(path: list[dis.Instruction]) -> list[str]:
+    """The attribute that a value becomes: its owner is loaded, then it is stored."""
+    after = itertools.dropwhile(lambda each: each.opname in _LOADS, path)
+    store = next(after, None)
+    return [store.argval] if store is not None and store.opname == "STORE_ATTR" else []

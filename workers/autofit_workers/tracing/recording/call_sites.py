@@ -1,0 +1,125 @@
+"""Which lines of Python called an operator, leaving out what autofit puts between."""
+
+from __future__ import annotations
+
+import functools
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+_PACKAGES = f"{Path(torch.__file__).parents[1]}/"
+_TORCH = f"{Path(torch.__file__).parent}/"
+_STDLIB = f"{sysconfig.get_path('stdlib')}/"
+_WORKERS = f"{Path(__file__).parents[2]}/"
+_MODELS = f"{_WORKERS}workload/models/"
+_TRACING = f"{Path(__file__).parents[1]}/"
+_STEP = f"{_TRACING}probe.py"
+_GENERATED = ("<frozen", "<string>")
+_ENGINE = f"{_TORCH}autograd/graph.py"
+_HANDS_ON = (f"{_TORCH}nn/modules/module.py", f"{_TORCH}overrides.py")
+# On the way from an operator's call to what records it.
+_DISPATCH = (
+    _TRACING,
+    *(f"{_TORCH}{part}" for part in ("_compile.py", "_dynamo/", "_subclasses/", "_ops.py")),
+    f"{_TORCH}utils/_python_dispatch.py",
+    f"{_TORCH}utils/_stats.py",
+)
+
+
+def is_users(code: CodeType) -> bool:
+    """Whether code is the user's (or a built-in model's) rather than PyTorch's or ours."""
+    return _is_users(code.co_filename)
+
+
+@functools.cache
+def _is_users(path: str) -> bool:
+    return path.startswith(_MODELS) or not path.startswith((_TORCH, _WORKERS, *_GENERATED))
+
+
+def user_source(frame: FrameType | None) -> str:
+    """The innermost line of the user's code as `file:line:function`; empty where there is none."""
+    found = user_frame(frame)
+    return "" if found is None else _line(found, found.f_code.co_filename)
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's code; None where there is none."""
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def callers(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames that led to an operator, innermost first, without those that pass it on to us.
+
+    The loop of the steps is among them: it stands where a user's own would be.
+    """
+    while frame is not None:
+        if not _passes_on(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+@functools.cache
+def _passes_on(path: str) -> bool:
+    return path != _STEP and path.startswith(_DISPATCH)
+
+
+def called_by_the_engine(frame: FrameType | None) -> bool:
+    """Whether C++ called an operator in backward, rather than a function written in Python."""
+    return is_engine(next(callers(frame), None))
+
+
+def is_engine(frame: FrameType | None) -> bool:
+    """Whether it is where Python hands over to the autograd engine."""
+    return frame is not None and frame.f_code.co_filename == _ENGINE
+
+
+def hands_on(frame: FrameType) -> bool:
+    """Whether it calls a module's or a tensor's function in its caller's place, and returns the result."""
+    return frame.f_code.co_filename in _HANDS_ON
+
+
+class Stacks:
+    """Makes stacks of frames: `file:line:function`, outermost first.
+
+    Lines of PyTorch and of the standard library have their path from where those are installed,
+    `torch/nn/functional.py`; all others the whole one, or one from `./`. Our own are left out.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[CodeType, int], str | None] = {}
+        self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
+
+    def of(self, frame: FrameType | None) -> tuple[str, ...]:
+        """The stack that ends in a frame; equal ones are one object."""
+        lines = [line for each in callers(frame) if (line := self._line(each)) is not None]
+        stack = tuple(reversed(lines))
+        return self._known.setdefault(stack, stack)
+
+    def _line(self, frame: FrameType) -> str | None:
+        key = (frame.f_code, frame.f_lasti)
+        if key not in self._lines:
+            path = _shown(frame.f_code.co_filename)
+            self._lines[key] = None if path is None else _line(frame, path)
+        return self._lines[key]
+
+
+def _shown(path: str) -> str | None:
+    if path.startswith(_MODELS):
+        return path
+    if path.startswith((_WORKERS, *_GENERATED)):
+        return None
+    if path.startswith(_TORCH):
+        return path.removeprefix(_PACKAGES)
+    inside = path.removeprefix(_STDLIB)
+    if inside != path and not inside.startswith(("site-packages/", "dist-packages/")):
+        return inside
+    return path if path.startswith(("/", "<")) else f"./{path}"
+
+
+def _line(frame: FrameType, path: str) -> str:
+    return f"{path}:{frame.f_lineno}:{frame.f_code.co_name}"

@@ -1,0 +1,45 @@
+"""The process groups whose ranks exchange something on the GPU: NCCL has a communicator for each.
+
+A group gets its communicator with its first collective; where `init_process_group` was given a device, with
+the group itself (`eagerConnectSingleDevice` of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from autofit_workers.tracing.recording.collectives import arguments_of, is_collective, process_group_of
+
+
+class Communicators:
+    """Notes the groups of a program's collectives.
+
+    Attributes:
+        are_eager: whether a group has its communicator from the beginning.
+    """
+
+    def __init__(self) -> None:
+        self.are_eager = False
+        self._sizes: dict[str, int] = {}
+
+    def note(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An operator that ran on the GPU; what is no collective is passed over."""
+        if not is_collective(func):
+            return
+        group = process_group_of(arguments_of(func, args, kwargs))
+        if group is not None:
+            self._add(group)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many ranks each of them has, more than one; the largest first."""
+        distributed: Any = torch.distributed
+        if self.are_eager and distributed.is_initialized():
+            for group in distributed.distributed_c10d._world.pg_map:
+                self._add(group)
+        return tuple(sorted((size for size in self._sizes.values() if size > 1), reverse=True))
+
+    def _add(self, group: Any) -> None:
+        self._sizes[group.group_name] = group.size()

@@ -1,0 +1,458 @@
+"""What an operator allocates on a GPU beside its outputs, and where among its events.
+
+A `Recipe` says it for one call; the recorder puts it into the trace. The files named are those of
+PyTorch 2.13, `aten/src/ATen/native` unless said otherwise; where 2.4 to 2.12 differ in size,
+`autofit_workers.replay.curve.scratch` knows.
+
+Left out because it is small: the buffers of reductions over inner dimensions that several blocks share
+(cuda/Reduce.cuh, kilobytes), of GroupNorm and native batch norm (a few numbers per group or channel),
+cuBLASLt's 1 MiB. Left out because its size is not known without a driver: the workspace and reserve of
+cuDNN's batch norm. Left out because it is rare in training: top-k, cumulative sums, FFTs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._prims_common import suggest_memory_format
+
+from autofit_workers.spec.trace import Scratch
+from autofit_workers.tracing.fake.layouts import convolution_format
+from autofit_workers.tracing.kernels.following import kernel_of, scratch_of
+
+aten: Any = torch.ops.aten
+
+_INDEX_BYTES = 8
+_FLOAT_BYTES = 4
+_CHUNK_ELEMENTS = 65536  # `kChunkSize` of cuda/MultiTensorApply.cuh
+
+
+class Lifetime(Enum):
+    """When scratch memory is given back."""
+
+    STAGE = auto()
+    OPERATOR = auto()
+    THREAD = auto()  # never: it belongs to the thread's handle, which is asked for only once
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One piece of scratch memory."""
+
+    correction: str
+    scratch: Scratch
+    lifetime: Lifetime = Lifetime.OPERATOR
+
+
+Stage = tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The scratch memory of one call, in the order of its requests.
+
+    Attributes:
+        before, after: stages before and after the outputs are allocated.
+    """
+
+    before: tuple[Stage, ...] = ()
+    after: tuple[Stage, ...] = ()
+
+
+def has_recipe(func: torch._ops.OpOverload) -> bool:
+    """Whether calls of an operator may take something beside their outputs."""
+    return func in _RECIPES or kernel_of(func) is not None
+
+
+def recipe(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
+    """What a call takes beside its outputs; None for most operators."""
+    make = _RECIPES.get(func)
+    if make is None:
+        return _registered(func, args, kwargs)
+    by_name = [a for a in func._schema.arguments[len(args) :] if not a.kwarg_only] if kwargs else []
+    return make(*args, *(kwargs.get(a.name, a.default_value) for a in by_name))
+
+
+def _registered(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
+    """Of an operator that is not PyTorch's."""
+    kernel = kernel_of(func)
+    if kernel is None:
+        return None
+    return Recipe(after=(tuple(Request("kernels", each) for each in scratch_of(kernel, func, args, kwargs)),))
+
+
+def _elements(correction: str, shape: Iterable[int], element_bytes: int, **options: Any) -> Request:
+    return _request(correction, "elements", shape, element_bytes, **options)
+
+
+def _request(
+    correction: str, formula: str, dimensions: Iterable[int], element_bytes: int, **options: Any
+) -> Request:
+    scratch = Scratch(formula=formula, dimensions=tuple(dimensions), element_bytes=element_bytes)
+    return Request(correction, scratch, **options)
+
+
+def _copies(*tensors: Tensor | None, layout: torch.memory_format = torch.contiguous_format) -> Stage:
+    """What `contiguous` copies of tensors that are not yet."""
+    return tuple(
+        _elements("layout_copies", tensor.shape, tensor.element_size())
+        for tensor in tensors
+        if tensor is not None and not tensor.is_contiguous(memory_format=_applicable(tensor, layout))
+    )
+
+
+def _applicable(tensor: Tensor, layout: torch.memory_format) -> torch.memory_format:
+    dimensions = {torch.channels_last: 4, torch.channels_last_3d: 5}
+    return layout if dimensions.get(layout, tensor.dim()) == tensor.dim() else torch.contiguous_format
+
+
+def _norms(tensors: list[Tensor], *_rest: Any) -> Recipe:
+    """cuda/ForeachReduceOp.cu: a number for each piece of a tensor, as many for all as for the largest."""
+    most_pieces = max(-(-tensor.numel() // _CHUNK_ELEMENTS) for tensor in tensors)
+    return Recipe(before=((_elements("norms", (len(tensors), most_pieces), _FLOAT_BYTES),),))
+
+
+def _decomposition(matrix: Tensor, *_rest: Any) -> Recipe:
+    """cuda/linalg/BatchLinearAlgebraLib.cpp: cuSOLVER destroys the matrix, so it is given a copy."""
+    return Recipe(after=((_elements("layout_copies", matrix.shape, matrix.element_size()),),))
+
+
+# Matrix products. cuda/Blas.cpp, `prepare_matrix_for_cublas` and its sibling for batches.
+
+_WORKSPACES = re.compile(r":([0-9]+):([0-9]+)")
+_KIB = 1024
+
+
+def _cublas() -> Request:
+    """The workspace of a handle; cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize`.
+
+    A size for each of so many buffers in KiB, as in `:4096:8`, which PyTorch asks for where algorithms are to
+    be deterministic; without the variable it depends on the card.
+    """
+    told = _WORKSPACES.findall(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    sizes = (sum(int(size) * int(count) for size, count in told) * _KIB,) if told else ()
+    return _request("cublas", "cublas", sizes, 1, lifetime=Lifetime.THREAD)
+
+
+def _product(*matrices: Tensor) -> Recipe:
+    copies = tuple(
+        _elements("layout_copies", matrix.shape, matrix.element_size())
+        for matrix in matrices
+        if not _is_matrix_for_cublas(matrix)
+    )
+    return Recipe(after=((*copies, _cublas()),))
+
+
+def _added_product(_input: Tensor, *matrices: Tensor) -> Recipe:
+    return _product(*matrices)
+
+
+def _is_matrix_for_cublas(matrix: Tensor) -> bool:
+    """Whether rows or columns are dense and follow each other without overlap."""
+    if matrix.dim() < 2 or matrix.is_contiguous():
+        return True
+    (rows, columns), (row_stride, column_stride) = matrix.shape[-2:], matrix.stride()[-2:]
+    return (row_stride == 1 and column_stride >= max(1, rows)) or (
+        column_stride == 1 and row_stride >= max(1, columns)
+    )
+
+
+# Attention. transformers/cuda/attention_backward.cu. Arguments are B×H×S×D, kernels see B×S×H×D.
+
+
+def _flash_attention_backward(
+    grad_out: Tensor, query: Tensor, key: Tensor, _value: Tensor, out: Tensor, *_rest: Any
+) -> Recipe:
+    """transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`: float sums of the query's gradient."""
+    batch, heads, rows, head_size = query.shape
+    scratch = [
+        _request("attention", "flash_rows", (batch, heads, rows), _FLOAT_BYTES),
+        _request("attention", "flash_query_gradient", (batch, heads, rows, head_size), _FLOAT_BYTES),
+    ]
+    if key.size(1) != heads:  # one gradient for each head of the query, summed over the groups
+        shape = (batch, heads, key.size(2), head_size)
+        scratch += [_elements("attention", shape, query.element_size())] * 2
+    return Recipe(
+        before=(_copies(grad_out.transpose(1, 2), out.transpose(1, 2)),),
+        after=(tuple(scratch),),
+    )
+
+
+def _efficient_attention_backward(
+    grad_out: Tensor, query: Tensor, _key: Tensor, _value: Tensor, _bias: Any, out: Tensor, *_rest: Any
+) -> Recipe:
+    """Row sums of `grad_out * out`, by operators in float32 and in the kernel else; then dQ's tiles."""
+    batch, heads, rows, head_size = query.shape
+    row_sums = _elements("attention", (batch, heads, rows), _FLOAT_BYTES)
+    tiles = _request("attention", "efficient_query_gradient", (batch, heads, rows, head_size), _FLOAT_BYTES)
+    if query.dtype == torch.float32:
+        product = _elements("attention", out.shape, _FLOAT_BYTES, lifetime=Lifetime.STAGE)
+        strided_sums = _elements("attention", (batch, heads, rows), _FLOAT_BYTES, lifetime=Lifetime.STAGE)
+        stages: tuple[Stage, ...] = ((product, strided_sums, row_sums), (tiles,))
+    else:
+        stages = ((row_sums, tiles),)
+    return Recipe(before=(_copies(grad_out.transpose(1, 2)),), after=stages)
+
+
+def _flash_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own signature
+    grad_out: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    out: Tensor,
+    _logsumexp: Tensor,
+    lengths: Tensor | None,
+    *_rest: Any,
+) -> Recipe:
+    """The same of tensors as kernels see them, or of sequences one after the other (`mha_varlen_bwd`)."""
+    if lengths is None:
+        rows_last = (tensor.transpose(1, 2) for tensor in (grad_out, query, key, value, out))
+        return _flash_attention_backward(*rows_last)
+    rows, heads, head_size = query.shape
+    spaced = rows + 128 * (lengths.numel() - 1)
+    width = 256 if head_size > 192 else -(-head_size // 32) * 32
+    scratch = [
+        _elements("attention", (heads, spaced), _FLOAT_BYTES),
+        _elements("attention", (spaced, heads, width), _FLOAT_BYTES),
+    ]
+    if key.size(1) != heads:
+        scratch += [_elements("attention", (key.size(0), heads, head_size), query.element_size())] * 2
+    return Recipe(before=(_copies(grad_out, out),), after=(tuple(scratch),))
+
+
+def _efficient_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own signature
+    grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Any, out: Tensor, *_rest: Any
+) -> Recipe:
+    """The same of tensors as kernels see them; sequences one after the other are a batch of one."""
+    first, second, third = (tensor.transpose(1, 2) for tensor in (grad_out, query, out))
+    return _efficient_attention_backward(first, second, key, value, bias, third)
+
+
+def _cudnn_attention_backward(_grad_out: Tensor, query: Tensor, *_rest: Any) -> Recipe:
+    """cudnn/MHA.cpp, `run_cudnn_SDP_bprop`: one workspace, of what cuDNN's frontend accumulates in."""
+    batch, heads, rows, head_size = query.shape
+    scratch = _request("attention", "cudnn_query_gradient", (batch, heads, rows, head_size), _FLOAT_BYTES)
+    return Recipe(after=((scratch,),))
+
+
+# Normalization and softmax.
+
+
+def _layer_norm(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+    """cuda/layer_norm_kernel.cu: `expect_contiguous`; the copy is not what backward keeps."""
+    return Recipe(before=(_copies(input),))
+
+
+def _layer_norm_backward(
+    grad_out: Tensor,
+    input: Tensor,  # noqa: A002
+    normalized_shape: list[int],
+    _mean: Tensor,
+    _rstd: Tensor,
+    weight: Tensor | None,
+    *rest: Any,
+) -> Recipe:
+    """The same file: the input's copy, the outputs, the gradient's copy, and for many rows tiles."""
+    num_normalized = len(normalized_shape)
+    rows, width = input.shape[: input.dim() - num_normalized], 1
+    for size in normalized_shape:
+        width *= size
+    output_mask = rest[-1]
+    tiles = (
+        ()
+        if weight is None
+        else tuple(
+            _request("layer_norm", "layer_norm_tiles", (*rows, width), weight.element_size())
+            for needed in output_mask[1:]
+            if needed
+        )
+    )
+    return Recipe(before=(_copies(input),), after=((*_copies(grad_out), *tiles),))
+
+
+def _first_contiguous(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+    """cuda/SoftMax.cu, cuda/group_norm_kernel.cu, …: kernels for dense rows."""
+    return Recipe(before=(_copies(input),))
+
+
+def _first_two_contiguous(first: Tensor, second: Tensor, *_rest: Any) -> Recipe:
+    return Recipe(before=(_copies(first, second),))
+
+
+def _softmax_backward(grad_out: Tensor, output: Tensor, *_rest: Any) -> Recipe:
+    """cuda/SoftMax.cu, `softmax_backward_cuda_out`: the product of both, once the output is there."""
+    product = _elements("softmax_backward", grad_out.shape, grad_out.element_size())
+    return Recipe(after=((product, *_copies(output)),))
+
+
+def _first_in_its_layout(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+    """cuda/DilatedMaxPool2d.cu, cuda/AveragePool2d.cu, cuda/UpSample*.cu: either of two layouts."""
+    return Recipe(before=(_copies(input, layout=suggest_memory_format(input)),))
+
+
+def _batch_norm_backward(grad_out: Tensor, input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+    """cudnn/BatchNorm.cpp: the gradient in the layout of the input.
+
+    Normalization.cpp, `_select_batch_norm_backend`: rows of numbers go to native kernels, which
+    take any strides, as bfloat16 did before 2.7.
+    """
+    if input.dim() < 3:
+        return Recipe()
+    return Recipe(before=(_copies(grad_out, layout=suggest_memory_format(input)),))
+
+
+# Convolution. Convolution.cpp, `convolution` and `convolution_backward`, and cudnn/ConvShared.cpp.
+
+
+def _convolution(input: Tensor, weight: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
+    layout = convolution_format(input, weight)
+    return Recipe(before=(_copies(input, weight, layout=layout),))
+
+
+def _convolution_backward(
+    grad_out: Tensor,
+    input: Tensor,  # noqa: A002
+    weight: Tensor,
+    *rest: Any,
+) -> Recipe:
+    layout = convolution_format(input, weight)
+    output_mask = rest[-1]
+    input_copied = input if output_mask[1] else None
+    return Recipe(before=(_copies(input_copied, grad_out, layout=layout), _copies(weight, layout=layout)))
+
+
+def _sum(input: Tensor, dim: int | Sequence[int] | None = None, *_rest: Any) -> Recipe:  # noqa: A002
+    """ReduceOps.cpp, `make_reduction`: truth values and small whole numbers are added up as large ones."""
+    copies = () if _is_added_up_as_it_is(input) else (_elements("layout_copies", input.shape, _INDEX_BYTES),)
+    stage = (*copies, *_reduction(input, dim))
+    return Recipe(after=(stage,)) if stage else Recipe()
+
+
+def _is_added_up_as_it_is(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.int64
+
+
+def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
+    """What blocks share that sum over outer dimensions, see `reduction_scratch`; halves as floats."""
+    if not tensor.dim():
+        return ()
+    summed = {each % tensor.dim() for each in ([dim] if isinstance(dim, int) else dim or range(tensor.dim()))}
+    sizes = list(enumerate(zip(tensor.shape, tensor.stride(), strict=True)))
+    kept = sorted((each for place, each in sizes if place not in summed), key=lambda each: each[1])
+    innermost = min((stride for place, (_, stride) in sizes if place in summed), default=0)
+    if not kept or innermost < kept[0][1]:
+        return ()
+    width, first = 1, kept[0][1]
+    for size, stride in kept:
+        width *= size if stride == width * first else 1  # as one dimension, where they are dense
+    num_outputs = math.prod(size for size, _ in kept)
+    dimensions = (tensor.numel() // max(num_outputs, 1), num_outputs, width if first == 1 else 1)
+    is_wide = tensor.is_complex() or tensor.dtype == torch.float64 or not tensor.is_floating_point()
+    return (_request("reductions", "reduction", dimensions, (1 + is_wide) * _FLOAT_BYTES),)
+
+
+# Indices.
+
+
+def _embedding_backward(grad_out: Tensor, indices: Tensor, num_weights: int, *_rest: Any) -> Recipe:
+    """cuda/Embedding.cu sorts the indices, cuda/EmbeddingBackwardKernel.cu sums rows of equal ones."""
+
+    def request(
+        formula: str, *dimensions: int, size: int = indices.element_size(), **options: Any
+    ) -> Request:
+        return _request("embedding_backward", formula, dimensions, size, **options)
+
+    positions = [request("embedding_indices", *indices.shape) for _ in range(2)]
+    # The positions to sort, and CUB's second pair of buffers to sort in.
+    sorting = [request("embedding_indices", *indices.shape, lifetime=Lifetime.STAGE) for _ in range(3)]
+    segments = [request("embedding_segments", num_weights, *indices.shape) for _ in range(3)]
+    partial_sums = request(
+        "embedding_partial_sums", num_weights, grad_out.size(-1), *indices.shape, size=_FLOAT_BYTES
+    )
+    return Recipe(before=(_copies(grad_out), (*positions, *sorting)), after=((*segments, partial_sums),))
+
+
+def _sort(tensor: Tensor, dim: int = -1, *_rest: Any) -> Recipe:
+    """cuda/Sort.cpp, `sort_cuda_kernel`, of the last dimension; another one's copies are left out."""
+    if not tensor.dim() or dim % tensor.dim() != tensor.dim() - 1:
+        return Recipe()
+    return Recipe(after=((_request("sort", "sort", tensor.shape, tensor.element_size()),),))
+
+
+def _stable_sort(tensor: Tensor, _stable: bool | None = None, dim: int = -1, *_rest: Any) -> Recipe:
+    return _sort(tensor, dim)
+
+
+def _index_put(
+    _self: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, *_rest: Any
+) -> Recipe:
+    """cuda/Indexing.cu, `index_put_with_sort_kernel`, which only accumulation takes.
+
+    One linear index, its sorted copy, the positions and their sorted copy; CUB sorts in buffers of
+    its own for both.
+    """
+    if not accumulate:
+        return Recipe()
+    shapes = [index.shape for index in indices if index is not None]
+    shape = torch.broadcast_shapes(*shapes)
+    kept = [_elements("index_backward", shape, _INDEX_BYTES) for _ in range(3)]
+    sorting = [_elements("index_backward", shape, _INDEX_BYTES, lifetime=Lifetime.STAGE) for _ in range(3)]
+    return Recipe(before=((kept[0],), _copies(values), (*kept[1:], *sorting)))
+
+
+_RECIPES: dict[Any, Callable[..., Recipe]] = {
+    aten.mm.default: _product,
+    aten.bmm.default: _product,
+    aten.mv.default: _product,
+    aten.dot.default: _product,
+    aten.addmm.default: _added_product,
+    aten.baddbmm.default: _added_product,
+    aten.addmv.default: _added_product,
+    aten._scaled_dot_product_flash_attention_backward.default: _flash_attention_backward,
+    aten._scaled_dot_product_efficient_attention_backward.default: _efficient_attention_backward,
+    aten._flash_attention_backward.default: _flash_attention_of_rows_backward,
+    aten._efficient_attention_backward.default: _efficient_attention_of_rows_backward,
+    aten._scaled_dot_product_cudnn_attention_backward.default: _cudnn_attention_backward,
+    aten.native_layer_norm.default: _layer_norm,
+    aten.native_layer_norm_backward.default: _layer_norm_backward,
+    aten._fused_rms_norm.default: _layer_norm,
+    aten._softmax.default: _first_contiguous,
+    aten._log_softmax.default: _first_contiguous,
+    aten.softmax.int: _first_contiguous,
+    aten.log_softmax.int: _first_contiguous,
+    aten._softmax_backward_data.default: _softmax_backward,
+    aten._log_softmax_backward_data.default: _first_two_contiguous,
+    aten.native_group_norm.default: _first_contiguous,
+    aten.native_group_norm_backward.default: _first_two_contiguous,
+    aten.max_pool2d_with_indices.default: _first_in_its_layout,
+    aten.avg_pool2d.default: _first_in_its_layout,
+    aten._adaptive_avg_pool2d.default: _first_in_its_layout,
+    aten.upsample_bilinear2d.default: _first_in_its_layout,
+    aten.upsample_nearest2d.default: _first_in_its_layout,
+    aten.native_batch_norm_backward.default: _batch_norm_backward,
+    aten.cudnn_batch_norm_backward.default: lambda tensor, grad_out, *_: _batch_norm_backward(
+        grad_out, tensor
+    ),
+    aten._foreach_norm.Scalar: _norms,
+    aten._linalg_svd.default: _decomposition,
+    aten.sum.default: _sum,
+    aten.sum.dim_IntList: _sum,
+    aten.mean.dim: _sum,
+    aten.convolution.default: _convolution,
+    aten.convolution_backward.default: _convolution_backward,
+    aten.embedding_dense_backward.default: _embedding_backward,
+    aten.sort.default: _sort,
+    aten.sort.stable: _stable_sort,
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
+    aten._index_put_impl_.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+}

@@ -1,0 +1,589 @@
+"""Records which operator allocated what, and when each storage was freed.
+
+The recorder sees every operator below autograd. A storage that it has not met is an allocation;
+a weak reference to it tells the moment of its free.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_leaves
+
+from autofit_workers.spec.trace import Allocation, Call, Category, Mark, last_step
+from autofit_workers.spec.versions import parse_release
+from autofit_workers.spec.work import Convolution, Work, WorkCall
+from autofit_workers.tracing.fake import streams
+from autofit_workers.tracing.fake.library_memory import LIBRARY_MEMORY
+from autofit_workers.tracing.fake.shapes import extent
+from autofit_workers.tracing.recording import counted, hidden
+from autofit_workers.tracing.recording.call_log import CallLog
+from autofit_workers.tracing.recording.call_sites import Stacks, called_by_the_engine, user_source
+from autofit_workers.tracing.recording.convolution_calls import convolutions
+from autofit_workers.tracing.recording.names import name_of, name_of_type
+from autofit_workers.tracing.recording.stream_order import StreamOrder
+from autofit_workers.tracing.recording.work_log import WorkLog
+
+# From then on cuBLAS gets its workspace anew for every product.
+_HANDLES_KEEP_WORKSPACES = parse_release(torch.__version__) < (2, 15)
+
+aten = torch.ops.aten
+_NOTHING_BESIDE = hidden.Recipe()
+
+
+@dataclass(slots=True)
+class Origin:
+    """Where an operator was called from."""
+
+    module: str = ""
+    source: str = ""
+    stack: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _PendingSum:
+    """A gradient sum that autograd may have done in place; see `Recorder._sum_of_gradients`."""
+
+    target: int
+    output: torch.UntypedStorage
+    allocation: Allocation
+    call: int | None = None  # its number in the log
+
+
+class Recorder:
+    """The events of a run on a fake GPU; pass `observe` to `FakeGpuMode`.
+
+    Args:
+        log: collects the operators that ran; with one, allocations bear the stacks that led to them.
+
+    Attributes:
+        work: collects what the operators had to do.
+        card: which of several the recorded one is.
+    """
+
+    _device_type = "cuda"
+    card = 0
+
+    def __init__(self, log: CallLog | None = None) -> None:
+        self._log = log
+        self.work = WorkLog(self._device_type)
+        self._stacks = None if log is None else Stacks()
+        self.allocations: list[Allocation] = []
+        self._events: list[int] = []
+        self.marks: list[Mark] = []
+        self.category = Category.OTHER
+        self._ids: dict[int, int] = {}  # StorageImpl address -> index in allocations
+        self._storages: dict[int, weakref.ref[torch.UntypedStorage]] = {}
+        self._origins: dict[int, Origin] = {}  # autograd sequence number -> forward origin
+        self._modules: list[str] = []
+        self._node: int | None = None  # sequence number of the node that backward is at …
+        self._node_start = 0  # … and of the first allocation since
+        self._pending: _PendingSum | None = None
+        self._in_backward = False
+        self.order = StreamOrder(lambda: len(self._events))
+        self._threads_with_handle: set[bool] = set()  # whether it is the thread that runs backward
+        self._closed = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether what happens is no longer recorded."""
+        return self._closed
+
+    @property
+    def num_live(self) -> int:
+        """Storages on the device."""
+        return len(self._ids)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of these storages."""
+        return sum(self.allocations[index].num_bytes for index in self._ids.values())
+
+    @property
+    def position(self) -> int:
+        """The number of events so far."""
+        self._settle_pending()
+        return len(self._events)
+
+    def mark(self, name: str, position: int | None = None) -> None:
+        """Begins a phase, here or at a position after the last mark."""
+        if self._closed:
+            return
+        self.marks.append(Mark(position=self.position if position is None else position, name=name))
+
+    def work_of_last_step(self) -> tuple[WorkCall, ...]:
+        """What the operators of the last whole step had to do; empty where no step is whole."""
+        start, stop = last_step(self.marks, len(self._events))
+        return tuple(call for call in self.work.calls if start <= call.position < stop)
+
+    def close(self) -> None:
+        """Ends the recording: what dies from here on does so after the last step."""
+        self._settle_pending()
+        self._closed = True
+
+    def events(self) -> tuple[int, ...]:
+        """The events, with consecutive frees in the order of their allocations.
+
+        Autocast's cache is a table by address and frees its copies in another order every time;
+        the free blocks that are left do not depend on it. A convolution's workspace stays the first: what
+        it gives back at its end (`Choice.found`) leaves out the operands, which are freed after it.
+        """
+        ordered: list[int] = []
+        bounds = [0, *(mark.position for mark in self.marks), len(self._events)]
+        for start, stop in itertools.pairwise(bounds):
+            for _, run in itertools.groupby(self._events[start:stop], lambda event: event < 0):
+                ordered += sorted(run, key=self._place)
+        return tuple(ordered)
+
+    def _place(self, event: int) -> tuple[bool, int]:
+        """The key of an allocation among those next to it, and of a free.
+
+        Among frees there is one of a convolution's workspace at most, since it follows its allocation.
+        """
+        number = max(event, ~event)
+        return event < 0 and self.allocations[number].convolution is None, number
+
+    def allocation_of(self, tensor: torch.Tensor) -> int | None:
+        """The number of the allocation that a tensor lies in; None for one on another device."""
+        tensor = getattr(tensor, "_local_tensor", tensor)  # what a rank has of a distributed one
+        return self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
+
+    def _lies_in(self, values: Any) -> tuple[int, ...]:
+        """The numbers of the allocations that tensors lie in, each once."""
+        leaves = (leaf for leaf in tree_leaves(values) if isinstance(leaf, FakeTensor))
+        numbers = map(self.allocation_of, leaves)
+        return tuple(dict.fromkeys(number for number in numbers if number is not None))
+
+    def name(self, owned: Iterable[tuple[str, str, torch.Tensor]]) -> None:
+        """Gives allocations the module and the name of what owns them.
+
+        The first stays: what modules share has several.
+        """
+        for module, name, tensor in owned:
+            index = self.allocation_of(tensor)
+            if index is not None and not self.allocations[index].name:
+                allocation = self.allocations[index]
+                self.allocations[index] = dataclasses.replace(allocation, module=module, name=name)
+
+    def note_use(self, tensor: torch.Tensor, stream: int) -> None:
+        """Notes that a stream uses a tensor's memory, as `Tensor.record_stream` says."""
+        index = self.allocation_of(tensor)
+        if index is None or self._closed:
+            return
+        allocation = self.allocations[index]
+        if stream not in (allocation.stream, *allocation.stream_uses):
+            self.allocations[index] = dataclasses.replace(
+                allocation, stream_uses=(*allocation.stream_uses, stream)
+            )
+
+    def recategorize(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
+        """Says what storages turned out to hold: an optimizer's state, a parameter's gradient."""
+        for tensor in tensors:
+            index = self.allocation_of(tensor)
+            if index is not None:
+                self.allocations[index] = _with_category(self.allocations[index], category)
+
+    def observe(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Records one operator; called by `FakeGpuMode` after each."""
+        if self._closed:
+            return
+        self._settle_pending()
+        if self._log is None and self._takes_nothing(func, result):
+            self._note_origin(sys._getframe(1))
+            self.work.add(func, args, kwargs, result, self._module(), len(self._events))
+            return
+        origin = self._origin(sys._getframe(1))
+        self.work.add(func, args, kwargs, result, origin.module, len(self._events))
+        operator = name_of(func)
+        if self._log is None:
+            self._observe(func, args, kwargs, result, operator, origin)
+            return
+        position, inputs = len(self._events), self._lies_in((args, kwargs))
+        self._observe(func, args, kwargs, result, operator, origin)
+        if not inputs and len(self._events) == position:
+            return  # on another device
+        outputs = self._lies_in(result)
+        call = Call(
+            position=position,
+            operator=operator,
+            module=origin.module,
+            inputs=inputs,
+            outputs=outputs,
+            # A `HigherOrderOperator` has no tags.
+            is_elementwise=torch.Tag.pointwise in getattr(func, "tags", ()),
+        )
+        if self._pending is not None:
+            self._pending.call = len(self._log.calls)
+        self._log.add(call, sys._getframe(1))
+
+    def note_work(
+        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Notes what an operator had to do of which `observe` has seen the allocations alone."""
+        if not self._closed:
+            self.work.add(func, args, kwargs, result, self._module(), len(self._events))
+
+    def exchanged(self, work: Work, *, name_of_group: str, handle: object) -> None:
+        """Notes a collective that no operator runs here; see `WorkLog.exchange`."""
+        if not self._closed:
+            self.work.exchange(
+                work, self._module(), len(self._events), name_of_group=name_of_group, handle=handle
+            )
+
+    def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:
+        """Whether an operator returned a view, or its argument, and takes nothing beside it."""
+        if not isinstance(result, FakeTensor) or result.layout is not torch.strided:
+            return False  # what is sparse has no storage
+        if hidden.has_recipe(func):
+            return False
+        storage = result.untyped_storage()
+        index = self._ids.get(storage._cdata)
+        return index is not None and self.allocations[index].num_bytes == storage.nbytes()
+
+    def _observe(  # noqa: PLR0917 - an operator's call and where it came from
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        operator: str,
+        origin: Origin,
+    ) -> None:
+        if func is LIBRARY_MEMORY:
+            self._take_for_library(result, origin, *args)
+            return
+        if func is aten.add.Tensor and self._sum_of_gradients(args, result, operator, origin):
+            return
+        self._record(func, args, kwargs, result, operator, origin)
+
+    def _record(  # noqa: PLR0917 - an operator's call and where it came from
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        operator: str,
+        origin: Origin,
+    ) -> None:
+        """Records what a call took: its outputs, and what it took beside them."""
+        scratch = hidden.recipe(func, args, kwargs)
+        if scratch is None or not any(map(self._is_ours, tree_leaves((args, result)))):
+            scratch = _NOTHING_BESIDE
+        held = self._take(scratch.before, operator, origin)
+        calls = iter(convolutions(func, args, result))
+        for leaf in (result,) if isinstance(result, FakeTensor) else tree_leaves(result):
+            if not self._is_ours(leaf):
+                continue
+            if self._allocate(leaf, operator, origin):
+                counted_shape = counted.counted_shape(func, args, leaf)
+                if counted_shape:
+                    self.allocations[-1] = dataclasses.replace(
+                        self.allocations[-1], counted_shape=counted_shape
+                    )
+                workspace = next(calls, None)
+                if workspace is not None:
+                    self._use_workspace(workspace, operator, origin)
+        held += self._take(scratch.after, operator, origin)
+        self._give_back(held)
+
+    def _take(self, stages: Sequence[hidden.Stage], operator: str, origin: Origin) -> list[int]:
+        """Allocates scratch memory; returns what is held until the operator ends."""
+        if not stages:
+            return []
+        held: dict[hidden.Lifetime, list[int]] = {lifetime: [] for lifetime in hidden.Lifetime}
+        for stage in stages:
+            for request in stage:
+                lifetime = request.lifetime
+                if lifetime is hidden.Lifetime.THREAD:
+                    if self._in_backward in self._threads_with_handle:
+                        continue
+                    if _HANDLES_KEEP_WORKSPACES:
+                        self._threads_with_handle.add(self._in_backward)
+                    else:
+                        lifetime = hidden.Lifetime.OPERATOR
+                held[lifetime].append(self._append(_scratch_allocation(request, operator, origin)))
+            self._give_back(held[hidden.Lifetime.STAGE])
+            held[hidden.Lifetime.STAGE].clear()
+        return held[hidden.Lifetime.OPERATOR]
+
+    def _is_ours(self, value: object) -> bool:
+        """Whether it is a tensor on the device that is recorded."""
+        return (
+            isinstance(value, FakeTensor)
+            and value.fake_device.type == self._device_type
+            and (value.fake_device.index or 0) == self.card
+            and value.layout is torch.strided  # a sparse one is made of such
+        )
+
+    def _give_back(self, indices: Iterable[int]) -> None:
+        self._events += [~index for index in indices]
+
+    def _take_for_library(
+        self, tensor: torch.Tensor, origin: Origin, span_bytes: list[int], operator: str, kept: bool
+    ) -> None:
+        """Records what a library asked for; see `library_memory`."""
+        low, _, high = span_bytes
+        if self._allocate(tensor, operator, origin, may_be_more=high > 0):
+            self.allocations[-1] = dataclasses.replace(
+                self.allocations[-1],
+                span_bytes=(low, high),
+                category=self.category if kept else Category.WORKSPACE,
+            )
+
+    def _allocate(
+        self, tensor: torch.Tensor, operator: str, origin: Origin, *, may_be_more: bool = False
+    ) -> bool:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        index = self._ids.get(key)
+        if index is not None:
+            if self.allocations[index].num_bytes == storage.nbytes():
+                return False
+            self._freed(key)  # resized in place
+        if not storage.nbytes() and not may_be_more:
+            return False
+        self._ids[key] = self._append(_allocation(tensor, self.category, operator, origin))
+        self._watch(storage)
+        return True
+
+    def _append(self, allocation: Allocation) -> int:
+        index = len(self.allocations)
+        self.allocations.append(allocation)
+        self._events.append(index)
+        return index
+
+    def _use_workspace(self, convolution: Convolution, operator: str, origin: Origin) -> None:
+        self._events.append(
+            ~self._append(
+                Allocation(
+                    num_bytes=0,
+                    category=Category.WORKSPACE,
+                    operator=operator,
+                    module=origin.module,
+                    source=origin.source,
+                    stack=origin.stack,
+                    convolution=convolution,
+                    stream=streams.current_number(),
+                )
+            )
+        )
+
+    def _watch(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+
+        def freed(_: weakref.ref[torch.UntypedStorage]) -> None:
+            self._freed(key)
+
+        self._storages[key] = weakref.ref(storage, freed)
+
+    def _freed(self, key: int) -> None:
+        del self._storages[key]
+        index = self._ids.pop(key)
+        if self._closed:
+            return
+        pending = self._pending
+        if pending is not None:
+            self._pending = None
+            if pending.target == index:
+                self._give_memory(pending, index)
+                return
+            self._commit(pending)
+        self._events.append(~index)
+
+    def _sum_of_gradients(self, args: tuple[Any, ...], result: Any, operator: str, origin: Origin) -> bool:
+        """Whether autograd is adding up gradients, which on plain tensors it does in place.
+
+        `accumulate` of torch/csrc/autograd/input_buffer.cpp adds into the older gradient where it
+        holds the last reference to it (a view's base is another), but never into a tensor subclass,
+        as a fake tensor is. So the sum is recorded only once it is known whether the older
+        gradient dies of it.
+        """
+        node = torch._C._current_autograd_node() if self._in_backward else None
+        if node is None or not called_by_the_engine(sys._getframe(2)):
+            return False
+        older = args[0]
+        index = self._ids.get(older.untyped_storage()._cdata)
+        if index is None or older._is_view() or extent(older) != older.numel():
+            return False
+        if index >= self._node_start and not _gives_two_gradients_to_one_input(node):
+            return False  # the node's own formula adds two of its temporaries
+        self._pending = _PendingSum(
+            index, result.untyped_storage(), _allocation(result, self.category, operator, origin)
+        )
+        return True
+
+    def _settle_pending(self) -> None:
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            self._commit(pending)
+
+    def _commit(self, pending: _PendingSum) -> None:
+        self._give_memory(pending, self._append(pending.allocation))
+
+    def _give_memory(self, pending: _PendingSum, index: int) -> None:
+        """Says which allocation a gradient sum turned out to lie in."""
+        self._ids[pending.output._cdata] = index
+        self._watch(pending.output)
+        if self._log is not None and pending.call is not None:
+            self._log.settle(pending.call, index)
+
+    def _origin(self, frame: FrameType) -> Origin:
+        """Where the operator that a frame passes on was called from."""
+        node = self._node_of_backward()
+        if node is not None and not self._modules:  # else a checkpointed module is running again
+            return self._origins.get(node + 1, Origin())
+        origin = self._here(frame)
+        # A node takes its sequence number just before its operator runs.
+        self._origins.setdefault(_sequence_number(), origin)
+        return origin
+
+    def _note_origin(self, frame: FrameType) -> None:
+        """Notes where an operator was called from of which backward may have a node."""
+        node = self._node_of_backward()
+        if node is not None and not self._modules:
+            return
+        number = _sequence_number()
+        if number not in self._origins:
+            self._origins[number] = self._here(frame)
+
+    def _module(self) -> str:
+        """The module that runs, or whose backward does."""
+        if self._modules:
+            return self._modules[-1]
+        node = self._node_of_backward()
+        return "" if node is None else self._origins.get(node + 1, Origin()).module
+
+    def _node_of_backward(self) -> int | None:
+        """The sequence number of the node that backward is at; None outside it."""
+        node = torch._C._current_autograd_node() if self._in_backward else None
+        if node is None:
+            return None
+        number: int = node._sequence_nr()
+        if number != self._node:
+            self._node, self._node_start = number, len(self.allocations)
+        return number
+
+    def _here(self, frame: FrameType) -> Origin:
+        stack = () if self._stacks is None else self._stacks.of(frame)
+        return Origin(self._modules[-1] if self._modules else "", user_source(frame), stack)
+
+    @contextmanager
+    def within(self, module: str) -> Iterator[None]:
+        """Says that a module runs which is not the model's own, such as a wrapper around it."""
+        self._modules.append(module)
+        try:
+            yield
+        finally:
+            self._modules.pop()
+
+    @contextmanager
+    def following(self, model: torch.nn.Module | None = None) -> Iterator[None]:
+        """Follows which module runs, and when the engine runs backward, for this process.
+
+        Modules have the names that they have in the model; without one, in what is called first.
+        """
+        names = {} if model is None else _module_names(model)
+
+        def enter(module: torch.nn.Module, _args: object) -> None:
+            if not self._modules and id(module) not in names:
+                names.update(_module_names(module))
+            self._modules.append(names.get(id(module), type(module).__name__))
+
+        def leave(_module: torch.nn.Module, _args: object, _result: object) -> None:
+            self._modules.pop()
+
+        hooks = torch.nn.modules.module
+        handles = [
+            hooks.register_module_forward_pre_hook(enter),
+            hooks.register_module_forward_hook(leave, always_call=True),
+        ]
+        holder: Any = torch.autograd.Variable
+        engine = holder._execution_engine
+        holder._execution_engine = _ObservedEngine(engine, self._running_backward)
+        try:
+            yield
+        finally:
+            holder._execution_engine = engine
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def _running_backward(self) -> Iterator[None]:
+        outer, self._in_backward = self._in_backward, True
+        try:
+            yield
+        finally:
+            self._settle_pending()
+            self._in_backward = outer
+            self.work.wait_for_collectives()
+
+
+class _ObservedEngine:
+    """The autograd engine, for `Tensor.backward` and for whoever calls it directly, as Megatron-LM does."""
+
+    def __init__(self, engine: Any, running: Callable[[], AbstractContextManager[None]]) -> None:
+        self._engine = engine
+        self._running = running
+
+    def run_backward(self, *args: Any, **kwargs: Any) -> Any:
+        with self._running():
+            return self._engine.run_backward(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+
+_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
+
+
+def _module_names(model: torch.nn.Module) -> dict[int, str]:
+    return {id(module): name for name, module in model.named_modules()}
+
+
+def _gives_two_gradients_to_one_input(node: torch.autograd.graph.Node) -> bool:
+    successors = [successor for successor in node.next_functions if successor[0] is not None]
+    return len(set(successors)) < len(successors)
+
+
+def _allocation(tensor: torch.Tensor, category: Category, operator: str, origin: Origin) -> Allocation:
+    return Allocation(
+        num_bytes=tensor.untyped_storage().nbytes(),
+        category=category,
+        operator=operator,
+        module=origin.module,
+        source=origin.source,
+        stack=origin.stack,
+        dtype=name_of_type(tensor.dtype),
+        shape=tuple(tensor.shape),
+        stream=streams.current_number(),
+    )
+
+
+def _scratch_allocation(request: hidden.Request, operator: str, origin: Origin) -> Allocation:
+    return Allocation(
+        num_bytes=0,
+        category=Category.WORKSPACE,
+        operator=operator,
+        module=origin.module,
+        source=origin.source,
+        stack=origin.stack,
+        correction=request.correction,
+        scratch=request.scratch,
+        stream=streams.current_number(),
+    )
+
+
+def _with_category(allocation: Allocation, category: Category) -> Allocation:
+    return dataclasses.replace(allocation, category=category)

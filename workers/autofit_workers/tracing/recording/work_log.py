@@ -1,0 +1,329 @@
+"""What each operator has to do on the device: the tensors that it reads and writes, and how they lie."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from autofit_workers.spec.work import Convolution, Layout, Operand, Work, WorkCall
+from autofit_workers.tracing.fake import streams
+from autofit_workers.tracing.recording.call_order import CallOrder
+from autofit_workers.tracing.recording.collectives import (
+    arguments_of,
+    given_and_got,
+    is_collective,
+    is_wait,
+    process_group_of,
+    ranks_of,
+    runs_beside,
+    work_in,
+)
+from autofit_workers.tracing.recording.convolution_calls import convolutions
+from autofit_workers.tracing.recording.names import name_of, name_of_type
+
+aten = torch.ops.aten
+# They return memory that nothing is written to.
+_WITHOUT_WORK = frozenset(
+    {
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_strided.default,
+        aten.new_empty.default,
+        aten.new_empty_strided.default,
+        aten.resize_.default,
+        aten.set_.source_Storage,
+        aten.set_.source_Storage_storage_offset,
+        aten.set_.source_Tensor,
+        aten.detach.default,
+        aten._unsafe_view.default,
+        aten._reshape_alias.default,
+        aten.lift_fresh.default,
+    }
+)
+_TRANSFER = ("transfer",)
+_FIRST_OF_GROUPS = 1024  # streams that process groups have of their own are numbered from here on
+_CONVOLUTIONS = frozenset({aten.convolution.default, aten.convolution_backward.default})
+_CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # the dimensions, outermost first
+
+
+class _UnderWay(NamedTuple):
+    """A collective on a stream of its group's own.
+
+    Attributes:
+        number: of its call.
+        handle: the `Work` that its caller has.
+        storages: addresses of its results' storages.
+    """
+
+    stream: int
+    number: int
+    handle: object
+    storages: frozenset[int]
+
+
+class WorkLog:
+    """Collects what operators have to do.
+
+    Args:
+        device_type: of the tensors that count.
+
+    Attributes:
+        calls: so far, of all steps in which it was not paused.
+        order: of the calls among streams.
+        is_paused: whether calls pass by unseen, as those of steps before the last one may.
+    """
+
+    def __init__(self, device_type: str) -> None:
+        self.calls: list[WorkCall] = []
+        self.order = CallOrder()
+        self.is_paused = False
+        self._device_type = device_type
+        self._num_views = 0
+        self._streams_of_groups: dict[str, int] = {}
+        self._under_way: list[_UnderWay] = []  # collectives on streams of their own that nobody waited for
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Lets calls pass by meanwhile."""
+        before, self.is_paused = self.is_paused, True
+        try:
+            yield
+        finally:
+            self.is_paused = before
+
+    def add(  # noqa: PLR0917 - an operator's call and where it came from
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        module: str,
+        position: int,
+    ) -> None:
+        """Notes one call."""
+        if self.is_paused:
+            return
+        if func in _WITHOUT_WORK or getattr(func, "is_view", False):
+            self._num_views += 1
+            return
+        if is_collective(func):
+            self._add_collective(func, args, kwargs, result, module, position)
+            return
+        inputs, outputs = self._operands((*args, *kwargs.values())), self._operands((result,))
+        if not inputs and not outputs:
+            return
+        work = Work(
+            name_of(func),
+            inputs,
+            outputs or (self._operands(args[:1]) if _writes_first(func) else ()),
+            _convolutions(func, args, result),
+            _flags(func, args, kwargs) + (_TRANSFER if _is_transfer(func, inputs, outputs) else ()),
+        )
+        self._append(work, module, position, streams.current_number())
+
+    def _append(self, work: Work, module: str, position: int, stream: int) -> None:
+        after = self.order.add(stream, len(self.calls))
+        self.calls.append(WorkCall(work, module, position, self._num_views, stream, after))
+        self._num_views = 0
+
+    def _add_collective(  # noqa: PLR0917 - as of `add`
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        module: str,
+        position: int,
+    ) -> None:
+        if is_wait(func):
+            self._wait_for_result(args[0])
+            return
+        given = arguments_of(func, args, kwargs)
+        process_group = process_group_of(given)
+        if process_group is None:
+            return
+        gives, gets = given_and_got(given, result)
+        work = Work(
+            name_of(func),
+            self._operands(gives),
+            self._operands(gets),
+            group=ranks_of(given, process_group),
+        )
+        self.exchange(
+            work,
+            module,
+            position,
+            name_of_group=process_group.group_name if runs_beside(func, given) else None,
+            handle=work_in(result),
+            results=gets,
+        )
+
+    def exchange(
+        self,
+        work: Work,
+        module: str,
+        position: int,
+        *,
+        name_of_group: str | None,
+        handle: object = None,
+        results: Iterable[Any] = (),
+    ) -> None:
+        """Notes a collective.
+
+        Args:
+            name_of_group: of the group on whose own stream it runs; None where it runs on the current one.
+            handle: by which `wait_for` knows it.
+            results: tensors that `wait_tensor` is given.
+        """
+        if self.is_paused or not (work.inputs or work.outputs):
+            return
+        current = streams.current_number()
+        if name_of_group is None:
+            self._append(work, module, position, current)
+            return
+        own = _FIRST_OF_GROUPS + self._streams_of_groups.setdefault(
+            name_of_group, len(self._streams_of_groups)
+        )
+        self.order.wait(own, self.order.record(current))
+        self._append(work, module, position, own)
+        storages = frozenset(each.untyped_storage()._cdata for each in _tensors(results))
+        self._under_way.append(_UnderWay(own, len(self.calls) - 1, handle, storages))
+
+    def wait_for(self, stream: int, handle: object) -> None:
+        """A stream waits for a collective."""
+        self._wait_for(stream, [each for each in self._under_way if each.handle is handle])
+
+    def wait_for_collectives(self) -> None:
+        """The current stream waits for all of them: that DDP's reducer does, in C++, is not seen."""
+        self._wait_for(streams.current_number(), self._under_way)
+
+    def _wait_for_result(self, tensor: Any) -> None:
+        storages = {each.untyped_storage()._cdata for each in _tensors((tensor,))}
+        self._wait_for(
+            streams.current_number(), [each for each in self._under_way if each.storages & storages]
+        )
+
+    def _wait_for(self, stream: int, found: Iterable[_UnderWay]) -> None:
+        for each in tuple(found):
+            self.order.wait(stream, {each.stream: each.number})
+            self._under_way.remove(each)
+
+    def _operands(self, values: Iterable[Any]) -> tuple[Operand, ...]:
+        found: list[Operand] = []
+        for value in values:
+            if isinstance(value, FakeTensor):
+                if value.fake_device.type == self._device_type and value.layout is torch.strided:
+                    found.append(operand(value))
+            elif isinstance(value, (list, tuple)):
+                found += self._operands(value)
+        return tuple(found)
+
+
+def _tensors(values: Iterable[Any]) -> list[FakeTensor]:
+    found: list[FakeTensor] = []
+    for value in values:
+        if isinstance(value, FakeTensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += _tensors(value)
+    return found
+
+
+def _convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> tuple[Convolution, ...]:
+    if func not in _CONVOLUTIONS:
+        return ()
+    return tuple(each for each in convolutions(func, args, result) if each is not None)
+
+
+def operand(tensor: torch.Tensor) -> Operand:
+    """A tensor as work is described by it."""
+    return _operand(tensor.shape, tensor.stride(), tensor.dtype)
+
+
+@functools.lru_cache(maxsize=2**16)  # most operators of a step have operands that others had
+def _operand(shape: tuple[int, ...], strides: tuple[int, ...], dtype: torch.dtype) -> Operand:
+    repeated = tuple(
+        place
+        for place, (size, stride) in enumerate(zip(shape, strides, strict=True))
+        if not stride and size > 1
+    )
+    return Operand(tuple(shape), name_of_type(dtype), _layout(shape, strides), repeated)
+
+
+def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
+    dimensions = range(len(shape))
+    if _is_dense(dimensions, shape, strides):
+        return Layout.CONTIGUOUS
+    order = _CHANNELS_LAST.get(len(shape))
+    if order is not None and _is_dense(order, shape, strides):
+        return Layout.CHANNELS_LAST
+    if len(shape) > 1 and _is_dense((*dimensions[:-2], dimensions[-1], dimensions[-2]), shape, strides):
+        return Layout.TRANSPOSED
+    return Layout.STRIDED
+
+
+def _is_dense(order: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the elements lie one after the other, the last of these dimensions innermost."""
+    expected = 1
+    for place in reversed(order):
+        if shape[place] != 1:
+            if strides[place] != expected:
+                return False
+            expected *= shape[place]
+    return True
+
+
+def _writes_first(func: torch._ops.OpOverload) -> bool:
+    """Whether an operator that returns nothing writes its first argument, as those on lists do in place."""
+    arguments = _arguments(func)
+    return bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
+
+
+def _is_transfer(
+    func: torch._ops.OpOverload, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]
+) -> bool:
+    """Whether a copy has one end alone on the device; of `copy_` its target is an input too."""
+    if func is aten.copy_.default:
+        return len(inputs) == 1
+    return func is aten._to_copy.default and not (inputs and outputs)
+
+
+def _flags(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
+    """What arguments say of which kernel runs, such as whether an attention is causal."""
+    flagged = _flagged(func)
+    if not flagged:
+        return _always(func)
+    said = (
+        flag
+        for place, name, flag in flagged
+        if (args[place] if place < len(args) else kwargs.get(name, False))
+    )
+    return (*_always(func), *said)
+
+
+@functools.cache
+def _always(func: torch._ops.OpOverload) -> tuple[str, ...]:
+    return ("pointwise",) if torch.Tag.pointwise in getattr(func, "tags", ()) else ()
+
+
+_FLAGS = {"is_causal": "causal", "training": "training", "train": "training"}  # by the argument's name
+
+
+def _arguments(func: torch._ops.OpOverload) -> Sequence[Any]:
+    """By the operator's schema; one that takes functions, such as `flex_attention`, has none."""
+    schema = getattr(func, "_schema", None)
+    return () if schema is None else schema.arguments
+
+
+@functools.cache
+def _flagged(func: torch._ops.OpOverload) -> tuple[tuple[int, str, str], ...]:
+    return tuple(
+        (place, argument.name, _FLAGS[argument.name])
+        for place, argument in enumerate(_arguments(func))
+        if argument.name in _FLAGS
+    )

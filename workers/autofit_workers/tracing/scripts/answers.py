@@ -1,0 +1,185 @@
+"""What `torch.cuda` and its like answer a script on a GPU that is not there.
+
+`fake_gpu` answers what models ask; a script asks more: the card's name and memory, the allocator's
+statistics, streams, random states. Nothing of it is known, so every answer is that of a large card
+on which nothing has happened yet.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from autofit_workers.scripts.ranks import Ranks
+from autofit_workers.tracing.fake import addresses, dynamo, flex_attention
+from autofit_workers.tracing.fake.devices import GPU
+from autofit_workers.tracing.fake.properties import card_properties
+from autofit_workers.tracing.recording.call_sites import is_users
+from autofit_workers.tracing.scripts.devices import ScriptDevices
+
+_TOTAL_BYTES = 80 * 1024**3
+_NCCL = (2, 27, 3)  # that is younger than those that scripts ask for, as 2.10 for bfloat16
+
+_ZEROS = (
+    "memory_allocated",
+    "max_memory_allocated",
+    "memory_reserved",
+    "max_memory_reserved",
+    "utilization",
+    "_exchange_device",
+    "_maybe_exchange_device",
+)
+_NOTHING = (
+    "ipc_collect",
+    "manual_seed",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_memory_stats",
+    "seed",
+    "seed_all",
+    "set_per_process_memory_fraction",
+    "set_rng_state",
+    "set_rng_state_all",
+)
+
+
+def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Callable[[str], None]) -> None:
+    """Lets this process answer a script, for good.
+
+    Args:
+        architecture: of the card, `sm_80`.
+        ranks: there is a GPU for each on a machine.
+        devices: know which of them may be asked for.
+        note: takes a sentence for the reader of the answer.
+    """
+    properties = card_properties(architecture, _TOTAL_BYTES)
+
+    def only_card(device: Any = None) -> None:
+        index = torch.device("cuda", device).index if isinstance(device, int) else None
+        index = torch.device(device).index if isinstance(device, str | torch.device) else index
+        devices.require_own(index)
+
+    cuda: Any = torch.cuda
+    # Each a function of its own: the compiler keeps rules by function, and refuses one that has two names.
+    for each in _ZEROS:
+        setattr(cuda, each, _answering(lambda: 0))
+    for each in _NOTHING:
+        setattr(cuda, each, _answering(lambda: None))
+    cuda.set_device = only_card
+    cuda.device_count = _answering(lambda: ranks.num_local)
+    cuda.is_initialized = _answering(lambda: True)
+    cuda.get_device_properties = _answering(lambda: properties)
+    cuda.get_device_name = _answering(lambda: properties.name)
+    cuda.get_device_capability = _answering(lambda: (properties.major, properties.minor))
+    cuda.mem_get_info = _answering(lambda: (_TOTAL_BYTES, _TOTAL_BYTES))
+    cuda.memory_stats = _answering(lambda: collections.defaultdict(int))
+    cuda.memory_summary = _answering(str)
+    cuda.nccl.version = _answering(lambda: _NCCL)
+    cuda.initial_seed = _answering(torch.initial_seed)
+    cuda.graph_pool_handle = cuda.graphs.graph_pool_handle = devices.refuse_graphs
+    cuda.CUDAGraph.__new__ = devices.refuse_graphs
+    for module in (cuda, cuda.random):
+        module.get_rng_state = _answering(torch.get_rng_state)
+        module.get_rng_state_all = _answering(lambda: [torch.get_rng_state()])
+    for other in (torch.xpu, torch.mtia):  # `torch.manual_seed` tells them too, and they keep every call
+        for each in ("manual_seed", "manual_seed_all"):
+            if hasattr(other, each):
+                setattr(other, each, _answering(lambda: None))
+    _answer_as_accelerator(lambda: ranks.num_local, only_card)
+    _run_eagerly(note)
+    _load_without_gpu()
+    _keep_scale()
+    addresses.install()
+
+
+def _answer_as_accelerator(num_gpus: Callable[[], int], only_card: Callable[..., None]) -> None:
+    accelerator: Any = torch.accelerator
+    private: Any = torch._C
+    kind = torch.device("cuda")  # without a number, which it has wherever a script names it
+    private._accelerator_getAccelerator = private._get_accelerator = _answering(lambda: kind)
+    accelerator.current_accelerator = _answering(lambda: kind)
+    accelerator.is_available = _answering(lambda: True)
+    accelerator.device_count = _answering(num_gpus)
+    for each in ("current_device_index", "memory_allocated", "max_memory_allocated", "memory_reserved"):
+        setattr(accelerator, each, _answering(lambda: 0))
+    accelerator.reset_peak_memory_stats = _answering(lambda: None)
+    accelerator.empty_cache = torch.cuda.empty_cache
+    accelerator.set_device_index = accelerator.set_device_idx = only_card
+    private._accelerator_exchangeDevice = private._accelerator_maybeExchangeDevice = _answering(lambda: 0)
+    accelerator.synchronize = torch.cuda.synchronize
+    accelerator.set_stream = torch.cuda.set_stream
+    accelerator.current_stream = torch.cuda.current_stream
+
+
+def _run_eagerly(note: Callable[[str], None]) -> None:
+    """`torch.compile` gives back what it is given: what a compiled step takes is not predicted."""
+    said = "torch.compile is followed as eager code, which takes more or less memory than the compiled step"
+    compiled: Any = torch.compile
+
+    def compile_unless_users(model: Any = None, **options: Any) -> Any:
+        caller = sys._getframe(1).f_code
+        if not is_users(caller) or "/site-packages/" in caller.co_filename:
+            return compiled(model, **options)
+        if model is None:
+            return compile_unless_users
+        if flex_attention.is_followed_as_compiled(model):
+            return dynamo.not_compiled(model)
+        if isinstance(model, FunctionType):
+            return noted(dynamo.not_compiled(model))
+        note(said)
+        return dynamo.not_compiled(model)
+
+    def noted(function: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that is compiled with its first call, if there is one."""
+
+        @functools.wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            note(said)
+            return function(*args, **kwargs)
+
+        return called
+
+    def compile_in_place(module: torch.nn.Module, *_args: object, **_kwargs: object) -> None:
+        note(said)
+        dynamo.not_compiled(module)
+
+    package: Any = torch
+    package.compile = compile_unless_users
+    module: Any = torch.nn.Module
+    module.compile = compile_in_place
+
+
+def _load_without_gpu() -> None:
+    """`torch.load(…, map_location="cuda")` reads on the CPU, and moves what it read."""
+    package: Any = torch
+    load = torch.load
+
+    def loaded(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        to_gpu = isinstance(map_location, str | torch.device) and torch.device(map_location).type == "cuda"
+        found = load(file, "cpu" if to_gpu or map_location is None else map_location, *args, **kwargs)
+        if not to_gpu:
+            return found
+        return tree_map(lambda leaf: leaf.to(GPU) if isinstance(leaf, torch.Tensor) else leaf, found)
+
+    package.load = loaded
+
+
+def _keep_scale() -> None:
+    """A gradient scaler's scale, which only an overflow changes within so few steps."""
+    scaler: Any = torch.amp.GradScaler
+    scaler.get_scale = lambda self: self._init_scale if self.is_enabled() else 1.0
+
+
+def _answering(answer: Callable[[], Any]) -> Callable[..., Any]:
+    def answered(*_args: object, **_kwargs: object) -> Any:
+        return answer()
+
+    return answered

@@ -1,0 +1,199 @@
+"""Repeated passes cut short: a model that was seen with such inputs returns tensors like those it returned.
+
+Between its steps a script may evaluate its model on hundreds of batches. What a forward pass without
+gradients takes it has shown after two of them with inputs of the same shapes; from the third on only its
+outputs are made; of passes on a cache that grows, `growing` says so. In a step that accumulates the
+gradients of many batches, the first two show what each takes, and that none leaves anything behind; from
+the third on the outputs have no more behind them. So it is with an evaluation that makes graphs nobody uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from autofit_workers.scripts.watching import StepWatch
+from autofit_workers.tracing.scripts.growing import GrowingPasses
+
+_NUM_SHOWN = 2  # passes that are run whole
+_KNOWN_KINDS = (Tensor, int, float, bool, str, bytes, type(None), torch.dtype, torch.device)
+
+
+@dataclass
+class _Seen:
+    """What a model returned for inputs of some shapes."""
+
+    num_passes: int
+    leaves: list[Any]
+    structure: Any
+
+    def made(self) -> Any:
+        """Outputs like these."""
+        return tree_unflatten([_like(leaf) for leaf in self.leaves], self.structure)
+
+
+@dataclass
+class _Accumulating:
+    """Passes of a model in one step, each of a batch whose gradients are added to those before.
+
+    Attributes:
+        num_steps: that were made before.
+        places: backward passes so far and live allocations, when each of the passes began.
+        outputs: what a pass returned.
+        num_backwards_each: that follow a pass; 0 of one that only evaluates, with gradients all the same.
+    """
+
+    num_steps: int
+    num_backwards_each: int
+    places: list[tuple[int, int]]
+    outputs: _Seen | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the last two passes before this one took and left the same."""
+        if len(self.places) <= _NUM_SHOWN or self.outputs is None:
+            return False
+        (first, _), (second, live), (third, still_live) = self.places[-3:]
+        return second - first == third - second == self.num_backwards_each and live == still_live
+
+
+class Shortcuts:
+    """Answers for models whose passes are known.
+
+    Args:
+        watch: counts steps and passes, and is told of every pass without gradients that is not run.
+        num_live: how many allocations there are.
+        has_group: whether the script is of several ranks, of which the last pass before a step may exchange
+            what the others have not.
+    """
+
+    def __init__(self, watch: StepWatch, num_live: Callable[[], int], has_group: Callable[[], bool]) -> None:
+        self._watch = watch
+        self._num_live = num_live
+        self._has_group = has_group
+        self._seen: dict[Hashable, _Seen] = {}
+        self._accumulating: dict[Hashable, _Accumulating] = {}
+        self._growing = GrowingPasses()
+        self._depth = 0
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Takes them for whatever runs in this process meanwhile."""
+        module: Any = torch.nn.Module
+        call = module.__call__
+
+        def called(each: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            def run() -> Any:
+                self._depth += 1
+                try:
+                    return call(each, *args, **kwargs)
+                finally:
+                    self._depth -= 1
+
+            if self._depth:
+                return call(each, *args, **kwargs)
+            passed = self._trained if torch.is_grad_enabled() else self._evaluated
+            return passed(each, (args, kwargs), run)
+
+        module.__call__ = called
+        try:
+            yield
+        finally:
+            module.__call__ = call
+
+    def _evaluated(self, module: torch.nn.Module, given: Any, run: Callable[[], Any]) -> Any:
+        key = _key(module, given)
+        seen = None if key is None else self._seen.get(key)
+        if seen is not None and seen.num_passes >= _NUM_SHOWN:
+            self._watch.passed(module)
+            return seen.made()
+        if key is None:
+            return self._growing.run(module, given, run, lambda: self._watch.passed(module))
+        result = run()
+        shown = _shown(result)
+        if shown is not None:
+            if seen is not None and (seen.leaves, seen.structure) == (shown.leaves, shown.structure):
+                shown.num_passes += seen.num_passes
+            self._seen[key] = shown
+        return result
+
+    def _trained(self, module: torch.nn.Module, given: Any, run: Callable[[], Any]) -> Any:
+        key = _key(module, given) if self._watch.has_optimizer and not self._has_group() else None
+        if key is None or _needs_gradients(given):
+            return run()
+        num_steps = self._watch.num_optimizer_steps
+        passes = self._accumulating.get(key)
+        if passes is None or passes.num_steps != num_steps:
+            passes = self._accumulating[key] = _Accumulating(num_steps, int(module.training), [])
+        passes.places.append((self._watch.num_backwards, self._num_live()))
+        if passes.is_known:
+            assert passes.outputs is not None
+            return passes.outputs.made()
+        result = run()
+        passes.outputs = _shown(result)
+        return result
+
+
+def _shown(result: Any) -> _Seen | None:
+    """What one pass returned; None where something in it is of a kind that cannot be made again."""
+    leaves, structure = tree_flatten(result)
+    if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
+        return None
+    return _Seen(1, [_description(leaf) for leaf in leaves], structure)
+
+
+def _needs_gradients(given: Any) -> bool:
+    """Whether a pass has a part in the gradients of what it is given."""
+    return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_flatten(given)[0])
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    size: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+    requires_grad: bool
+
+
+def _description(leaf: Any) -> Any:
+    if not isinstance(leaf, Tensor):
+        return leaf
+    return _Shape(leaf.size(), leaf.dtype, leaf.device, leaf.requires_grad)
+
+
+def _like(leaf: Any) -> Any:
+    if not isinstance(leaf, _Shape):
+        return leaf
+    if leaf.requires_grad:
+        return _Beginning.apply(torch.empty((), requires_grad=True), leaf)
+    return torch.empty(leaf.size, dtype=leaf.dtype, device=leaf.device)
+
+
+class _Beginning(torch.autograd.Function):
+    """An output with nothing behind it, at which backward ends."""
+
+    @staticmethod
+    def forward(_ctx: Any, _anchor: Tensor, shape: _Shape) -> Tensor:
+        return torch.empty(shape.size, dtype=shape.dtype, device=shape.device)
+
+    @staticmethod
+    def backward(_ctx: Any, _grad: Tensor) -> tuple[None, None]:
+        return None, None
+
+
+def _key(module: torch.nn.Module, given: Any) -> Hashable | None:
+    """The model and the shapes of its inputs; None where something in them may change in the pass."""
+    leaves, structure = tree_flatten(given)
+    if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
+        return None
+    if not any(isinstance(leaf, Tensor) for leaf in leaves):
+        return None
+    described = tuple((type(leaf), _description(leaf)) for leaf in leaves)
+    modes = tuple(each.training for each in module.modules())
+    return id(module), modes, torch.is_autocast_enabled("cuda"), str(structure), described

@@ -1,0 +1,113 @@
+"""The branches that a program takes on values that are made up, and what was assumed for sizes.
+
+A branch goes the way that the made-up value says. Where the program then raises, the caller may run it
+again with the other choice at some of the places (`Decisions.turned`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from autofit_workers.spec.setup import LIKELY_SHARE
+from autofit_workers.spec.trace import Assumption
+from autofit_workers.tracing.recording.call_sites import user_frame, user_source
+from autofit_workers.tracing.values.effort import Effort
+
+_NUM_SHOWN = 3  # branches
+_UNKNOWN_LINE = "an unknown line"  # of PyTorch alone, as an optimizer's that compares norms
+_OF_DEEPSPEED = "/deepspeed/runtime/"  # asks whether a gradient overflowed; none does
+
+
+class Decisions:
+    """What one program decided by values that are not there.
+
+    Args:
+        turned: places (`file:line:function`) where a branch takes the other way.
+        share: how much of what it may select an unknown mask does, from 0 to 1.
+
+    Attributes:
+        taken: by place, the last way that a branch took.
+        assumptions: the sizes that were assumed, each place and operator once.
+        effort: what was computed so that values are known.
+    """
+
+    def __init__(self, turned: Iterable[str] = (), share: float = LIKELY_SHARE) -> None:
+        self.share = share
+        self.effort = Effort()
+        self.taken: dict[str, bool] = {}
+        self._turned = frozenset(turned)
+        self._seen: dict[tuple[str, int, str, int], set[int]] = {}
+        self._assumed: dict[tuple[str, str], Assumption] = {}
+
+    @property
+    def assumptions(self) -> tuple[Assumption, ...]:
+        return tuple(self._assumed.values())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which way the first of the branches in the user's code took."""
+        ways = [
+            f"{site} was taken as {way}"
+            for site, way in self.taken.items()
+            if site != _UNKNOWN_LINE and _OF_DEEPSPEED not in site
+        ]
+        more = f", and {len(ways) - _NUM_SHOWN} more" if len(ways) > _NUM_SHOWN else ""
+        said = f"branches on values that are not known: {'; '.join(ways[:_NUM_SHOWN])}{more}"
+        return (said,) if ways else ()
+
+    def decide(self, likely: bool) -> bool:
+        """The way that a branch takes, at the user's line that is running."""
+        site = here()
+        way = likely if site not in self._turned else not likely
+        self.taken[site] = way
+        return way
+
+    def assume(self, what: str, likely: int, largest: int | None) -> int:
+        """Notes a size that is assumed, and returns it.
+
+        Args:
+            what: that has the size, as a reader knows it.
+            largest: that it can be; None where there is no limit.
+        """
+        site = here()
+        before = self._assumed.get((site, what))
+        if before is None or before.size < likely:
+            self._assumed[site, what] = Assumption(site=site, what=what, size=likely, largest=largest)
+        return likely
+
+    def counted(self, what: str, size: int, largest: int) -> int:
+        """The size that known values give; the largest where all of what is unknown is to be.
+
+        Known values are those of the batches that were seen. Where these differ, others may give more.
+        """
+        frame = user_frame(sys._getframe(1))
+        place = -1 if frame is None else frame.f_lasti  # a line may ask several times
+        seen = self._seen.setdefault((here(), place, what, largest), set())
+        seen.add(size)
+        if len(seen) == 1:
+            return size
+        self.assume(what, max(seen), largest)
+        return largest if self.share == 1 else size
+
+    def share_of(self, what: str, largest: int) -> int:
+        """The likely size of what is selected of so many."""
+        return self.assume(what, round(self.share * largest), largest)
+
+
+_running: list[Decisions] = [Decisions()]
+
+
+def begin(decisions: Decisions) -> None:
+    """From here on this process decides by these."""
+    _running[:] = [decisions]
+
+
+def running() -> Decisions:
+    """Those of the program that this process runs."""
+    return _running[0]
+
+
+def here() -> str:
+    """The user's line that is running."""
+    return user_source(sys._getframe(1)) or _UNKNOWN_LINE

@@ -1,0 +1,430 @@
+"""Values of fake tensors that are known, because the CPU had them.
+
+A fake tensor has no values. Where those are known beside it, they are a real tensor on the CPU: of
+labels, masks and lengths that were copied to the device, of constants, and of whatever is computed from
+known ones alone, as long as `effort` allows. Random numbers of the device are not known, but for the
+orders that it draws. A kernel that writes something unknown into a tensor makes all unknown that lies in
+the same memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import mmap
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+
+from autofit_workers.tracing.values.decisions import running
+from autofit_workers.tracing.values.effort import is_small
+
+aten: Any = torch.ops.aten
+
+_ATTRIBUTE = "_autofit_known"
+_MADE_UP = "_autofit_made_up"  # of a real tensor that stands for values that are not known
+# A copy on the CPU up to this size is a real tensor of made-up values.
+_MOST_COPIED_BYTES = 4 * 2**20
+
+
+_has_made_up = [False]  # whether any real tensor stands for values that are not known
+
+
+class _Memory:
+    """What the known values of one storage, however it is viewed, have in common."""
+
+    __slots__ = ("is_made_up", "is_valid")
+
+    def __init__(self, *, is_made_up: bool) -> None:
+        self.is_valid = True
+        self.is_made_up = is_made_up
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The values of a fake tensor: a real one on the CPU."""
+
+    values: Tensor
+    memory: _Memory
+
+    @property
+    def is_made_up(self) -> bool:
+        return self.memory.is_made_up
+
+
+class _Kind(Enum):
+    OTHER = auto()
+    IN_PLACE = auto()
+    OVERWRITES = auto()
+    LIST = auto()
+    UNKNOWN = auto()
+    VIEW = auto()
+
+
+_FILLING = frozenset({"fill_", "zero_", "copy_"})
+_EMPTY = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"})
+# Of what is like another tensor, the values do not depend on that one's.
+_FILLED_LIKE = frozenset({"zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"})
+_OF_A_SHAPE = frozenset({"empty", "zeros", "ones", "full", "empty_strided"})
+_MOST_ITEM_BYTES = 4
+_UNIFORM = {"any": None, "all": None, "max": None, "min": None, "amax": None, "amin": None, "mul": torch.mul,
+            "logical_or": torch.logical_or, "logical_and": torch.logical_and, "bitwise_or": torch.bitwise_or,
+            "bitwise_and": torch.bitwise_and, "logical_not": torch.logical_not,
+            "bitwise_not": torch.bitwise_not}  # fmt: skip
+
+
+# Of operators, the operand that decides their result whatever the other one is; of integers, zero alone.
+_ABSORBING = {"logical_or": True, "logical_and": False, "bitwise_or": True, "bitwise_and": False}
+
+_SELECTING = frozenset({aten.index.Tensor, aten.masked_select.default, aten.nonzero.default})
+
+# Of these any draw is as good as the device's own: an order is one, as the CPU's sampler draws it.
+_DRAWN = frozenset({"randperm"})
+_RANDOM_TAG = torch.Tag.nondeterministic_seeded
+
+
+@functools.cache
+def _kind(func: torch._ops.OpOverload) -> _Kind:
+    name = _name(func)
+    if name.startswith(("_foreach", "_fused", "_amp")):
+        return _Kind.LIST
+    if name in _EMPTY:
+        return _Kind.UNKNOWN
+    first = func._schema.arguments[0].alias_info if func._schema.arguments else None
+    if first is not None and first.is_write:
+        return _Kind.OVERWRITES if name in _FILLING else _Kind.IN_PLACE
+    if _RANDOM_TAG in func.tags and _name(func) not in _DRAWN:
+        return _Kind.UNKNOWN
+    returned = func._schema.returns[0].alias_info if func._schema.returns else None
+    return _Kind.OTHER if returned is None else _Kind.VIEW
+
+
+@functools.cache
+def _written_places(func: torch._ops.OpOverload) -> tuple[int, ...]:
+    """Which of its arguments an operator writes to."""
+    infos = (argument.alias_info for argument in func._schema.arguments)
+    return tuple(place for place, info in enumerate(infos) if info is not None and info.is_write)
+
+
+@functools.cache
+def _name(func: torch._ops.OpOverload) -> str:
+    return func._schema.name.rpartition("::")[2]
+
+
+def known(tensor: object) -> Known | None:
+    """The values of a tensor, where they are known; of a real one its own."""
+    if isinstance(tensor, FakeTensor):
+        found: Known | None = getattr(tensor, _ATTRIBUTE, None)
+        return found if found is not None and found.memory.is_valid else None
+    if isinstance(tensor, Tensor):
+        return Known(tensor.detach(), _Memory(is_made_up=is_made_up(tensor)))
+    return None
+
+
+def learn(tensor: object, values: Tensor, *, is_made_up: bool = False, memory: _Memory | None = None) -> None:
+    """From here on the values of a fake tensor are known, unless there is no room for them.
+
+    Args:
+        memory: of the values that these are a view of; None for those in a storage of their own.
+    """
+    if not isinstance(tensor, FakeTensor) or tensor.shape != values.shape:
+        return
+    if memory is not None or running().effort.hold(values):
+        setattr(tensor, _ATTRIBUTE, Known(values, memory or _Memory(is_made_up=is_made_up)))
+
+
+def is_made_up(tensor: Tensor) -> bool:
+    """Whether a real tensor stands for values that are not known."""
+    return hasattr(tensor, _MADE_UP)
+
+
+def as_made_up(tensor: Tensor) -> Tensor:
+    """The tensor, which from here on says of itself that its values are made up."""
+    setattr(tensor, _MADE_UP, True)
+    _has_made_up[0] = True
+    return tensor
+
+
+def on_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Runs an operator on real tensors; what comes of made-up values is made up."""
+    result = func(*args, **kwargs)
+    if _has_made_up[0] and any(_is_from_made_up(each) for each in (*args, *kwargs.values())):
+        for each in result if isinstance(result, list | tuple) else (result,):
+            if isinstance(each, Tensor):
+                as_made_up(each)
+        if func._schema.name.endswith("_") and isinstance(args[0], Tensor):
+            as_made_up(args[0])
+        _note_selected(func, args, result)
+    return result
+
+
+def _note_selected(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> None:
+    """Notes how much a made-up mask selects of a real tensor."""
+    masks = args[1] if func is aten.index.Tensor else args[1:] if func is aten.masked_select.default else args
+    if func not in _SELECTING or not isinstance(masks, list | tuple):
+        return
+    # Of an index what is selected has the place of the first tensor in it.
+    place = next((number for number, mask in enumerate(masks) if mask is not None), 0)
+    for mask in masks:
+        is_mask = isinstance(mask, Tensor) and (mask.dtype == torch.bool or func is aten.nonzero.default)
+        if is_mask and is_made_up(mask):
+            running().assume("elements that are not zero", result.shape[place], mask.numel())
+
+
+def _is_from_made_up(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_is_from_made_up, value))
+    return isinstance(value, Tensor) and is_made_up(value)
+
+
+def followed(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Works out what is known of an operator's results; called after it ran on fake tensors."""
+    kind = _kind(func)
+    if kind is _Kind.LIST:
+        for place in _written_places(func):
+            for tensor in args[place] if place < len(args) and isinstance(args[place], list) else ():
+                _forget(tensor)
+        return
+    if kind is _Kind.UNKNOWN:
+        return
+    if kind in (_Kind.IN_PLACE, _Kind.OVERWRITES):
+        _follow_write(func, args, kwargs, overwrites=kind is _Kind.OVERWRITES)
+        return
+    if isinstance(result, Tensor) and not is_small(result) and _follow_uniform(func, args, result):
+        return
+    _follow(func, args, kwargs, result, is_view=kind is _Kind.VIEW)
+
+
+def _follow(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, *, is_view: bool
+) -> None:
+    if is_view and _held(args[0]) is None:
+        return
+    guesses = isinstance(result, Tensor) and result.dtype == torch.bool and result.numel() == 1
+    if _name(func) in _FILLED_LIKE and _is_kept_where_filled(result):
+        args = (torch.empty(args[0].shape, dtype=args[0].dtype), *args[1:])
+    given = _values_of(args, kwargs, guesses=guesses)
+    results = [result] if isinstance(result, Tensor) else result
+    if given is None:
+        if isinstance(result, Tensor):
+            _follow_uniform(func, args, result)
+        return
+    if not isinstance(results, list | tuple):
+        return
+    written = () if is_view else [each for each in results if isinstance(each, Tensor)]
+    if not running().effort.allows(func, given.tensors, written):
+        return
+    values = _computed(func, given)
+    memory = known(args[0]).memory if is_view else None  # type: ignore[union-attr]
+    computed = [values] if isinstance(values, Tensor) else values
+    if isinstance(computed, list | tuple):
+        for fake, real in zip(results, computed, strict=False):
+            if isinstance(real, Tensor):
+                learn(fake, real, is_made_up=given.is_made_up, memory=memory)
+
+
+def _follow_write(
+    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], *, overwrites: bool
+) -> None:
+    target = args[0]
+    if not isinstance(target, FakeTensor):
+        return
+    held = known(target)
+    if held is None:
+        if overwrites and not target._is_view() and _is_kept_where_filled(target):
+            blank = torch.empty(target.shape, dtype=target.dtype)
+            given = _values_of((blank, *args[1:]), kwargs, guesses=False)
+            if given is not None and _written(func, given, target):
+                learn(target, blank, is_made_up=given.is_made_up)
+        return
+    is_random = _RANDOM_TAG in func.tags
+    given = None if is_random else _values_of(args, kwargs, guesses=False)
+    if given is None or not _written(func, given, target):
+        _forget(target)
+        return
+    held.memory.is_made_up = held.memory.is_made_up or given.is_made_up
+
+
+def _is_kept_where_filled(tensor: Tensor) -> bool:
+    """Whether what one number fills is followed: of large real ones, gradients and states, there are many."""
+    return is_small(tensor) or (not tensor.is_floating_point() and running().effort.has_room_for(tensor))
+
+
+def _written(func: torch._ops.OpOverload, given: _Given, target: Tensor) -> bool:
+    """Whether the operator could write the values of its target."""
+    is_allowed = running().effort.allows(func, given.tensors, [target])
+    return is_allowed and _computed(func, given) is not None
+
+
+def _forget(tensor: object) -> None:
+    found: Known | None = getattr(tensor, _ATTRIBUTE, None)
+    if found is not None:
+        found.memory.is_valid = False
+
+
+def _held(value: object) -> Tensor | None:
+    found = known(value)
+    return None if found is None else found.values
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A call's arguments with values in place of fake tensors.
+
+    Attributes:
+        tensors: those among them.
+        is_made_up: whether any value is.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    tensors: list[Tensor]
+    is_made_up: bool
+
+
+def _values_of(args: tuple[Any, ...], kwargs: dict[str, Any], *, guesses: bool) -> _Given | None:
+    """A call's arguments with their values; None if one is unknown.
+
+    Args:
+        guesses: whether unknown single numbers are taken for 1.
+    """
+    is_one_made_up = False
+    tensors: list[Tensor] = []
+
+    def valued(value: Any) -> Any:
+        nonlocal is_one_made_up
+        if isinstance(value, Tensor):
+            found = known(value)
+            if found is None and guesses and value.numel() == 1:
+                is_one_made_up = True
+                return torch.ones(value.shape, dtype=value.dtype)
+            if found is None or found.values.layout is not torch.strided:
+                raise _UnknownError
+            is_one_made_up = is_one_made_up or found.is_made_up
+            tensors.append(found.values)
+            return found.values
+        if isinstance(value, list | tuple):
+            return type(value)([valued(each) for each in value])
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+
+    try:
+        taken = tuple(map(valued, args))
+        named = {name: valued(value) for name, value in kwargs.items() if name != "pin_memory"}
+    except _UnknownError:
+        return None
+    return _Given(taken, named, tensors, is_one_made_up)
+
+
+class _UnknownError(Exception):
+    """A value is not known."""
+
+
+def _computed(func: torch._ops.OpOverload, given: _Given) -> Any:
+    """What the operator gives for values; None where the CPU cannot tell."""
+    try:
+        with torch.no_grad():
+            return func(*given.args, **given.kwargs)
+    except (RuntimeError, NotImplementedError, ValueError, IndexError, TypeError):
+        return None  # the device may have a kernel for it that the CPU lacks
+
+
+def _follow_uniform(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Tensor) -> bool:
+    """Learns what is the same for all finite values, as that none is NaN; returns whether anything is."""
+    truth = _of_finite(func, args)
+    if truth is not None:
+        learn(result, torch.tensor(truth).expand(result.shape))
+        return True
+    name = _name(func)
+    if _follow_absorbed(name, args, result):
+        return True
+    tensors = [known(each) for each in args[:2] if isinstance(each, Tensor)]
+    if (
+        name not in _UNIFORM
+        or not tensors
+        or any(each is None or not _is_uniform(each.values) for each in tensors)
+    ):
+        return False
+    first, *others = (each.values.flatten()[0] for each in tensors if each is not None)
+    join: Callable[..., Tensor] | None = _UNIFORM[name]
+    value = first if join is None else join(first, *others)
+    learn(result, value.to(result.dtype).expand(result.shape))
+    return True
+
+
+def _follow_absorbed(name: str, args: tuple[Any, ...], result: Tensor) -> bool:
+    """Learns what one operand decides alone: true or anything is true, false and anything is false."""
+    if name not in _ABSORBING or (_ABSORBING[name] and result.dtype != torch.bool):
+        return False
+    absorbs = _ABSORBING[name]
+    for operand in filter(None, map(known, (each for each in args[:2] if isinstance(each, Tensor)))):
+        values = operand.values
+        if values.numel() and is_small(values) and bool((values.bool() == absorbs).all()):
+            whole = torch.tensor(absorbs).to(result.dtype).expand(result.shape)
+            learn(result, whole, is_made_up=operand.is_made_up)
+            return True
+    return False
+
+
+def _is_uniform(values: Tensor) -> bool:
+    return values.numel() > 0 and values.untyped_storage().nbytes() == values.element_size()
+
+
+def _of_finite(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool | None:
+    """What a comparison gives for every finite value (`isnan` is `x != x`, `isinf` `abs(x) == inf`)."""
+    name = _name(func)
+    if name in ("isnan", "isinf", "isposinf", "isneginf"):
+        return False
+    if name == "isfinite":
+        return True
+    if name not in ("eq", "ne") or len(args) < 2:
+        return None
+    is_infinity = isinstance(args[1], float) and math.isinf(args[1])
+    if args[0] is args[1]:
+        return name == "eq"
+    return name == "ne" if is_infinity else None
+
+
+# ── values for what is read ─────────────────────────────────────────────────────────────────────
+
+
+def copied_to_host(tensor: FakeTensor, dtype: torch.dtype | None = None) -> Tensor | None:
+    """What a copy on the CPU has: known values, or made-up ones; None where it is too large for those."""
+    dtype = dtype or tensor.dtype
+    found = known(tensor)
+    if found is not None:
+        copy = found.values.to(dtype, copy=True)
+        return as_made_up(copy) if found.is_made_up else copy
+    if tensor.layout is not torch.strided or tensor.numel() * dtype.itemsize > _MOST_COPIED_BYTES:
+        return None
+    return made_up_like(tensor, dtype)
+
+
+def is_large_new(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether an operator makes a tensor of a size that it is given, too large for values on the CPU."""
+    shape = args[0] if args else None
+    if not isinstance(shape, list | tuple) or not all(isinstance(each, int) for each in shape):
+        return False
+    return _name(func) in _OF_A_SHAPE and math.prod(shape) * _MOST_ITEM_BYTES > _MOST_COPIED_BYTES
+
+
+def made_up_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """Real values of a tensor's shape: 1 for real numbers, 0 for indices, of a mask as many as are assumed.
+
+    Those of a large one are zeros, of memory that the system gives once it is written to.
+    """
+    dtype = dtype or tensor.dtype
+    if tensor.numel() == 1:
+        return as_made_up(torch.ones(tensor.shape, dtype=dtype))
+    if dtype == torch.bool:
+        places = running().share * torch.arange(tensor.numel() + 1, dtype=torch.float64)
+        return as_made_up((places.ceil().diff() > 0).reshape(tensor.shape))
+    num_bytes = tensor.numel() * dtype.itemsize
+    if num_bytes > _MOST_COPIED_BYTES:
+        return as_made_up(torch.frombuffer(mmap.mmap(-1, num_bytes), dtype=dtype).reshape(tensor.shape))
+    fill = 1 if dtype.is_floating_point or dtype.is_complex else 0
+    return as_made_up(torch.full(tensor.shape, fill, dtype=dtype))

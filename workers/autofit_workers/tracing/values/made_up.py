@@ -1,0 +1,105 @@
+"""Numbers that stand for values of tensors on a GPU that is not there.
+
+They compute like the numbers that they are, and their results say of themselves that they are made up:
+a branch on one is noted (`decisions`), and so is a size that is made from one. What `math.exp`, NumPy and
+their like make of them are plain numbers, which nothing watches any more.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from autofit_workers.tracing.values.decisions import running
+
+
+def made_up(value: float | bool) -> Any:
+    """The number as one that says of itself that it is made up."""
+    if isinstance(value, bool | complex):
+        return value
+    return MadeUpInt(value) if isinstance(value, int) else MadeUpFloat(value)
+
+
+def _compared(name: str) -> Callable[[Any, Any], Any]:
+    def compare(self: Any, other: Any) -> Any:
+        if not isinstance(other, int | float):
+            return NotImplemented
+        plain = float(other) if isinstance(other, float) else int(other)
+        way = getattr(operator, name)(self.plain, plain)
+        # With itself, NaN or an infinity the answer is the same for all finite values.
+        if other is self or not math.isfinite(plain):
+            return way
+        return running().decide(way)
+
+    return compare
+
+
+def _computed(name: str) -> Callable[..., Any]:
+    def compute(self: Any, *others: Any) -> Any:
+        plain = [each.plain if isinstance(each, MadeUpFloat | MadeUpInt) else each for each in others]
+        try:
+            result = getattr(self.plain, name)(*plain)
+        except ZeroDivisionError:
+            return MadeUpFloat(1.0)  # another value would not have been zero
+        if isinstance(result, tuple):
+            return tuple(map(made_up, result))
+        return made_up(result) if isinstance(result, int | float) else result
+
+    return compute
+
+
+_BINARY = ("add", "sub", "mul", "truediv", "floordiv", "mod", "divmod", "pow")
+_BITWISE = ("lshift", "rshift", "and", "or", "xor")
+_UNARY = ("neg", "pos", "abs", "round", "trunc", "floor", "ceil")
+
+
+def _watched(kind: type) -> None:
+    """Gives a kind of number operators whose results are made up."""
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        setattr(kind, f"__{name}__", _compared(f"__{name}__"))
+    for name in (*_BINARY, *(_BITWISE if issubclass(kind, int) else ())):
+        setattr(kind, f"__{name}__", _computed(f"__{name}__"))
+        setattr(kind, f"__r{name}__", _computed(f"__r{name}__"))
+    for name in _UNARY:
+        setattr(kind, f"__{name}__", _computed(f"__{name}__"))
+
+
+class MadeUpFloat(float):
+    """A floating-point number; whatever is computed with it is made up as well."""
+
+    __slots__ = ()
+
+    @property
+    def plain(self) -> float:
+        """The same as a number that nothing watches."""
+        return float.__float__(self)
+
+    def __int__(self) -> int:
+        return int(self.plain)  # Python wants a plain one
+
+    def __bool__(self) -> bool:
+        return running().decide(self.plain != 0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return float, (self.plain,)
+
+
+class MadeUpInt(int):
+    """A whole number; whatever is computed with it is made up as well."""
+
+    @property
+    def plain(self) -> int:
+        """The same as a number that nothing watches."""
+        return int.__int__(self)
+
+    def __bool__(self) -> bool:
+        return running().decide(self.plain != 0)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, (self.plain,)
+
+
+_watched(MadeUpFloat)
+_watched(MadeUpInt)

@@ -1,0 +1,43 @@
+"""All that `autofit` imports of `autofit_workers` beside `spec`, `process` and `replay`.
+
+Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from autofit_workers.tracing.self_test import BATCH_SIZE as SELF_TEST_BATCH_SIZE
+from autofit_workers.tracing.self_test import findings
+from autofit_workers.tracing.unprotected import MORE
+from autofit_workers.trials.isolate import ended_by, require_wanted
+from autofit_workers.trials.measure.comparison import ComparisonFailedError, OutputComparison, compare_outputs
+from autofit_workers.trials.model_parts import PartsFailedError, list_parts
+from autofit_workers.trials.outcomes import answering, processor_name, without_answer
+from autofit_workers.trials.ranks import joined, took_all_steps
+from autofit_workers.trials.record import SCHEMA as RECORD_SCHEMA
+from autofit_workers.trials.run import measured_by, run, start_predictor
+from autofit_workers.trials.supervision import StoppedError
+from autofit_workers.workload.workload import Workload
+
+__all__ = [
+    "MORE",
+    "RECORD_SCHEMA",
+    "SELF_TEST_BATCH_SIZE",
+    "ComparisonFailedError",
+    "OutputComparison",
+    "PartsFailedError",
+    "StoppedError",
+    "Workload",
+    "answering",
+    "compare_outputs",
+    "ended_by",
+    "findings",
+    "joined",
+    "list_parts",
+    "measured_by",
+    "processor_name",
+    "require_wanted",
+    "run",
+    "start_predictor",
+    "took_all_steps",
+    "without_answer",
+]

@@ -1,0 +1,308 @@
+"""A process of its own for a trial: fresh for a measured one, kept warm for predictions.
+
+    supervisor (never imports torch)                 child (session and process group of its own)
+      specs pipe     ── one JSON line per trial ──▶    a thread reads: end of file kills the group
+      outcomes pipe  ◀── one JSON line per trial ──    the main thread runs trial after trial
+                     ◀── heartbeats, one a line  ──    another thread repeats the last one
+      log pipe       ◀── stdout and stderr          both ends are kept, and how much was between them
+
+The child never outlives its supervisor: when that dies, however it dies, the kernel closes the
+specs pipe. The supervisor never waits beyond the deadline, nor for a child that has gone silent or
+grows beyond its memory: it kills the child's whole process group (data loaders' processes are in
+it), whatever is below the child in other groups, and returns once the child is gone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Self
+
+from autofit_workers.process.boundary.entering import Permissions
+from autofit_workers.process.child_process import NO_GPU, ChildProcess
+from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.documents import LimitError
+from autofit_workers.spec.knobs.allocator import allocator_conf
+from autofit_workers.spec.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.shown import shown
+from autofit_workers.trials.outcomes import without_answer
+from autofit_workers.trials.supervision import (
+    HungError,
+    StoppedError,
+    Supervision,
+    TooManyProcessesError,
+    TooMuchMemoryError,
+)
+
+# A script's data are small here, and threads that wait for each other cost more than they save.
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# One arena and fixed thresholds: glibc otherwise adapts them to the history of the process, and
+# the same batch fits once and fails once (mallopt(3), "M_MMAP_THRESHOLD" and "M_ARENA_MAX").
+STEADY_MALLOC = {
+    "MALLOC_ARENA_MAX": "1",
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
+}
+# Inductor would otherwise fork processes that compile, each with a PyTorch of its own in memory.
+ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
+
+
+def environment_of(spec: TrialSpec) -> dict[str, str]:
+    """The variables that a trial's process is given beside the supervisor's own."""
+    if spec.probe is Probe.PREDICT:
+        return NO_GPU | (ONE_THREAD if spec.workload.kind == "script" else {})
+    threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
+    if spec.probe is Probe.CPU:
+        return threads | NO_GPU | STEADY_MALLOC | (ONE_COMPILER if spec.knobs.compile else {})
+    policy = conv.policy_of(conv.find(spec.knobs.conv_algo), "cuda")
+    return threads | dict(policy.variables) | _allocator_variables(spec.knobs.allocator)
+
+
+def _allocator_variables(allocator: str) -> dict[str, str]:
+    """By both of the names that PyTorch reads, so that none that is set here contradicts it."""
+    settings = allocator_conf(allocator)
+    names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if settings else ()
+    return dict.fromkeys(names, settings)
+
+
+_stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
+
+
+@contextmanager
+def ended_by(stop: threading.Event) -> Iterator[None]:
+    """Ends what this thread runs in the block once `stop` is set: `run` then raises `StoppedError`."""
+    token = _stop.set(stop)
+    try:
+        yield
+    finally:
+        _stop.reset(token)
+
+
+def require_wanted() -> None:
+    """Raises `StoppedError` where what runs in this block of `ended_by` is to end."""
+    if (stop := _stop.get()) is not None and stop.is_set():
+        raise StoppedError
+
+
+def run_fresh(spec: TrialSpec) -> TrialOutcome:
+    """Runs one trial in a process that did nothing before it and does nothing after it."""
+    with Child(environment_of(spec), of_script=spec.workload.kind == "script") as child:
+        return child.run(spec)
+
+
+class Child:
+    """A process that runs trials, one at a time; started when first needed, restarted when it died.
+
+    Args:
+        environment: variables set for the process, over a copy of this process's own.
+        inherited, of_script: see `ChildProcess`.
+
+    Attributes:
+        start_seconds: how long its process took to get to its first trial.
+        busy_seconds: how long trials ran in it so far, without that.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        *,
+        inherited: Sequence[int] = (),
+        of_script: bool = False,
+    ) -> None:
+        self._environment = dict(environment)
+        self._of_script = of_script
+        self._permissions: Permissions | None = None
+        self._inherited = tuple(inherited)
+        self._process: ChildProcess | None = None
+        self._lock = threading.Lock()
+        self._is_asked = False
+        self.start_seconds = self.busy_seconds = 0.0
+
+    def start(self, permissions: Permissions | None = Permissions()) -> None:  # noqa: B008 - frozen
+        """Starts a process and returns at once: its import of torch overlaps other work.
+
+        Args:
+            permissions: what predictions in it may do; None for a process that measures.
+
+        Raises:
+            OSError: the system refuses another process.
+        """
+        with self._lock:
+            self._started(permissions)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there is a process, which may be starting still."""
+        return self._process is not None
+
+    def run(self, spec: TrialSpec) -> TrialOutcome:
+        """Runs a trial; its process's death and its deadline are outcomes, not errors.
+
+        The deadline includes the start of the process, but not the wait for another trial in it.
+        """
+        with self._lock:
+            return self._timed(spec)
+
+    def run_if_free(self, spec: TrialSpec) -> TrialOutcome | None:
+        """The same, or None at once where another trial is running in it."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            return self._timed(spec)
+        finally:
+            self._lock.release()
+
+    def _timed(self, spec: TrialSpec) -> TrialOutcome:
+        begin = time.monotonic()
+        outcome = self._run(spec, begin + spec.deadline_seconds)
+        return dataclasses.replace(
+            outcome,
+            wall_seconds=time.monotonic() - begin,
+            environment={**self._environment, **outcome.environment},
+        )
+
+    def close(self) -> None:
+        """Ends the process and whatever it started; a later `run` starts another."""
+        with self._lock:
+            self._end()
+
+    def _end(self) -> None:
+        if self._process is not None:
+            process, self._process = self._process, None
+            if self._is_asked:
+                process.dismiss()
+            else:  # it may still import torch, and leaves nothing behind
+                process.kill()
+                process.log.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def _run(self, spec: TrialSpec, deadline: float) -> TrialOutcome:
+        require_wanted()  # before a process is started for it
+        try:
+            process = self._started(Permissions.of(spec.setup) if spec.probe is Probe.PREDICT else None)
+        except OSError as error:
+            message = f"no process could be started for the trial ({error}): free memory, or end processes"
+            return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
+        process.log.forget()
+        supervision = Supervision(spec, process.group, stop=_stop.get())
+        try:
+            outcome = TrialOutcome.from_json(process.ask(spec.to_json(), deadline, supervision))
+            self._count(process, supervision)
+        except BaseException as error:  # an interrupted supervisor leaves no process behind either
+            self._process = None
+            if isinstance(error, StoppedError) and process.has_exited():
+                error = EOFError()  # its death may be why nobody wants what others still run
+            death = process.kill()
+            if not isinstance(error, _ENDINGS):
+                process.log.close()
+                raise
+            outcome = _unfinished(spec, error, death, supervision)
+        outcome = dataclasses.replace(outcome, log_tail=shown(process.log.text()))
+        if self._process is None:
+            process.log.close()
+        return outcome
+
+    def _count(self, process: ChildProcess, supervision: Supervision) -> None:
+        """Takes the time of a trial that was answered."""
+        if not self._is_asked:
+            self._is_asked = True
+            self.start_seconds = supervision.first_heard - process.begin
+        self.busy_seconds += time.monotonic() - supervision.first_heard
+
+    def _started(self, permissions: Permissions | None) -> ChildProcess:
+        if permissions != self._permissions:
+            self._end()
+            self._permissions = permissions
+        if self._process is not None and self._process.has_exited():
+            process, self._process = self._process, None
+            process.kill()
+            process.log.close()
+        if self._process is None:
+            self._process = ChildProcess(
+                "autofit_workers.trials.child",
+                self._environment,
+                inherited=self._inherited,
+                permissions=self._permissions,
+                of_script=self._of_script,
+            )
+            self._is_asked = False
+        return self._process
+
+
+# How a wait for an outcome ends without one.
+_ENDINGS = (TimeoutError, EOFError, ValueError, TooMuchMemoryError, TooManyProcessesError)
+
+
+def _unfinished(spec: TrialSpec, error: BaseException, death: str, supervision: Supervision) -> TrialOutcome:
+    """Says how a trial ended that sent no outcome, and where it was when it was last heard of."""
+    outcome = _ending(spec, error, death, supervision)
+    beat = supervision.last_beat
+    return dataclasses.replace(
+        outcome,
+        device=beat.device or outcome.device,
+        phase=beat.phase,
+        num_steps_done=beat.num_steps_done,
+        environment={**outcome.environment, "last_heard": supervision.last_heard},
+    )
+
+
+def _ending(spec: TrialSpec, error: BaseException, death: str, supervision: Supervision) -> TrialOutcome:
+    where = supervision.last_heard
+    if isinstance(error, TooMuchMemoryError):
+        return _out_of_host_memory(spec, str(error), where)
+    if isinstance(error, EOFError):
+        kill = supervision.killed_for_memory() if death == signal.SIGKILL.name else None
+        if kill is not None:
+            return _out_of_host_memory(spec, kill, where)
+        message = f"the trial's process died ({death}, {where}): the end of its log may show why"
+        return without_answer(
+            spec, Verdict.LOST, TrialError(kind="environment", message=message), environment={"exit": death}
+        )
+    if isinstance(error, TimeoutError | TooManyProcessesError):
+        verdict = Verdict.TIMEOUT if isinstance(error, TimeoutError) else Verdict.LOST
+        return without_answer(
+            spec, verdict, TrialError(kind="environment", message=_why_ended(spec, error, where))
+        )
+    message = (
+        f"the answer of the trial's process {error}: its trace is too large, so try a smaller model"
+        if isinstance(error, LimitError)
+        else f"the outcome of the trial's process cannot be read ({error}): install autofit here again"
+    )
+    return without_answer(spec, Verdict.LOST, TrialError(kind="protocol", message=message))
+
+
+def _why_ended(spec: TrialSpec, error: Exception, where: str) -> str:
+    """Says why its supervisor ended a trial."""
+    if isinstance(error, TooManyProcessesError):
+        return f"the workload starts ever more processes ({error}; {where}): find what starts them"
+    if isinstance(error, HungError):
+        return f"the trial's process fell silent for {spec.heartbeat_seconds:g} s ({where}): find what hangs"
+    return (
+        f"the trial did not end within {spec.deadline_seconds:g} s ({where}): "
+        "allow more time, or find what hangs"
+    )
+
+
+def _out_of_host_memory(spec: TrialSpec, reason: str, where: str) -> TrialOutcome:
+    """Out of memory for a measured trial, whichever memory it was: that size does not run there.
+
+    A prediction says nothing of its size by needing too much memory itself.
+    """
+    if spec.probe is Probe.PREDICT:
+        message = (
+            f"the prediction ran out of this machine's memory ({reason}; {where}): "
+            "free some, give more with --max-host-memory, or predict on another machine"
+        )
+        return without_answer(spec, Verdict.LOST, TrialError(kind="environment", message=message))
+    outcome = without_answer(spec, Verdict.OOM, None, environment={"out_of_memory": f"{reason}; {where}"})
+    return dataclasses.replace(outcome, num_ooms=1)

@@ -1,0 +1,207 @@
+"""The card that a trial runs on: its name, its memory, and who else is on it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+
+from autofit_workers.spec.errors import BusyDeviceError, DeviceError
+from autofit_workers.spec.protocol import Device
+
+_MIB = 2**20
+# What a trial is taken to need beside its budget, for its context and the libraries' kernels. An
+# assumption: large cards were seen to take more, and then the trial itself runs out of memory.
+_CONTEXT_ALLOWANCE_BYTES = 512 * _MIB
+# A card without processes shows up to some tens of MiB in use.
+_IDLE_BYTES = 128 * _MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Another process on the card.
+
+    Attributes:
+        pid: as the driver counts, which within a container is the host's count.
+        used_bytes: None where the driver does not say.
+    """
+
+    pid: int
+    used_bytes: int | None
+
+    def __str__(self) -> str:
+        held = "an unknown amount" if self.used_bytes is None else f"{self.used_bytes / _MIB:.0f} MiB"
+        return f"process {self.pid} holds {held}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Occupancy:
+    """What was in use on a card before this process touched it.
+
+    Attributes:
+        used_bytes: what all other processes held.
+        free_bytes: what nobody held.
+        tenants: the processes that the driver names; a container may hide some.
+    """
+
+    used_bytes: int
+    free_bytes: int
+    tenants: tuple[Tenant, ...]
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.tenants) or self.used_bytes > _IDLE_BYTES
+
+    def __str__(self) -> str:
+        who = "; ".join(map(str, self.tenants)) or "by processes that the driver does not name"
+        return f"{self.used_bytes / _MIB:.0f} MiB in use ({who})"
+
+    def demand(self, budget_bytes: int | None, name: str) -> None:
+        """Makes sure that a trial of that budget has its memory to itself.
+
+        Raises:
+            BusyDeviceError: other processes hold what the trial needs; running out would say
+                nothing of the size.
+        """
+        if budget_bytes is None or not self.is_busy:
+            return
+        needed_bytes = budget_bytes + _CONTEXT_ALLOWANCE_BYTES
+        if self.free_bytes < needed_bytes:
+            raise BusyDeviceError(
+                f"{name} is busy: {self}, {self.free_bytes / _MIB:.0f} MiB are free, but the trial needs "
+                f"{needed_bytes / _MIB:.0f} MiB. End the other processes, choose another card with "
+                "CUDA_VISIBLE_DEVICES, or leave them their memory with --reserve"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """The first visible card, and what was in use on it before this process touched it.
+
+    Attributes:
+        total_bytes: as CUDA reports it.
+        occupancy: None where NVML is not to be had.
+        nvml: the driver's library, with the card's handle; None likewise.
+    """
+
+    device: Device
+    total_bytes: int
+    occupancy: Occupancy | None
+    nvml: Nvml | None
+
+    @classmethod
+    def at_hand(cls) -> Self:
+        """Looks the card up; to be called before anything is put on it.
+
+        Raises:
+            DeviceError: PyTorch finds no CUDA device.
+        """
+        if not torch.cuda.is_available():
+            raise DeviceError(
+                "PyTorch finds no CUDA device here: use a machine with an NVIDIA GPU and a CUDA build of "
+                "PyTorch, measure on the CPU (--device cpu), or predict (--probe predict)"
+            )
+        properties = torch.cuda.get_device_properties(0)
+        nvml = Nvml.of_card(str(properties.uuid))
+        return cls(
+            device=Device(
+                kind="cuda", name=properties.name, driver=None if nvml is None else nvml.driver_version
+            ),
+            total_bytes=properties.total_memory,
+            occupancy=None if nvml is None else nvml.occupancy(),
+            nvml=nvml,
+        )
+
+    def process_bytes(self) -> int:
+        """What this process holds of the card; without NVML, what all processes hold."""
+        if self.nvml is not None and self.occupancy is not None:
+            return self.nvml.used_bytes() - self.occupancy.used_bytes
+        free_bytes, total_bytes = torch.cuda.mem_get_info(0)
+        return total_bytes - free_bytes
+
+    def description(self) -> dict[str, str]:
+        """What of the card an outcome's environment should say."""
+        if self.occupancy is None:
+            return {"device_bytes_from": "cudaMemGetInfo, other processes included"}
+        told = {"device_bytes_from": "NVML", "other_processes_bytes": str(self.occupancy.used_bytes)}
+        return {**told, "busy": str(self.occupancy)} if self.occupancy.is_busy else told
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nvml:
+    """NVIDIA's management library and its handle of one card, or of a slice of one.
+
+    Attributes:
+        library: a module with the functions of `pynvml`.
+    """
+
+    library: Any
+    handle: Any
+    driver_version: str
+
+    @classmethod
+    def of_card(cls, uuid: str, library: Any = None) -> Self | None:
+        """The card of that identifier; None without the library, its driver or the card."""
+        if library is None:
+            try:
+                library = importlib.import_module("pynvml")
+            except ImportError:
+                return None
+        try:
+            library.nvmlInit()
+            driver_version = library.nvmlSystemGetDriverVersion()
+            for prefix in ("GPU-", "MIG-"):
+                try:
+                    handle = library.nvmlDeviceGetHandleByUUID(f"{prefix}{uuid}")
+                except library.NVMLError_NotFound:
+                    continue
+                return cls(library=library, handle=handle, driver_version=driver_version)
+        except library.NVMLError:
+            return None
+        return None
+
+    def used_bytes(self) -> int:
+        """What all processes together hold, without the part that the driver keeps for itself."""
+        return _used_bytes(self._memory())
+
+    def occupancy(self) -> Occupancy | None:
+        """What is in use now; None where the driver does not say."""
+        try:
+            memory = self._memory()
+        except self.library.NVMLError:
+            return None
+        return Occupancy(
+            used_bytes=_used_bytes(memory),
+            free_bytes=int(memory.free),
+            tenants=self._tenants(),
+        )
+
+    def _memory(self) -> Any:
+        library = self.library
+        return library.nvmlDeviceGetMemoryInfo(self.handle, version=library.nvmlMemory_v2)
+
+    def _tenants(self) -> tuple[Tenant, ...]:
+        """The other processes that compute or draw on the card; a slice does not tell of the latter."""
+        found: dict[int, Tenant] = {}
+        for ask in (
+            self.library.nvmlDeviceGetComputeRunningProcesses,
+            self.library.nvmlDeviceGetGraphicsRunningProcesses,
+        ):
+            try:
+                processes = ask(self.handle)
+            except self.library.NVMLError:
+                continue
+            found |= {
+                process.pid: Tenant(process.pid, process.usedGpuMemory)
+                for process in processes
+                if process.pid != os.getpid()
+            }
+        return tuple(found[pid] for pid in sorted(found))
+
+
+def _used_bytes(memory: Any) -> int:
+    """Of NVML's account of a card, what processes hold: without the part that the driver keeps for itself."""
+    return int(memory.total - memory.reserved - memory.free)

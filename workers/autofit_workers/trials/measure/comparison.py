@@ -1,0 +1,111 @@
+"""Do workloads compute the same? Asked of a process that runs each of them once, for real, on the CPU.
+
+    request   {"workloads": [{…}, …], "batch_size": 10, "seq_len": null, "seed": 0}
+    answer    {"outputs": [{…}, …]} of all but the first, or {"error": {…}}
+
+No torch here; `autofit_workers.trials.measure.outputs` is that process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from autofit_workers.process.boundary.entering import Permissions
+from autofit_workers.process.child_process import NO_GPU, ChildProcess
+from autofit_workers.spec.documents import parse_json
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import TrialError, WorkloadRef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputComparison:
+    """What a workload's model returns, beside what the first one's does.
+
+    Attributes:
+        workload: its name.
+        equal: whether the outputs are the same but for rounding; None where that cannot be said.
+        is_identical: whether they are to the bit.
+        reason: why it cannot be said; else empty.
+        largest_difference, largest_output: of absolute values, over all outputs; None where they are no
+            finite numbers.
+        num_shared: parameters and buffers that were given the first one's values.
+        not_shared: names of those that only one of the two has, or in another shape.
+    """
+
+    workload: str
+    equal: bool | None = None
+    is_identical: bool = False
+    reason: str = ""
+    largest_difference: float | None = None
+    largest_output: float | None = None
+    num_shared: int = 0
+    not_shared: tuple[str, ...] = ()
+
+
+class ComparisonFailedError(Exception):
+    """A workload failed, or the process that ran them.
+
+    Attributes:
+        error: what it was, in words for a user; None where the process died or took too long.
+    """
+
+    def __init__(self, message: str, error: TrialError | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def compare_outputs(
+    workloads: Sequence[WorkloadRef],
+    *,
+    batch_size: int,
+    deadline_seconds: float,
+    seq_len: int | None = None,
+    seed: int = 0,
+    permissions: Permissions = Permissions(),  # noqa: B008 - frozen
+) -> tuple[OutputComparison, ...]:
+    """Runs one forward pass of each workload and compares all with the first.
+
+    Models are built and batches made from the same seed, and a model takes over the first one's
+    parameters where names and shapes agree.
+
+    Raises:
+        ComparisonFailedError: a workload fails, or the process does.
+    """
+    request = {
+        "workloads": [dataclasses.asdict(workload) for workload in workloads],
+        "batch_size": batch_size,
+        "seq_len": seq_len,
+        "seed": seed,
+    }
+    try:
+        process = ChildProcess("autofit_workers.trials.measure.outputs", NO_GPU, permissions=permissions)
+    except OSError as error:
+        raise ComparisonFailedError(f"no process could be started for the models ({error})") from error
+    try:
+        answer = parse_json(process.ask(json.dumps(request), time.monotonic() + deadline_seconds))
+        return _compared(answer)
+    except TimeoutError:
+        raise ComparisonFailedError(f"the models did not finish within {deadline_seconds:g} s") from None
+    except (EOFError, ValueError) as error:
+        log = process.log.text().strip().splitlines()
+        raise ComparisonFailedError(
+            f"their process died: {log[-1] if log else 'it printed nothing'}"
+        ) from error
+    finally:
+        process.kill()
+        process.log.close()
+
+
+def _compared(answer: Any) -> tuple[OutputComparison, ...]:
+    """What the process answered; raises `ValueError` where that makes no sense."""
+    if not isinstance(answer, dict):
+        raise ValueError("it answered no object")  # noqa: TRY004 - what the process says is a value
+    if "error" in answer:
+        told = from_plain(TrialError, answer["error"])
+        raise ComparisonFailedError(told.message, told)
+    return from_plain(tuple[OutputComparison, ...], answer.get("outputs"))

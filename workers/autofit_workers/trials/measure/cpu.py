@@ -1,0 +1,350 @@
+"""The CPU probe: the steps for real, in a process that the kernel limits."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import platform
+import resource
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+
+from autofit_workers.apply import setting
+from autofit_workers.apply.parallel import meeting
+from autofit_workers.process import host_memory
+from autofit_workers.process.heart import LastWord, Report, unheard, unsaid
+from autofit_workers.spec.errors import InvalidTrialError
+from autofit_workers.spec.protocol import (
+    ALLOCATOR_PEAK,
+    CHECKPOINT,
+    EVALUATION,
+    Device,
+    Peaks,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+)
+from autofit_workers.tracing.host.allocator_peak import allocator_peak_bytes
+from autofit_workers.trials.measure import steps
+from autofit_workers.trials.measure.script import ScriptTrial
+from autofit_workers.trials.outcomes import evidence_sought, processor_name
+from autofit_workers.workload.workload import Workload, resolve
+
+# What one step more may take: the profiler slows it down, and the trial's clock began earlier.
+_STEPS_OF_TIME = 3.0
+_START_SECONDS = 10.0
+
+
+def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = unsaid) -> TrialOutcome:
+    """Runs the trial's steps in this process.
+
+    The budget limits the process's private writable memory (`RLIMIT_DATA`), so running out is
+    real. The size fits when all was run to its end and the peak resident set, which also counts
+    the libraries' code, stayed within the budget. This process serves for one trial only: the
+    peak of an earlier one would stay in its heap.
+    """
+    # A rank that tries again is out of step with the others; `autofit_workers.trials.run` tries again with
+    # all of them.
+    meter = ResidentSet(tries_again=not spec.setup.parallel)
+    progress = steps.Progress(device=Device(kind="cpu", name=processor_name()), report=report)
+
+    def give_up() -> None:
+        last_word(lambda: _outcome(spec, meter, progress, beyond(spec.budget_bytes, progress)))
+
+    try:
+        if spec.workload.kind == "script":
+            out_of_memory = _run_script(spec, meter, progress, give_up)
+        else:
+            out_of_memory = _run(resolve(spec.workload), spec, meter, progress)
+    except (MemoryError, OSError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        out_of_memory = f"{steps.in_one_line(error)} (in {progress.phase})"
+    return _outcome(spec, meter, progress, out_of_memory)
+
+
+def _outcome(
+    spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, out_of_memory: str | None
+) -> TrialOutcome:
+    fits = out_of_memory is None
+    environment = {
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "peak_counts": meter.counts,
+        **{name: os.environ[name] for name in ("LD_PRELOAD",) if name in os.environ},
+        **progress.remarks,
+        **({} if out_of_memory is None else {"out_of_memory": out_of_memory}),
+    }
+    assert progress.device is not None
+    return TrialOutcome(
+        verdict=Verdict.FITS if fits else Verdict.OOM,
+        evidence=evidence_sought(spec),
+        device=progress.device,
+        batch_size=spec.batch_size,
+        knobs=spec.knobs,
+        first_step=progress.first_step,
+        steady=progress.steady or meter.peaks(),
+        evaluation=progress.evaluation,
+        checkpoint=progress.checkpoint,
+        phase="" if fits else progress.phase,
+        num_steps_done=progress.num_steps_done,
+        num_ooms=0 if fits else 1,
+        step_seconds=progress.median_step_seconds,
+        environment=environment,
+    )
+
+
+def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: steps.Progress) -> str | None:
+    """Runs the trial and returns how far its peaks were beyond the budget, None where they were not."""
+    device = torch.device("cpu")
+    with steps.conditions(spec, device, progress.remarks) as rewriting:
+        setting.set_threads(spec.num_threads)
+        progress.remarks["threads"] = str(torch.get_num_threads())
+        with data_limit(spec.budget_bytes):
+            trial = steps.Trial(workload, spec, device, meter, progress, rewriting=rewriting)
+            with _unnamed_failures_tried_again(trial, meter, progress):
+                trial.take_steps()
+            trial.follow_up()
+        excess = beyond(spec.budget_bytes, progress)
+        if excess is None and spec.with_follow_up:
+            _note_allocator_peak(trial, spec, progress)
+    return excess
+
+
+def _run_script(
+    spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, give_up: Callable[[], None]
+) -> str | None:
+    """Runs a script's steps and returns how far its peaks were beyond the budget, likewise."""
+    setting.set_threads(spec.num_threads)
+    progress.remarks["threads"] = str(torch.get_num_threads())
+    with data_limit(spec.budget_bytes):
+        ScriptTrial(spec, torch.device("cpu"), meter, progress, give_up=give_up).take_steps()
+    return beyond(spec.budget_bytes, progress)
+
+
+@contextmanager
+def _unnamed_failures_tried_again(
+    trial: steps.Trial, meter: ResidentSet, progress: steps.Progress
+) -> Iterator[None]:
+    """Takes a step that failed under the limit, without naming memory, once more without the limit.
+
+    Where that fails too, which may be for what the first failure left behind, the failure is as it was.
+    A rank of several takes none again.
+
+    Raises:
+        MemoryError: it completes now.
+    """
+    try:
+        yield
+    except (RuntimeError, SystemError) as error:
+        if is_out_of_memory(error) or not meter.tries_again:
+            raise
+        progress.steady = meter.peaks()  # as far as it came
+        traceback.clear_frames(error.__traceback__)  # which hold what the failed step had made
+
+        def step() -> None:
+            trial.drop_gradients()
+            meter.reset()
+            trial.step()
+
+        with _soft_limit(None):
+            _retry(step, steps.in_one_line(error), meter)
+        raise
+
+
+def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Progress) -> None:
+    """Adds PyTorch's own peak to the steady ones, or a remark why it could not be had.
+
+    It comes from a step more, after the peaks of the resident set were read, which it inflates.
+    """
+    assert progress.steady is not None
+    progress.enter(ALLOCATOR_PEAK)
+    try:
+        _demand_time(spec, progress)
+        with data_limit(limit_of_machine(spec.processes_per_node)):
+            trial.drop_gradients()
+            allocated_bytes = trial.bytes_out_of_sight + allocator_peak_bytes(partial(_settled_step, trial))
+    except Exception as error:  # noqa: BLE001 - the trial has its answer, whatever goes wrong here
+        progress.remarks["allocated_bytes"] = f"could not be measured: {steps.in_one_line(error)}"
+    else:
+        progress.steady = dataclasses.replace(progress.steady, allocated_bytes=allocated_bytes)
+
+
+def _settled_step(trial: steps.Trial) -> None:
+    trial.step()
+    meeting.settle()
+
+
+def _demand_time(spec: TrialSpec, progress: steps.Progress) -> None:
+    elapsed_seconds = time.monotonic() - progress.begin
+    needed_seconds = _STEPS_OF_TIME * (progress.median_step_seconds or 0.0) + _START_SECONDS
+    if not meeting.agreed(elapsed_seconds + needed_seconds <= spec.deadline_seconds):
+        raise TimeoutError("the deadline is too near for another step")
+
+
+def limit_of_machine(num_processes: int = 1) -> int | None:
+    """What keeps so many processes from taking the machine down: a share of half of what it still has."""
+    held_bytes, available_bytes = host_memory.status_bytes("VmData"), host_memory.available_bytes()
+    if held_bytes is None or available_bytes is None:
+        return None
+    return held_bytes + available_bytes // (2 * num_processes)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says by its own type or identifier that memory ran out.
+
+    PyTorch's CPU allocator raises a plain `RuntimeError`, known by the allocator's name in it
+    (c10/core/impl/alloc_cpu.cpp); `std::bad_alloc` reaches Python as that text alone.
+    """
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    text = str(error)
+    return type(error) is RuntimeError and (
+        "DefaultCPUAllocator: can't allocate memory" in text or text == "std::bad_alloc"
+    )
+
+
+@contextmanager
+def data_limit(limit_bytes: int | None) -> Iterator[None]:
+    """Limits this process's private writable memory; None is no limit.
+
+    The limit is lifted at the end, so that there is memory to tell the outcome.
+    """
+    if limit_bytes is None:
+        yield
+        return
+    limits = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = [limit_bytes, *(limit for limit in limits if limit != resource.RLIM_INFINITY)]
+    with _soft_limit(min(wanted)):
+        yield
+
+
+@contextmanager
+def _soft_limit(limit_bytes: int | None) -> Iterator[None]:
+    """Sets the soft limit of private writable memory for a while; None lifts it to the hard one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (hard if limit_bytes is None else limit_bytes, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _is_limited() -> bool:
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    return soft != hard
+
+
+class ResidentSet:
+    """The `steps.Meter` of the CPU: the process's peaks, in bytes, and its clock.
+
+    Args:
+        tries_again: whether what fails under a limit without naming memory is run again without it.
+
+    Attributes:
+        counts: what the peak resident set covers: `steps` where the kernel lets it be reset, else
+            `process`.
+    """
+
+    def __init__(self, *, tries_again: bool = True) -> None:
+        self.counts = "steps"
+        self._tries_again = tries_again
+        self._mapped_before_bytes = host_memory.status_bytes("VmPeak")
+
+    @property
+    def tries_again(self) -> bool:
+        """Whether it does now: there is a limit."""
+        return self._tries_again and _is_limited()
+
+    def reset(self) -> None:
+        try:
+            host_memory.reset_peak_resident()
+        except OSError:  # a kernel or sandbox without it: the peak is then the process's whole life's
+            self.counts = "process"
+
+    def peaks(self) -> Peaks:
+        return Peaks(device_bytes=host_memory.peak_resident_bytes(), private_bytes=self._peak_private_bytes())
+
+    def _peak_private_bytes(self) -> int | None:
+        """Private writable memory at its peak, which is what `RLIMIT_DATA` limits; None if unknown.
+
+        The kernel keeps a peak of all mapped memory alone. What of it is not private and writable
+        are libraries, mapped once and for all.
+        """
+        mapped_bytes = host_memory.status_bytes("VmPeak")
+        if mapped_bytes is None or mapped_bytes == self._mapped_before_bytes:
+            return None  # it is from before the steps
+        return (
+            mapped_bytes
+            - (host_memory.status_bytes("VmSize") or 0)
+            + (host_memory.status_bytes("VmData") or 0)
+        )
+
+    def seconds_of(self, step: Callable[[], None]) -> float:
+        begin = time.perf_counter()
+        step()
+        return time.perf_counter() - begin
+
+    def attempt(self, action: Callable[[], None]) -> str | None:
+        """Runs what a workload need not be able to do, and returns why it could not.
+
+        Raises:
+            Exception: memory ran out, in words or so that the same completes without the limit.
+        """
+        try:
+            action()
+        except Exception as error:
+            if is_out_of_memory(error) or isinstance(error, InvalidTrialError):
+                raise
+            reason = steps.in_one_line(error)
+            if self.tries_again and isinstance(error, RuntimeError | SystemError):
+                with _soft_limit(None):
+                    _retry(action, reason, self)
+            return reason
+        return None
+
+
+def _retry(action: Callable[[], None], reason: str, meter: ResidentSet) -> None:
+    """Runs again without the limit what failed under it without naming memory.
+
+    Raises:
+        MemoryError: it completes now.
+    """
+    try:
+        action()
+    except Exception:  # noqa: BLE001 - it fails of itself, in whatever way
+        return
+    raise MemoryError(
+        f"{reason}; it completes without the limit, with a peak resident set of "
+        f"{meter.peaks().device_bytes} bytes"
+    )
+
+
+def beyond(budget_bytes: int | None, progress: steps.Progress) -> str | None:
+    """Says where the largest peak was and how far it passed the budget; None where it did not.
+
+    The trial's phase is then that one.
+    """
+    peaks = {
+        "first step": progress.first_step,
+        "steps": progress.steady or Peaks(),
+        EVALUATION: progress.evaluation,
+        CHECKPOINT: progress.checkpoint,
+    }
+    sizes = {phase: peak.device_bytes or 0 for phase, peak in peaks.items()}
+    worst = max(sizes, key=sizes.__getitem__)
+    if budget_bytes is None or sizes[worst] <= budget_bytes:
+        return None
+    progress.phase = worst
+    return (
+        f"the peak resident set of {sizes[worst]} bytes is beyond the budget of {budget_bytes} bytes "
+        f"(in {worst})"
+    )

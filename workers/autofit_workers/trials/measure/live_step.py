@@ -1,0 +1,46 @@
+"""The peak of one step of a live model, measured in the process that the model is in."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from autofit_workers.spec.protocol import Device
+from autofit_workers.tracing.host.allocator_peak import allocator_peak_bytes, live_bytes
+from autofit_workers.trials.outcomes import processor_name
+
+_cuda: Any = torch.cuda  # untyped
+
+# Before and at the peak of the step in live blocks, and at the peak in segments, where there are any.
+StepBytes = tuple[int, int, int | None]
+
+
+def measure_step(step: Callable[[], object]) -> tuple[Device, StepBytes]:
+    """Takes one step and returns what it was taken on, and what it took there.
+
+    On the current card where this process uses one, else on the CPU.
+
+    Raises:
+        Exception: whatever the step raises.
+    """
+    if torch.cuda.is_available() and _cuda.is_initialized():
+        return Device(kind="cuda", name=torch.cuda.get_device_name()), _on_card(step)
+    before_bytes = live_bytes(gc.get_objects())
+
+    def without_result() -> None:
+        step()
+
+    peak_bytes = allocator_peak_bytes(without_result)
+    return Device(kind="cpu", name=processor_name()), (before_bytes, peak_bytes, None)
+
+
+def _on_card(step: Callable[[], Any]) -> StepBytes:
+    torch.cuda.synchronize()
+    before_bytes = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return before_bytes, torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()

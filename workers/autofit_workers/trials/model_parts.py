@@ -1,0 +1,66 @@
+"""What a language model is made of: asked of a process that builds it without memory.
+
+    request   {"workload": {…}}
+    answer    {"parts": {…}} or {"error": {…}}
+
+No torch here; `autofit_workers.tracing.listing_parts` is that process.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from typing import Any
+
+from autofit_workers.process.boundary.entering import Permissions
+from autofit_workers.process.child_process import NO_GPU, ChildProcess
+from autofit_workers.spec.documents import parse_json
+from autofit_workers.spec.model_parts import ModelParts
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import TrialError, WorkloadRef
+
+
+class PartsFailedError(Exception):
+    """The model could not be built, or the process that was to do so died.
+
+    Attributes:
+        error: what it was, in words for a user; None where the process died or took too long.
+    """
+
+    def __init__(self, message: str, error: TrialError | None = None) -> None:
+        super().__init__(message)
+        self.error = error
+
+
+def list_parts(workload: WorkloadRef, *, deadline_seconds: float) -> ModelParts:
+    """The parameters of a model of transformers, and what its configuration says.
+
+    Raises:
+        PartsFailedError: there is no such model, or the process failed.
+    """
+    try:
+        process = ChildProcess("autofit_workers.tracing.listing_parts", NO_GPU, permissions=Permissions())
+    except OSError as error:
+        raise PartsFailedError(f"no process could be started for the model ({error})") from error
+    try:
+        request = json.dumps({"workload": dataclasses.asdict(workload)})
+        return _parts(parse_json(process.ask(request, time.monotonic() + deadline_seconds)))
+    except TimeoutError:
+        raise PartsFailedError(f"the model was not built within {deadline_seconds:g} s") from None
+    except (EOFError, ValueError) as error:
+        log = process.log.text().strip().splitlines()
+        raise PartsFailedError(f"its process died: {log[-1] if log else 'it printed nothing'}") from error
+    finally:
+        process.kill()
+        process.log.close()
+
+
+def _parts(answer: Any) -> ModelParts:
+    """What the process answered; raises `ValueError` where that makes no sense."""
+    if not isinstance(answer, dict):
+        raise ValueError("it answered no object")  # noqa: TRY004 - what the process says is a value
+    if "error" in answer:
+        told = from_plain(TrialError, answer["error"])
+        raise PartsFailedError(told.message, told)
+    return from_plain(ModelParts, answer.get("parts"))

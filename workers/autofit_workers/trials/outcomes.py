@@ -1,0 +1,90 @@
+"""Outcomes of trials that gave no answer about memory, for both sides of the process boundary."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+
+from autofit_workers.spec.protocol import (
+    Device,
+    Evidence,
+    Probe,
+    TrialError,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+)
+
+UNKNOWN = "unknown"
+
+
+def without_answer(
+    spec: TrialSpec,
+    verdict: Verdict,
+    error: TrialError | None,
+    *,
+    device: Device | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> TrialOutcome:
+    """Says how a trial ended that did not say what its configuration needs.
+
+    Without a `device`, the outcome names what can be known of it from outside.
+    """
+    return TrialOutcome(
+        verdict=verdict,
+        evidence=evidence_sought(spec),
+        device=device or _device_sought(spec),
+        batch_size=spec.batch_size,
+        knobs=spec.knobs,
+        error=error,
+        environment=dict(environment or {}),
+    )
+
+
+def answering(spec: TrialSpec, outcome: TrialOutcome) -> TrialOutcome:
+    """The outcome, `INVALID` if it says of another configuration than the spec's whether that fits.
+
+    A size is called measured only if exactly that configuration ran, whatever a worker makes of a
+    spec.
+    """
+    same = (outcome.batch_size, outcome.knobs) == (spec.batch_size, spec.knobs)
+    if outcome.was_run:
+        same = same and max(1, len(outcome.ranks)) == spec.num_processes
+    if same or not outcome.verdict.is_about_memory:
+        return outcome
+    ran = f"batch {outcome.batch_size} with {outcome.knobs.to_dict()}{_on(len(outcome.ranks))}"
+    asked = f"batch {spec.batch_size} with {spec.knobs.to_dict()}{_on(spec.num_processes)}"
+    message = f"the worker ran {ran} but was asked for {asked}: install the same autofit on every machine"
+    error = TrialError(kind="worker", message=message)
+    return without_answer(spec, Verdict.INVALID, error, device=outcome.device)
+
+
+def _on(num_ranks: int) -> str:
+    return f" on {num_ranks} ranks" if num_ranks > 1 else ""
+
+
+def evidence_sought(spec: TrialSpec) -> Evidence:
+    """The evidence that a trial gives, by its probe; on CUDA by whose budget it has."""
+    match spec.probe:
+        case Probe.PREDICT:
+            return Evidence.PREDICTED
+        case Probe.CPU:
+            return Evidence.MEASURED_CPU
+        case Probe.CUDA:
+            is_own = spec.is_own_budget or spec.budget_bytes is None
+            return Evidence.MEASURED if is_own else Evidence.EMULATED
+
+
+def _device_sought(spec: TrialSpec) -> Device:
+    if spec.probe is Probe.CPU:
+        return Device(kind="cpu", name=processor_name())
+    return Device(kind="cuda", name=spec.architecture if spec.probe is Probe.PREDICT else UNKNOWN)
+
+
+def processor_name() -> str:
+    """The processor's name as Linux gives it, else the machine's architecture."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

@@ -1,0 +1,304 @@
+"""Records ground truth on a machine with a GPU: what trials really needed there.
+
+    python -m autofit_workers.trials.record --out rows.jsonl --minutes 20
+
+Every row is one JSON document of schema `autofit.ground-truth/1` with a `kind`: the `device`, its
+`context` size, a `trial`, and at last a `prediction` beside what was measured. Rows come in order
+of value and are written as they are learned, so that a run cut short is worth having; started
+again with the same file, it goes on where it stopped. A trial that fails is a row too, and the next
+one follows. Needs torch alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autofit_workers.spec.architecture import of_device
+from autofit_workers.spec.errors import DeviceError, MissingLibraryError
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES
+from autofit_workers.spec.knobs.precision import PRECISIONS
+from autofit_workers.spec.protocol import Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.trials.run import run
+
+if TYPE_CHECKING:
+    from autofit_workers.workload.workload import Workload
+
+SCHEMA = "autofit.ground-truth/1"
+_ROW_START = f'{{"schema":"{SCHEMA}"'.encode()
+EXIT_USAGE, EXIT_NO_DEVICE = 2, 5
+
+# Small, middle and large, chosen so that the large ones need a few GiB.
+BATCH_SIZES: dict[str, tuple[int, int, int]] = {
+    "davenet": (8, 32, 96),
+    "resnet50": (8, 32, 128),
+    "vgg16": (8, 32, 96),
+    "gpt2": (1, 4, 16),
+    "davenet-audio": (8, 64, 256),
+    "davenet-image": (8, 32, 128),
+    "lstm": (16, 64, 256),
+    "wavenet": (1, 4, 12),
+}
+_WITHOUT_CONVOLUTIONS = ("gpt2", "lstm")
+_SMALL, _MIDDLE, _LARGE = range(3)
+# What to learn of every model, the most telling first: (which batch size, knobs).
+_ROUNDS: tuple[tuple[int, Knobs], ...] = (
+    (_MIDDLE, Knobs()),
+    (_LARGE, Knobs()),
+    (_MIDDLE, Knobs(precision="amp-bf16")),
+    (_MIDDLE, Knobs(conv_algo="cudnn-benchmark")),
+    (_MIDDLE, Knobs(conv_algo="native")),
+    (_SMALL, Knobs()),
+    (_MIDDLE, Knobs(conv_algo="cudnn-deterministic")),
+    (_MIDDLE, Knobs(optimizer="adam")),
+    (_MIDDLE, Knobs(memory_format="channels_last")),
+    (_MIDDLE, Knobs(precision="amp-fp16", memory_format="channels_last")),
+    (_MIDDLE, Knobs(precision="bf16")),
+    (_MIDDLE, Knobs(precision="ieee-fp32")),
+    (_MIDDLE, Knobs(optimizer="adam", optimizer_impl="fused")),
+    (_MIDDLE, Knobs(optimizer="adam", optimizer_impl="loop", set_to_none=False)),
+    (_LARGE, Knobs(precision="amp-bf16")),
+    (_LARGE, Knobs(conv_algo="cudnn-benchmark")),
+    (_LARGE, Knobs(conv_algo="cudnn-deterministic")),
+    (_MIDDLE, Knobs(precision="amp-bf16", conv_algo="cudnn-benchmark")),
+    (_MIDDLE, Knobs(precision="amp-bf16", conv_algo="native")),
+    (_LARGE, Knobs(precision="amp-bf16", conv_algo="cudnn-benchmark")),
+    (_MIDDLE, Knobs(optimizer="adam", optimizer_in_backward=True)),
+    (_MIDDLE, Knobs(optimizer="adafactor", clip_grad_norm=1.0)),
+)
+COMBINATIONS = tuple(
+    Knobs(precision=precision, conv_algo=conv_algo)
+    for precision, conv_algo in itertools.product(PRECISIONS, CUDA_POLICIES)
+)
+# By what a trial is recognised in an earlier row.
+_IDENTITY = ("workload", "batch_size", "mode", "knobs", "num_warmup_steps", "num_steps")
+_TRIAL_SECONDS = 300.0
+_SHORTEST_TRIAL_SECONDS = 15.0
+_PREDICTION_SHARE = 0.15  # of the time, kept for comparing predictions with what was measured
+
+Row = dict[str, Any]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m autofit_workers.trials.record", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="file of rows; those in it are not repeated")
+    parser.add_argument("--minutes", type=float, default=20.0, help="when to stop")
+    parser.add_argument("--models", default=",".join(BATCH_SIZES), help="built-in workloads, comma-separated")
+    options = parser.parse_args(arguments)
+    models = options.models.split(",")
+    unknown = [model for model in models if model not in BATCH_SIZES]
+    if unknown:
+        sys.stderr.write(f"unknown model {', '.join(unknown)}: choose from {', '.join(BATCH_SIZES)}\n")
+        return EXIT_USAGE
+
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.stderr.write("PyTorch finds no CUDA device here: run this on a machine with an NVIDIA GPU\n")
+        return EXIT_NO_DEVICE
+    try:
+        earlier = rows_in(options.out)
+    except ValueError as error:
+        sys.stderr.write(f"{options.out} is not a file of rows ({error}): name another with --out\n")
+        return EXIT_USAGE
+    with options.out.open("a", encoding="utf-8") as file:
+        for row in itertools.chain(
+            [device_row()], record(models, seconds=60 * options.minutes, earlier=earlier)
+        ):
+            write_row(file.write, row)
+            file.flush()
+    return 0
+
+
+def rows_in(path: Path) -> list[Row]:
+    """The rows that a file holds; a last line that was cut short is cut off the file.
+
+    Raises:
+        ValueError: there is something else in the file.
+    """
+    if not path.exists():
+        return []
+    whole, _, rest = path.read_bytes().rpartition(b"\n")
+    rows: list[Row] = [json.loads(line) for line in whole.splitlines()]
+    if any(row.get("schema") != SCHEMA for row in rows) or not rest.startswith(_ROW_START[: len(rest)]):
+        raise ValueError(f"not every row is of schema {SCHEMA}")
+    if rest:
+        os.truncate(path, path.stat().st_size - len(rest))
+    return rows
+
+
+def write_row(write: Callable[[str], object], row: Row) -> None:
+    """Writes a row as one line."""
+    write(json.dumps({"schema": SCHEMA, **row}, separators=(",", ":")) + "\n")
+
+
+def device_row() -> Row:
+    """What CUDA says of the card; reading it creates no context."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(0)
+    cudnn: Any = torch.backends.cudnn  # untyped
+    return {
+        "kind": "device",
+        "name": properties.name,
+        "architecture": of_device(properties, torch.version.hip),
+        "total_bytes": properties.total_memory,
+        "num_multiprocessors": properties.multi_processor_count,
+        "versions": {
+            "torch": torch.__version__,
+            "cuda": torch.version.cuda,
+            "cudnn": cudnn.version(),
+            "python": sys.version.split()[0],
+        },
+    }
+
+
+def plan(models: Sequence[str]) -> Iterator[TrialSpec]:
+    """The trials, the most telling first: every model once before any model twice.
+
+    Last come all precisions with all convolution policies, as far as they were not there before.
+    """
+    rounds = dict.fromkeys((*_ROUNDS, *((_MIDDLE, knobs) for knobs in COMBINATIONS)))
+    for size, knobs in rounds:
+        for model in models:
+            if applies(model, knobs):
+                yield TrialSpec(
+                    workload=WorkloadRef(kind="builtin", target=model),
+                    batch_size=BATCH_SIZES[model][size],
+                    probe=Probe.CUDA,
+                    knobs=knobs,
+                )
+
+
+def applies(model: str, knobs: Knobs) -> bool:
+    """Whether the convolution policy says anything of the model."""
+    return knobs.conv_algo == "cudnn" or model not in _WITHOUT_CONVOLUTIONS
+
+
+def record(
+    models: Sequence[str],
+    *,
+    seconds: float,
+    earlier: Sequence[Row] = (),
+    run: Callable[[TrialSpec], TrialOutcome] = run,
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[Row]:
+    """Runs the plan for so many seconds of the clock and yields a row for each thing learned.
+
+    Args:
+        models: the built-in workloads.
+        seconds: when to stop.
+        earlier: rows of an earlier run on this machine; what they settle is not run again.
+        run: runs a trial.
+        clock: tells the time in seconds.
+    """
+    end = clock() + seconds
+    end_of_trials = end - _PREDICTION_SHARE * seconds
+    context = TrialSpec(
+        workload=WorkloadRef(kind="import", target="autofit_workers.trials.record:almost_nothing"),
+        batch_size=1,
+        probe=Probe.CUDA,
+    )
+    yield {**trial_row(context, run(context)), "kind": "context"}
+    settled = {_key(row) for row in earlier if row["kind"] == "trial" and _is_settled(row)}
+    measured: list[tuple[TrialSpec, TrialOutcome]] = []
+    for spec in plan(models):
+        if _key(_trial_of(spec)) in settled:
+            continue
+        remaining = end_of_trials - clock()
+        if remaining < _SHORTEST_TRIAL_SECONDS:
+            break
+        outcome = run(dataclasses.replace(spec, deadline_seconds=min(_TRIAL_SECONDS, remaining)))
+        yield trial_row(spec, outcome)
+        if outcome.verdict is Verdict.FITS:
+            measured.append((spec, outcome))
+    for spec, outcome in measured:
+        remaining = end - clock()
+        if remaining <= 0:
+            break
+        yield _prediction(spec, outcome, run, remaining)
+
+
+def almost_nothing() -> Workload:
+    """A workload so small that what the device shows beside the allocator is the context."""
+    import torch
+
+    from autofit_workers.workload.workload import Workload
+
+    return Workload(
+        build_model=lambda: torch.nn.Linear(8, 8),
+        make_batch=lambda batch_size, device: torch.zeros(batch_size, 8, device=device),
+        loss=lambda model, batch: model(batch).sum(),
+        optimizer="sgd",
+    )
+
+
+def _is_settled(row: Row) -> bool:
+    """Whether a trial need not be repeated: it did not end by what the machine did to it."""
+    if row["verdict"] in (Verdict.LOST, Verdict.TIMEOUT):
+        return False
+    return row["error"] is None or row["error"]["kind"] not in (DeviceError.kind, MissingLibraryError.kind)
+
+
+def _key(row: Row) -> str:
+    return json.dumps([row[name] for name in _IDENTITY], sort_keys=True)
+
+
+def trial_row(spec: TrialSpec, outcome: TrialOutcome) -> Row:
+    """What a trial needed, with what somebody needs to repeat it."""
+    told = dataclasses.asdict(outcome)
+    for bulky in ("trace_json", "knobs", "batch_size"):
+        del told[bulky]
+    return {"kind": "trial", **_trial_of(spec), **told, "samples_per_second": outcome.samples_per_second}
+
+
+def _trial_of(spec: TrialSpec) -> Row:
+    return {
+        "workload": spec.workload.name,
+        "batch_size": spec.batch_size,
+        "mode": spec.setup.mode,
+        "knobs": spec.knobs.to_dict(),
+        "num_warmup_steps": spec.num_warmup_steps,
+        "num_steps": spec.num_steps,
+    }
+
+
+def _prediction(
+    spec: TrialSpec, measured: TrialOutcome, run: Callable[[TrialSpec], TrialOutcome], seconds: float
+) -> Row:
+    predicted = run(
+        dataclasses.replace(
+            spec,
+            probe=Probe.PREDICT,
+            architecture=measured.environment.get("architecture", spec.architecture),
+            deadline_seconds=seconds,
+        )
+    )
+    return {
+        "kind": "prediction",
+        "workload": spec.workload.name,
+        "batch_size": spec.batch_size,
+        "knobs": spec.knobs.to_dict(),
+        "verdict": predicted.verdict,
+        "first_step": _side_by_side(predicted.first_step, measured.first_step),
+        "steady": _side_by_side(predicted.steady, measured.steady),
+        "error": None if predicted.error is None else dataclasses.asdict(predicted.error),
+    }
+
+
+def _side_by_side(predicted: Peaks, measured: Peaks) -> Row:
+    return {"predicted": dataclasses.asdict(predicted), "measured": dataclasses.asdict(measured)}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,208 @@
+"""The one door: a spec in, an outcome out, whatever happens in between."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+from collections.abc import Callable
+
+from autofit_workers.process.child_process import NO_GPU
+from autofit_workers.spec.documents import parse_json
+from autofit_workers.spec.errors import StaleTensorError
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import DECIDED, FOLLOW_UP, Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.workloads.launcher_commands import launcher_command
+from autofit_workers.trials.isolate import STEADY_MALLOC, Child, run_fresh
+from autofit_workers.trials.ranks import run_ranks
+
+# Kept from the first prediction to the end of this process: importing torch costs seconds, and
+# predictions leave nothing behind that a later one could see.
+_predictor = Child(NO_GPU)
+_second_predictor = Child(NO_GPU)  # see `_predicted_for_a_card`
+# Its own, for kernels of other libraries stay in the modules of transformers.
+_kernels_predictor = Child(NO_GPU)
+# Its own, for in the other one PyTorch has a GPU; it takes memory as a trial does.
+_host_predictor = Child(NO_GPU | STEADY_MALLOC)
+
+# How running out of memory looks where the code that ran out does not say so: oneDNN's "could
+# not execute a primitive" is a RuntimeError, an extension that ignores a NULL a SystemError or a
+# crash, one that cannot be mapped an ImportError. Never SIGKILL: a limit of this kind makes requests
+# fail, it kills nobody.
+_UNNAMED_EXCEPTIONS = ("RuntimeError", "SystemError", "ImportError")
+_VARIABLES_OF_LAUNCHERS = (
+    "RANK",
+    "LOCAL_RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+)
+_MOST_TURNED = 3  # branches, each of which costs a run
+_UNNAMED_DEATHS = ("SIGABRT", "SIGSEGV", "SIGBUS", "exit code 1")
+
+
+def run(spec: TrialSpec) -> TrialOutcome:
+    """Runs a trial in a process of its own and returns its outcome.
+
+    A measured trial gets a fresh process, or one for each of its ranks, and so does a script. Other
+    predictions share one, or two where several are asked for at once; those with kernels of other libraries
+    have one of their own. These processes live until this one ends. Only an interruption of this process
+    raises.
+    """
+    if spec.probe is Probe.PREDICT:
+        return _predicted(spec)
+    return measured_by(_measured, spec)
+
+
+def measured_by(measure: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec) -> TrialOutcome:
+    """Measures, and once more without the limit where that tells whether memory ran out."""
+    outcome = measure(spec)
+    if (
+        spec.probe is Probe.CPU
+        and spec.budget_bytes is not None
+        and may_be_memory(outcome, of_script=spec.workload.kind == "script")
+    ):
+        return _decided_without_limit(measure, spec, outcome)
+    return outcome
+
+
+def start_predictor(*, for_host: bool = False, several: bool = False) -> None:
+    """Starts the process of the predictions and returns at once, to hide its start-up.
+
+    Args:
+        for_host: that of the predictions for the CPU, rather than for cards.
+        several: whether predictions for cards will be asked for two at a time, which takes a second process;
+            of one core there would be nothing left for it.
+
+    Raises:
+        OSError: the system refuses another process.
+    """
+    (_host_predictor if for_host else _predictor).start()
+    if several and not for_host and len(os.sched_getaffinity(0)) > 1:
+        _second_predictor.start()
+
+
+@atexit.register
+def close_predictor() -> None:
+    """Ends the processes of the predictions; a later prediction starts another."""
+    for child in (_predictor, _second_predictor, _kernels_predictor, _host_predictor):
+        child.close()
+
+
+def may_be_memory(outcome: TrialOutcome, *, of_script: bool = False) -> bool:
+    """Whether a trial under a limit failed in a way that may be running out of memory, unnamed.
+
+    Args:
+        of_script: whether it is a script's, which may catch that memory ran out, and then exit, go on
+            with a smaller batch, or raise what it likes.
+    """
+    if outcome.verdict is Verdict.LOST:
+        return outcome.environment.get("exit") in _UNNAMED_DEATHS
+    if of_script and outcome.verdict in (Verdict.FAILED, Verdict.INVALID):
+        return outcome.error is not None and outcome.error.kind == "user"
+    return outcome.verdict is Verdict.FAILED and outcome.environment.get("exception") in _UNNAMED_EXCEPTIONS
+
+
+def _measured(spec: TrialSpec) -> TrialOutcome:
+    return run_ranks(spec) if spec.num_processes > 1 else run_fresh(spec)
+
+
+def _predicted(spec: TrialSpec) -> TrialOutcome:
+    """Predicts; where a branch on a value that nobody has led to an error, again with the other way.
+
+    The branches are turned one at a time, the last one first.
+    """
+    outcome = _predicted_once(spec)
+    if _lacks_launcher(outcome) and spec.workload.script is not None:
+        script = spec.workload.script
+        launcher = launcher_command(None, 1, 1, module=bool(script.module))
+        script = dataclasses.replace(script, launcher=launcher)
+        spec = dataclasses.replace(spec, workload=dataclasses.replace(spec.workload, script=script))
+        outcome = _predicted_once(spec)
+    for site in _decided(outcome)[::-1][:_MOST_TURNED]:
+        other = _predicted_once(dataclasses.replace(spec, turned=(site,)))
+        if other.verdict.is_about_memory:
+            return other
+    return outcome
+
+
+def _decided(outcome: TrialOutcome) -> tuple[str, ...]:
+    """Where branches hung on values that nobody has; none where the process says nothing that makes sense."""
+    try:
+        return from_plain(tuple[str, ...], parse_json(outcome.environment.get(DECIDED, "[]")))
+    except ValueError:
+        return ()
+
+
+def _lacks_launcher(outcome: TrialOutcome) -> bool:
+    """Whether a script failed because it looked for a variable that torchrun sets."""
+    message = "" if outcome.error is None else outcome.error.message
+    return any(message.startswith(f"KeyError: '{name}'") for name in _VARIABLES_OF_LAUNCHERS)
+
+
+def _predicted_once(spec: TrialSpec) -> TrialOutcome:
+    if spec.workload.kind == "script":
+        return run_fresh(spec)  # a script may leave anything behind in its process
+    if spec.is_for_host:
+        outcome = _host_predictor.run(spec)
+    elif spec.knobs.kernels != "default":
+        outcome = _kernels_predictor.run(spec)
+    else:
+        outcome = _predicted_for_a_card(spec)
+    if outcome.error is not None and outcome.error.kind == StaleTensorError.kind:
+        return run_fresh(spec)
+    return outcome
+
+
+def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
+    """Predicts in whichever of the two processes is free.
+
+    Unless it was started ahead, there is no second one before the first has predicted for as long as it took
+    to start.
+    """
+    outcome = _predictor.run_if_free(spec)
+    if outcome is None and (
+        _second_predictor.is_started or _predictor.busy_seconds > _predictor.start_seconds
+    ):
+        outcome = _second_predictor.run_if_free(spec)
+    return outcome or _predictor.run(spec)
+
+
+def _decided_without_limit(
+    measure: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec, limited: TrialOutcome
+) -> TrialOutcome:
+    """Tells running out of memory from another failure: it alone goes away with the limit."""
+    unlimited = measure(_without_limit(spec, limited))
+    wall_seconds = limited.wall_seconds + unlimited.wall_seconds
+    reason = limited.error.message if limited.error else ""
+    if unlimited.verdict is not Verdict.FITS:
+        environment = {**unlimited.environment, "under_the_limit": reason}
+        return dataclasses.replace(unlimited, wall_seconds=wall_seconds, environment=environment)
+    num_steps = unlimited.num_steps_done
+    evidence = (
+        f"{reason}; without the limit the same size completes {num_steps} step{'s'[: num_steps != 1]} with a "
+        f"peak resident set of {unlimited.steady.device_bytes} bytes"
+    )
+    return dataclasses.replace(
+        limited,
+        verdict=Verdict.OOM,
+        error=None,
+        num_ooms=1,
+        wall_seconds=wall_seconds,
+        environment={**limited.environment, "out_of_memory": evidence},
+    )
+
+
+def _without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialSpec:
+    """The same trial without its limit, as far as the limited one came and one step further."""
+    unlimited = dataclasses.replace(spec, budget_bytes=None)
+    if limited.phase in FOLLOW_UP:
+        return unlimited
+    num_warmup_steps = min(spec.num_warmup_steps, limited.num_steps_done)
+    return dataclasses.replace(
+        unlimited,
+        num_warmup_steps=num_warmup_steps,
+        num_steps=min(spec.num_steps, limited.num_steps_done - num_warmup_steps + 1),
+        with_follow_up=False,
+    )

@@ -1,0 +1,166 @@
+"""A trial seen from outside while it runs: is it alive, and how much memory do its processes hold?
+
+heartbeats ──▶ silent for too long              ──▶ HungError          ──▶ TIMEOUT
+/proc      ──▶ beyond budget or host            ──▶ TooMuchMemoryError ──▶ OOM
+           ──▶ ever more processes              ──▶ TooManyProcessesError ──▶ LOST
+its death by SIGKILL, and the kernel's own count ──────────────────────▶ OOM, else LOST
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from autofit_workers.process import descendants, host_memory
+from autofit_workers.spec.protocol import ALLOCATOR_PEAK, Heartbeat, Probe, TrialSpec
+
+# The kernel starts to kill when nothing is left, and whom it kills is its choice.
+_HOST_SHARE = 0.9
+# Of a prediction, which needs little: a workload that takes more and more is not waited for.
+_PREDICTING_SHARE = 0.5
+# Of a prediction; loaders of data start a process for each core, pools of processes likewise.
+_MOST_PROCESSES = 1024
+_SAMPLE_SECONDS = 0.1
+_SAMPLE_SHARE = 0.05  # of one core at most, on machines with many processes
+
+
+class HungError(TimeoutError):
+    """The trial's process is silent, although it should beat several times a second."""
+
+
+class TooMuchMemoryError(Exception):
+    """The trial's processes hold more memory together than they may; the text says how much."""
+
+
+class TooManyProcessesError(Exception):
+    """The workload has started more processes than any that trains has."""
+
+
+class StoppedError(Exception):
+    """Nobody wants the trial's outcome any more."""
+
+
+class Supervision:
+    """The `Attendant` of a trial.
+
+    Args:
+        spec: the trial.
+        group: the process group that its processes are in, or below it.
+        stop: once it is set, the trial is to end.
+        available_bytes: asks the machine for the memory that it has left.
+        num_kernel_kills: asks the kernel how many processes it has killed for memory.
+
+    Attributes:
+        first_heard: the moment, of `time.monotonic`, when its process was heard of first; until then that
+            when it was asked.
+        last_beat: what was heard of it last.
+    """
+
+    def __init__(
+        self,
+        spec: TrialSpec,
+        group: int,
+        *,
+        stop: threading.Event | None = None,
+        available_bytes: Callable[[], int | None] = host_memory.available_bytes,
+        num_kernel_kills: Callable[[], int | None] = host_memory.num_kernel_kills,
+    ) -> None:
+        self._spec = spec
+        self._group = group
+        self._stop = stop
+        self._begin = self._heard = self.first_heard = time.monotonic()
+        self._next_sample = self._begin + _SAMPLE_SECONDS
+        self._excess: str | None = None
+        self._num_kernel_kills = num_kernel_kills
+        self._kills_before = num_kernel_kills()
+        self._host_limit_bytes = self._host_limit(available_bytes())
+        self.last_beat = Heartbeat(phase="start")
+
+    def hears(self, line: str) -> bool:
+        """Takes a heartbeat; whatever else is the trial's answer, or garbage in its place."""
+        try:
+            self.last_beat = Heartbeat.from_json(line)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return False
+        if self._heard == self._begin:
+            self.first_heard = time.monotonic()
+        self._heard = time.monotonic()
+        return True
+
+    def attend(self) -> None:
+        """Looks after the trial.
+
+        Raises:
+            StoppedError: it is to end.
+            HungError: it has been silent for too long.
+            TooMuchMemoryError: its processes have grown beyond what the trial may use.
+            TooManyProcessesError: there are more of them than a prediction may have.
+        """
+        if self._stop is not None and self._stop.is_set():
+            raise StoppedError
+        now = time.monotonic()
+        # Before its first beat it imports PyTorch, and holds the interpreter's lock as it loads it.
+        if self.last_beat.phase != "start" and now - self._heard > self._spec.heartbeat_seconds:
+            raise HungError
+        if self._excess is not None and self._budget_counts:
+            raise TooMuchMemoryError(self._excess)
+        if now >= self._next_sample:
+            # What is seen to exceed the budget is believed once everything said before is heard:
+            # the process may be past the steps that the budget is for.
+            self._excess = self._excess_now()
+            end = time.monotonic()
+            self._next_sample = end + max(_SAMPLE_SECONDS, (end - now) / _SAMPLE_SHARE)
+
+    @property
+    def last_heard(self) -> str:
+        """Where the trial was when it was last heard of, for a message."""
+        return f"last heard of in {self.last_beat.phase} after {self._heard - self._begin:.1f} s"
+
+    def killed_for_memory(self) -> str | None:
+        """What the kernel says of processes that it has killed for memory since the trial began."""
+        before, now = self._kills_before, self._num_kernel_kills()
+        if before is None or now is None or now <= before:
+            return None
+        return (
+            "the kernel killed the trial's process for memory "
+            f"(its oom_kill count went from {before} to {now})"
+        )
+
+    @property
+    def _budget_counts(self) -> bool:
+        return self.last_beat.phase not in ("start", "build", ALLOCATOR_PEAK)
+
+    def _host_limit(self, available_bytes: int | None) -> int | None:
+        if available_bytes is None:
+            return None
+        is_predicted = self._spec.probe is Probe.PREDICT
+        if is_predicted and self._spec.setup.most_host_bytes is not None:
+            return self._spec.setup.most_host_bytes
+        share = (_PREDICTING_SHARE if is_predicted else _HOST_SHARE) / self._spec.processes_per_node
+        return int(share * available_bytes) + host_memory.resident_bytes(self._group)
+
+    def _excess_now(self) -> str | None:
+        """Says how far the trial's processes are beyond the host's or the trial's limit.
+
+        Raises:
+            TooMuchMemoryError: it is the host's, which counts whatever the trial is at.
+            TooManyProcessesError: see `attend`.
+        """
+        spec = self._spec
+        budget_bytes = spec.budget_bytes if spec.probe is Probe.CPU else None
+        limits = [limit for limit in (budget_bytes, self._host_limit_bytes) if limit is not None]
+        processes = descendants.of_trial(self._group) if limits else []
+        if spec.probe is Probe.PREDICT and len(processes) > _MOST_PROCESSES:
+            raise TooManyProcessesError(f"it started {len(processes):,}; {_MOST_PROCESSES:,} are allowed")
+        if sum(map(host_memory.resident_bytes, processes)) <= min(limits, default=0):
+            return None
+        used_bytes = sum(map(host_memory.proportional_bytes, processes))  # shared pages once
+        held = f"the trial's processes ({len(processes)}) hold {used_bytes} bytes together"
+        if self._host_limit_bytes is not None and used_bytes > self._host_limit_bytes:
+            raise TooMuchMemoryError(
+                f"{held}, more than the {self._host_limit_bytes} bytes that this machine has for them"
+            )
+        if budget_bytes is not None and used_bytes > budget_bytes:
+            return f"{held}, beyond the budget of {budget_bytes} bytes"
+        return None
