@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Self
+from typing import Generic, Protocol, Self, TypeVar
 
 from autofit.explain.profile import Profile
 from autofit.hardware.card import Card
@@ -12,6 +12,7 @@ from autofit.predict.conv_plan import ConvPlan
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate, RankEstimate
 from autofit.predict.step_times import StepTime
+from autofit.predict.traces import Traces
 from autofit.predict.whole_run import LineGrowth
 from autofit.settings.goals import Risk
 from autofit_workers.replay.curve.mixed_convolutions import Candidate
@@ -21,9 +22,6 @@ from autofit_workers.spec.protocol import TrialOutcome, Verdict
 from autofit_workers.spec.setup import Parallel
 from autofit_workers.spec.trace import AlikeRanks, BatchCount
 from autofit_workers.spec.work import Convolution
-
-if TYPE_CHECKING:
-    from autofit.predict.predictor import Predictor
 
 MOST_KINDS = 8  # of ranks that are traced: each costs as much as one rank by itself
 _WORST_LAST = (Verdict.FITS, Verdict.THRASH, Verdict.OOM)
@@ -36,7 +34,17 @@ def traced_kinds(kinds: Sequence[AlikeRanks]) -> tuple[AlikeRanks, ...]:
     return tuple(kinds[number * (len(kinds) - 1) // (MOST_KINDS - 1)] for number in range(MOST_KINDS))
 
 
-class AllRanks:
+class _WithTraces(Protocol):
+    @property
+    def traces(self) -> Traces:
+        """Those of one rank."""
+        ...
+
+
+P = TypeVar("P", bound=_WithTraces)
+
+
+class AllRanks(Generic[P]):
     """The predictors of ranks that differ, each made once.
 
     Args:
@@ -47,13 +55,13 @@ class AllRanks:
         first: rank 0's.
     """
 
-    def __init__(self, num_ranks: int, predictor_of: Callable[[int], Predictor]) -> None:
+    def __init__(self, num_ranks: int, predictor_of: Callable[[int], P]) -> None:
         self._num_ranks = num_ranks
         self._predictor_of = predictor_of
         self.first = predictor_of(0)
         self._made = {0: self.first}
 
-    def curve(self, curve_of: Callable[[Predictor], PredictedCurve]) -> WorstOfRanks:
+    def curve(self, curve_of: Callable[[P], PredictedCurve]) -> WorstOfRanks:
         """The curve of whichever rank needs the most at a batch size.
 
         Args:
@@ -67,11 +75,11 @@ class AllRanks:
         return WorstOfRanks(curves, num_kinds=len(kinds))
 
     @property
-    def made(self) -> tuple[Predictor, ...]:
+    def made(self) -> tuple[P, ...]:
         """The predictors that were asked for, rank 0's first."""
         return tuple(self._made.values())
 
-    def _of(self, rank: int) -> Predictor:
+    def _of(self, rank: int) -> P:
         if rank not in self._made:
             self._made[rank] = self._predictor_of(rank)
         return self._made[rank]

@@ -107,7 +107,7 @@ class Predictor:
                 with_alike_ranks=setup.rank is None,
             ),
         )
-        self._all_ranks: AllRanks | None = (
+        self._all_ranks: AllRanks[Predictor] | None = (
             AllRanks(setup.num_ranks, self._of_rank) if setup.rank is None else None
         )
 

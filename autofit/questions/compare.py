@@ -14,7 +14,7 @@ from autofit.hardware.card import Card
 from autofit.identity import versions
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import local_predictor
-from autofit_workers.process.boundary.entering import Permissions
+from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Device, WorkloadRef
 from autofit_workers.spec.setup import ALONE, Setup

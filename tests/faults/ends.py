@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from autofit_workers.process.boundary.entering import Permissions
+from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.process.child_process import ChildProcess
 
 HERE = Path(__file__).parent

@@ -17,8 +17,9 @@ from autofit_workers.spec.versions import release_of
 from autofit_workers.tracing.probe import NUM_TRACED_STEPS
 from autofit_workers.workload.in_backward import make_in_backward
 from autofit_workers.workload.optimizers import make_optimizers
+from autofit_workers.workload.overrides import with_overrides
 from autofit_workers.workload.step import Part, train_step
-from autofit_workers.workload.workload import Workload, with_overrides
+from autofit_workers.workload.workload import Workload
 
 DEFAULT = Knobs()
 SMALL_WORKLOADS = Path(__file__).parent / "small_workloads.py"

@@ -24,7 +24,8 @@ from autofit_workers.spec.trace import Trace
 from autofit_workers.spec.workloads.references import parse_reference
 from autofit_workers.trials.run import run
 from autofit_workers.workload.generation import Generate
-from autofit_workers.workload.workload import resolve, with_overrides
+from autofit_workers.workload.overrides import with_overrides
+from autofit_workers.workload.workload import resolve
 
 pytest.importorskip("transformers")
 

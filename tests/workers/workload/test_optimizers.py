@@ -11,8 +11,9 @@ from autofit_workers.spec.knobs.optimizer import NAMED
 from autofit_workers.spec.workloads.references import WorkloadError
 from autofit_workers.workload.hidden_weights import hidden_weights
 from autofit_workers.workload.optimizers import each_of, make_named, make_optimizer, make_optimizers
+from autofit_workers.workload.overrides import with_overrides
 from autofit_workers.workload.step import train_step
-from autofit_workers.workload.workload import Workload, with_overrides
+from autofit_workers.workload.workload import Workload
 
 # What each keeps per parameter: this is what memory depends on.
 STATE_TENSORS = {

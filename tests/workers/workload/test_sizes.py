@@ -10,8 +10,9 @@ from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.setup import Setup
 from autofit_workers.spec.trace import SampleSize
+from autofit_workers.workload.overrides import with_overrides
 from autofit_workers.workload.sizes import sample_size
-from autofit_workers.workload.workload import Workload, with_overrides
+from autofit_workers.workload.workload import Workload
 
 CPU = torch.device("cpu")
 

@@ -25,6 +25,7 @@ from autofit_workers.spec.workloads.references import (
     parse_reference,
 )
 from autofit_workers.tracing.values.made_up import MadeUpFloat
+from autofit_workers.workload.overrides import with_overrides
 from autofit_workers.workload.workload import (
     CloudpickleMissingError,
     InvalidBatchError,
@@ -33,7 +34,6 @@ from autofit_workers.workload.workload import (
     check_batch,
     check_loss,
     resolve,
-    with_overrides,
 )
 
 CPU = torch.device("cpu")

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Protocol
 
-from autofit_workers.process.boundary.entering import Permissions
+from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.process.boundary.variables import HUBS_OFFLINE, public
 from autofit_workers.process.descendants import MARK, kill_below, kill_marked
 from autofit_workers.process.log import Log

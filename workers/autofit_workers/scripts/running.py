@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
-from autofit_workers.process.boundary.entering import Permissions, entered
+from autofit_workers.process.boundary.entering import entered
+from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.scripts.batch_finders import leave_out_searches
 from autofit_workers.scripts.clock import Clock
 from autofit_workers.scripts.constants import with_constant

@@ -66,16 +66,10 @@ from autofit_workers.tracing.values.decisions import Decisions, begin
 from autofit_workers.workload.in_backward import make_in_backward
 from autofit_workers.workload.libraries.importing import without_missing_operators
 from autofit_workers.workload.optimizers import make_optimizers, require_library
+from autofit_workers.workload.overrides import with_overrides
 from autofit_workers.workload.sizes import sample_size
 from autofit_workers.workload.step import WHOLE, infer_step, parts_of_step, seed, train_step
-from autofit_workers.workload.workload import (
-    Optimizers,
-    Workload,
-    check_batch,
-    resolve,
-    tensors_of,
-    with_overrides,
-)
+from autofit_workers.workload.workload import Optimizers, Workload, check_batch, resolve, tensors_of
 
 NUM_TRACED_STEPS = 3
 

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Self
 
-from autofit_workers.process.boundary.entering import Permissions
+from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.process.child_process import NO_GPU, ChildProcess
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.documents import LimitError

@@ -13,7 +13,7 @@ import json
 import time
 from typing import Any
 
-from autofit_workers.process.boundary.entering import Permissions
+from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.process.child_process import NO_GPU, ChildProcess
 from autofit_workers.spec.documents import parse_json
 from autofit_workers.spec.model_parts import ModelParts

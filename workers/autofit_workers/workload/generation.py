@@ -12,11 +12,10 @@ from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.knobs import KNOBS, Knobs
 from autofit_workers.spec.setup import GENERATE, Setup
 from autofit_workers.workload.sizes import sample_size
+from autofit_workers.workload.workload import Workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-    from autofit_workers.workload.workload import Workload
 
 _OWN = ("new_tokens", "cache", "num_beams")  # the knobs that mean nothing in other modes
 

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.trace import SampleSize
-
-if TYPE_CHECKING:
-    from autofit_workers.workload.workload import Workload
+from autofit_workers.workload.keywords import keyword
+from autofit_workers.workload.workload import Workload
 
 _KEYWORD = "size"
-
-
-def keyword(function: Callable[..., Any], name: str) -> inspect.Parameter | None:
-    """The parameter of this name that may be given as a keyword; None where there is none."""
-    try:
-        found = inspect.signature(function).parameters.get(name)
-    except (TypeError, ValueError):  # of some callables that C made
-        return None
-    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return found if found is not None and found.kind in kinds else None
 
 
 def sized(workload: Workload, size: int, *, allows_long: bool) -> dict[str, Callable[..., Any]]:

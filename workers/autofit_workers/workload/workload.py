@@ -25,29 +25,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from autofit_workers.spec.errors import InapplicableError, InvalidTrialError, NoBatchKindsError
-from autofit_workers.spec.knobs import Knobs
-from autofit_workers.spec.knobs.base import QUANTIZATIONS
-from autofit_workers.spec.knobs.optimizer import NAMED, OPTIMIZERS
+from autofit_workers.spec.errors import InvalidTrialError
+from autofit_workers.spec.knobs.optimizer import OPTIMIZERS
 from autofit_workers.spec.protocol import WorkloadRef
-from autofit_workers.spec.setup import ALONE, MODES, Setup
+from autofit_workers.spec.setup import MODES
 from autofit_workers.spec.workloads.builtins import BUILTINS
 from autofit_workers.spec.workloads.libraries import library_of
-from autofit_workers.spec.workloads.loop_parts import require_loop
 from autofit_workers.spec.workloads.references import (
     SourceChangedError,
     UnknownWorkloadError,
     WorkloadError,
     parse_reference,
 )
-from autofit_workers.workload.generation import generating
+from autofit_workers.workload.keywords import keyword
 from autofit_workers.workload.loading import (
     FILE_MODULE_PREFIX,
     append_to_import_path,
     load_attribute,
     user_code,
 )
-from autofit_workers.workload.sizes import keyword, sized
 
 if TYPE_CHECKING:
     import torch
@@ -63,7 +59,6 @@ __all__ = [
     "check_loss",
     "resolve",
     "tensors_of",
-    "with_overrides",
 ]
 
 # What a step of the workload's own gets: one optimizer, or as many as the workload's function made.
@@ -184,53 +179,6 @@ class Workload:
     def has_batch_layouts(self) -> bool:
         """Whether `make_batch` takes a keyword `layout`."""
         return keyword(self.make_batch, "layout") is not None
-
-
-def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Workload:
-    """The workload that a trial runs: what knobs and setup say replaces the workload's own.
-
-    Raises:
-        NoBatchKindsError: the worst is asked for, and it has none.
-        InapplicableError: as of `require_loop` and `sized`; nothing would be trained; or a step of the
-            workload's own is to take another number of optimizers.
-    """
-    if knobs.seq_len is not None:
-        parts: dict[str, Any] = sized(workload, knobs.seq_len, allows_long=setup.allows_long)
-        workload = dataclasses.replace(workload, **parts)
-    make_batch = workload.make_batch
-    if workload.has_batch_kinds:
-        make_batch = functools.partial(make_batch, kind=setup.batch_kind)
-    elif setup.is_worst_case:
-        raise NoBatchKindsError(
-            f"--worst-case: {workload.name or 'the workload'} makes one kind of batch; let its make_batch "
-            'take a keyword kind ("worst" for the largest batch that the data can make, "typical" for an '
-            "ordinary one; autofit.worst_case_lengths helps with both), or leave the option out"
-        )
-    if knobs.batch_layout != Knobs().batch_layout:
-        if not workload.has_batch_layouts:
-            raise InapplicableError(
-                f"batch_layout {knobs.batch_layout}: {workload.name or 'the workload'} makes one layout of "
-                "batches; let its make_batch take a keyword layout, or leave the option out"
-            )
-        make_batch = functools.partial(make_batch, layout=knobs.batch_layout)
-    changed = dataclasses.replace(
-        workload,
-        make_batch=make_batch,
-        optimizer=knobs.optimizer or workload.optimizer,
-        mode=setup.mode or workload.mode,
-    )
-    changed = generating(changed, knobs, setup)
-    require_loop(knobs, setup, mode=changed.mode, has_step=changed.step is not None)
-    if changed.mode == "train" and knobs.base in QUANTIZATIONS and knobs.adapter is None:
-        raise InapplicableError(
-            f"weights of {knobs.base} are not trained: name an adapter that is, such as --adapter lora"
-        )
-    if changed.step is not None and knobs.optimizer is not None and NAMED[knobs.optimizer].rest:
-        raise InapplicableError(
-            f"{knobs.optimizer} is two optimizers, and the workload's own step takes those that the workload "
-            "makes: make them in its optimizer function, and leave out --optimizer"
-        )
-    return changed
 
 
 def resolve(ref: WorkloadRef) -> Workload:

@@ -11,7 +11,8 @@ import torch
 from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.workloads.references import parse_reference
-from autofit_workers.workload.workload import Workload, resolve, with_overrides
+from autofit_workers.workload.overrides import with_overrides
+from autofit_workers.workload.workload import Workload, resolve
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("transformers") is None,

@@ -26,7 +26,8 @@ from autofit_workers.spec.workloads.tasks import TASKS_BY_NAME
 from autofit_workers.trials.run import run
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.libraries.of_transformers import configuration_of
-from autofit_workers.workload.workload import Workload, resolve, with_overrides
+from autofit_workers.workload.overrides import with_overrides
+from autofit_workers.workload.workload import Workload, resolve
 
 CPU = torch.device("cpu")
 TINY = {"model_type": "gpt2", "n_layer": 2, "n_embd": 32, "n_head": 2, "vocab_size": 100, "n_positions": 64}

@@ -20,7 +20,8 @@ from autofit_workers.spec.trace import Trace
 from autofit_workers.trials.run import run
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.libraries.token_batches import tokens_with_labels, unpackable_tokens
-from autofit_workers.workload.workload import Workload, check_batch, with_overrides
+from autofit_workers.workload.overrides import with_overrides
+from autofit_workers.workload.workload import Workload, check_batch
 
 if importlib.util.find_spec("transformers") is None:
     pytest.skip("transformers is not installed", allow_module_level=True)

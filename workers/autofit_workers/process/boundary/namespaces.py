@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from autofit_workers.process.boundary import kernel
-from autofit_workers.process.boundary.entering import Entered
+from autofit_workers.process.boundary.permissions import Entered
 from autofit_workers.process.boundary.tree import enter_tree
 
 

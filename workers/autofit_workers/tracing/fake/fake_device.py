@@ -22,7 +22,7 @@ from autofit_workers.apply.base import quantized_before_sharding
 from autofit_workers.spec.errors import StaleTensorError
 from autofit_workers.tracing.fake import composites, dynamo, flex_attention
 from autofit_workers.tracing.fake.devices import NamedDevices
-from autofit_workers.tracing.fake.running import MODES
+from autofit_workers.tracing.fake.running import MODES, OperatorObserver
 from autofit_workers.tracing.fake.shapes import FakeTensors, ShapeCache, as_computed
 from autofit_workers.tracing.fake.sparse import running as sparse
 from autofit_workers.tracing.kernels import following, triton
@@ -32,7 +32,6 @@ from autofit_workers.tracing.values.sized import Sizes, has_mask, rule_of, scala
 
 aten: Any = torch.ops.aten
 
-OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
 
 # In a backward pass calls are seen as operators alone.
 _READS = {aten._local_scalar_dense.default: scalar, aten.equal.default: ANSWERS[torch.equal]}

@@ -38,9 +38,10 @@ from autofit_workers.tracing.fake import (
     tensor_types,
 )
 from autofit_workers.tracing.fake.devices import GPU, NamedDevices
-from autofit_workers.tracing.fake.fake_device import FakeDeviceMode, OperatorObserver, has_wrapper
+from autofit_workers.tracing.fake.fake_device import FakeDeviceMode, has_wrapper
 from autofit_workers.tracing.fake.layouts import as_cudnn_returns
 from autofit_workers.tracing.fake.properties import card_properties
+from autofit_workers.tracing.fake.running import OperatorObserver
 from autofit_workers.tracing.values.known import as_made_up, copied_to_host, is_large_new, is_made_up, on_host
 from autofit_workers.workload.libraries.finders import ExecutingFinder
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._C import DispatchKey
@@ -26,10 +26,7 @@ from torch._ops import HigherOrderOperator
 from torch.utils._pytree import tree_leaves
 
 from autofit_workers.spec.errors import UnsupportedError
-from autofit_workers.tracing.fake.running import MODES
-
-if TYPE_CHECKING:
-    from autofit_workers.tracing.fake.fake_device import FakeDeviceMode
+from autofit_workers.tracing.fake.running import MODES, RunningDevice
 
 _MODULE = "torch.nn.attention.flex_attention"
 _compiled: set[str] = set()  # the names of what the program that runs compiled
@@ -94,9 +91,7 @@ def _named(function: Any) -> tuple[str, str]:
     return getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
 
 
-def run(
-    mode: FakeDeviceMode, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def run(mode: RunningDevice, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An operator that is given functions, on the fake device: one kernel where it is compiled, else many.
 
     Raises:

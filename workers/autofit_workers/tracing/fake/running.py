@@ -2,9 +2,35 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from autofit_workers.tracing.fake.fake_device import FakeDeviceMode
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-MODES: list[FakeDeviceMode] = []
+# An operator, its arguments, and what it returned.
+OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
+
+
+class RunningDevice(AbstractContextManager[Any], Protocol):
+    """A `FakeDeviceMode`, as those see it that it imports.
+
+    Attributes:
+        fake_mode: PyTorch's own, which makes tensors without values.
+        observer: is told of each operator.
+    """
+
+    fake_mode: FakeTensorMode
+    observer: OperatorObserver
+
+    def unobserved(self) -> AbstractContextManager[None]:
+        """Tells the observer nothing for the length of a block."""
+        ...
+
+    def resized(self, storage: Any) -> None:
+        """Tells that a storage has another size now."""
+        ...
+
+
+MODES: list[RunningDevice] = []

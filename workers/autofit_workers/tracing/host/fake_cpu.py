@@ -18,7 +18,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from autofit_workers.apply import setting
-from autofit_workers.tracing.fake.fake_device import FakeDeviceMode, OperatorObserver, has_wrapper
+from autofit_workers.tracing.fake.fake_device import FakeDeviceMode, has_wrapper
+from autofit_workers.tracing.fake.running import OperatorObserver
 from autofit_workers.tracing.host import scratch
 
 CPU = torch.device("cpu")

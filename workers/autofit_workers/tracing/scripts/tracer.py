@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 import torch
 
 from autofit_workers.apply.attention import every_model_told
-from autofit_workers.process.boundary.entering import Permissions
+from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.scripts.batches import Batches
 from autofit_workers.scripts.follower import StepKind
 from autofit_workers.scripts.lengths import LengthWatch

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autofit_workers.process.boundary.entering import Permissions
+from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.process.child_process import NO_GPU, ChildProcess
 from autofit_workers.spec.documents import parse_json
 from autofit_workers.spec.plain import from_plain

@@ -22,8 +22,9 @@ from autofit_workers.spec.protocol import CHECKPOINT, EVALUATION, Device, Heartb
 from autofit_workers.trials.measure import after_steps
 from autofit_workers.workload.in_backward import make_in_backward
 from autofit_workers.workload.optimizers import each_of, make_optimizers
+from autofit_workers.workload.overrides import with_overrides
 from autofit_workers.workload.step import Part, infer_step, parts_of_step, seed, train_step
-from autofit_workers.workload.workload import Optimizers, Workload, check_batch, with_overrides
+from autofit_workers.workload.workload import Optimizers, Workload, check_batch
 
 _PIECE_ELEMENTS = 2**20
 

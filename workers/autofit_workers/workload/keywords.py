@@ -1,0 +1,17 @@
+"""Keywords that a user's function takes."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+
+def keyword(function: Callable[..., Any], name: str) -> inspect.Parameter | None:
+    """The parameter of this name that may be given as a keyword; None where there is none."""
+    try:
+        found = inspect.signature(function).parameters.get(name)
+    except (TypeError, ValueError):  # of some callables that C made
+        return None
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return found if found is not None and found.kind in kinds else None
