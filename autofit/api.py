@@ -14,7 +14,7 @@ from autofit.events import EventSink, ignore
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
-from autofit.predict.observations import PeakKind
+from autofit.predict.intervals.observations import PeakKind
 from autofit.predict.predictor import Predictor, local_predictor
 from autofit.predict.surface import PredictedSurface
 from autofit.questions.check import CheckResult, run_check

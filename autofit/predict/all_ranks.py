@@ -8,10 +8,10 @@ from typing import Generic, Protocol, Self, TypeVar
 
 from autofit.explain.profile import Profile
 from autofit.hardware.card import Card
-from autofit.predict.conv_plan import ConvPlan
+from autofit.predict.convolutions.plan import ConvPlan
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate, RankEstimate
-from autofit.predict.step_times import StepTime
+from autofit.predict.times.step_times import StepTime
 from autofit.predict.traces import Traces
 from autofit.predict.whole_run import LineGrowth
 from autofit.settings.goals import Risk

@@ -11,16 +11,16 @@ from autofit.errors import UsageError
 from autofit.explain.profile import Profile, phase_peaks
 from autofit.explain.timing import Timing
 from autofit.identity import versions
-from autofit.predict.conv_costs import ConvCosts
-from autofit.predict.conv_plan import ConvPlan, ConvPlanner
+from autofit.predict.convolutions.costs import ConvCosts
+from autofit.predict.convolutions.plan import ConvPlan, ConvPlanner
 from autofit.predict.estimate import AssumedSize, Estimate, Interval, PhasePeak, PhasePeaks
 from autofit.predict.estimate_parts import breakdown, largest, unknowns, workspace_span
+from autofit.predict.intervals.widening import spanning
 from autofit.predict.limited import limited, on_any_card
 from autofit.predict.peaks_on_card import PeaksOnCard
-from autofit.predict.step_times import StepTime, why_untimed
-from autofit.predict.timings import timing_of
+from autofit.predict.times.step_times import StepTime, why_untimed
+from autofit.predict.times.timings import timing_of
 from autofit.predict.whole_run import LineGrowth, RunGrowth, SeenPart
-from autofit.predict.widening import spanning
 from autofit.settings.goals import Risk
 from autofit_workers.replay.allocator import given_blocks
 from autofit_workers.replay.curve.conditions import MIXED, Level

@@ -11,13 +11,13 @@ from typing import Self
 
 from autofit.errors import UsageError
 from autofit.hardware.card import Card
-from autofit.predict.confidence import Residuals
-from autofit.predict.observations import Residual
+from autofit.predict.intervals.confidence import Residuals
+from autofit.predict.intervals.observations import Residual
+from autofit.predict.intervals.widening import Widening
 from autofit.predict.plan_sources import CardPlans
 from autofit.predict.run_lengths import DrawnOrders, RunLengths
-from autofit.predict.step_times import Timer
+from autofit.predict.times.step_times import Timer
 from autofit.predict.unpredictable import why_unpredictable
-from autofit.predict.widening import Widening
 from autofit.search.curves import PeakMemory
 from autofit.settings.goals import Risk
 from autofit_workers.replay.allocator import AllocatorSettings

@@ -8,6 +8,7 @@ from autofit.errors import WorkloadFailedError
 from autofit.predict.surfaces import Surfaces
 from autofit.predict.traces import Traces
 from autofit_workers.replay.curve.host_blocks import HostBlocks
+from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError
 from autofit_workers.replay.curve.peak_curve import (
     TRACED_BATCH_SIZES,
     AccumulatedCurve,
@@ -16,7 +17,6 @@ from autofit_workers.replay.curve.peak_curve import (
     StepCurve,
     TracedCurve,
 )
-from autofit_workers.replay.curve.step_lines import BatchDependentEventsError
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.setup import Setup
 from autofit_workers.spec.trace import SampleSize, Trace

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 
+from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from autofit_workers.replay.curve.peak_surface import PeakSurface
-from autofit_workers.replay.curve.step_lines import BatchDependentEventsError
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.trace import SampleSize, Trace
 

@@ -14,7 +14,7 @@ from autofit.errors import DispatchError, UsageError, WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.predict.ahead import TracesAhead
-from autofit.predict.conv_choice import require_its_conv_algo
+from autofit.predict.convolutions.choice import require_its_conv_algo
 from autofit.predict.failures import raise_if_failed
 from autofit_workers.replay.curve.peak_curve import traced_knobs
 from autofit_workers.spec.knobs import Knobs

@@ -13,9 +13,9 @@ from typing import Any
 from autofit.errors import UnknownGpuError, UsageError
 from autofit.hardware.budget import assumed_context
 from autofit.hardware.gpus import Gpu, find_gpu
-from autofit.predict import observations
 from autofit.predict.estimate import Interval
-from autofit.predict.observations import Observation, Observations, PeakKind
+from autofit.predict.intervals import observations
+from autofit.predict.intervals.observations import Observation, Observations, PeakKind
 from autofit.predict.predictor import Predictor
 from autofit.settings.tune_settings import TuneSettings
 from autofit.units import format_bytes, parse_bytes

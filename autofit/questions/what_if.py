@@ -12,7 +12,7 @@ from autofit.events import EventSink, Progress, ignore
 from autofit.hardware.card import Card
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import Predictor
-from autofit.predict.step_times import StepTime
+from autofit.predict.times.step_times import StepTime
 from autofit.questions.advice import Advice, Adviser
 from autofit.questions.levers import Lever, levers
 from autofit.settings.goals import Risk

@@ -10,7 +10,7 @@ What lives in it follows from the engines' own layers, which are fused, and not 
 
 An argument lives as long as its caller does: the normed input of a layer until the layer's output is there.
 Matrix products take cuBLAS's workspace, sorting its own scratch memory, both from PyTorch's allocator
-(`autofit_workers.replay.curve.scratch`).
+(`autofit_workers.replay.curve.scratch.formulas`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 from autofit.serving.architecture import Architecture, Layer, LayerKind, module_of, rows_of
 from autofit_workers.replay.allocator.caching import CachingAllocator
-from autofit_workers.replay.curve.scratch import Platform, scratch_bytes
+from autofit_workers.replay.curve.scratch.formulas import Platform, scratch_bytes
 from autofit_workers.spec.architecture import Architecture as CardArchitecture
 from autofit_workers.spec.model_parts import Parameter
 from autofit_workers.spec.trace import Scratch

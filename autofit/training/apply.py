@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from autofit.errors import UsageError
-from autofit.predict.conv_plan import ConvPlan
+from autofit.predict.convolutions.plan import ConvPlan
 from autofit.settings.resolve import resolve_settings
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.errors import DeviceError, InapplicableError, UnsupportedError

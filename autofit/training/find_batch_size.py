@@ -58,9 +58,7 @@ def find_executable_batch_size(
         raise UsageError(
             f"{', '.join(sorted(options))} can only be used with workload=: give it too, or leave them out"
         )
-    from autofit_workers.trials.measure.executable_batch_size import (
-        with_executable_batch_size,  # imports torch
-    )
+    from autofit_workers.trials.measure.executable_batch_size import with_executable_batch_size
 
     def first() -> int:
         return starting_batch_size if workload is None else _predicted(workload, options)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from autofit.errors import AutofitError, WorkloadFailedError
-from autofit.predict.conv_plan import ConvPlan
+from autofit.predict.convolutions.plan import ConvPlan
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.failures import UNPREDICTABLE
 from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec

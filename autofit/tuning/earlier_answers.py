@@ -28,8 +28,8 @@ from autofit.dispatch.base import Devices
 from autofit.errors import DispatchError, DriverError, StorageError, UsageError
 from autofit.hardware.gpus import LocalGpu
 from autofit.identity import fingerprint, versions
-from autofit.predict.measured_steps import MeasuredSteps
-from autofit.predict.observations import Observations
+from autofit.predict.intervals.observations import Observations
+from autofit.predict.times.measured_steps import MeasuredSteps
 from autofit.settings.options import OPTIONS
 from autofit.settings.target import resolve_target
 from autofit.settings.tune_settings import TuneSettings

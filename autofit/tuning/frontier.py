@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from autofit.hardware.budget import DEFAULT_ARCHITECTURE
 from autofit.predict.curve import PredictedCurve, likely_bytes
-from autofit.predict.step_times import StepTime
+from autofit.predict.times.step_times import StepTime
 from autofit.search.boundary import MAX_BATCH, Boundary
 from autofit.search.choice import Configuration, Knee, RecommendedBy, best_of, knee_of, recommended_of
 from autofit.search.pace import Pace

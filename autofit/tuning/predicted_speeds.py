@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from autofit.predict.curve import PredictedCurve
-from autofit.predict.step_times import StepTime
+from autofit.predict.times.step_times import StepTime
 from autofit.search.boundary import Boundary
 from autofit.search.choice import EQUALLY_FAST_RATE, NEAR_THE_BEST_RATE, Configuration, Knee
 from autofit_workers.spec.knobs import Knobs

@@ -14,7 +14,7 @@ from autofit.events import EventSink
 from autofit.hardware import gpus
 from autofit.predict import plan_sources
 from autofit.predict.predictor import Predictor, local_predictor
-from autofit.predict.step_times import why_untimed
+from autofit.predict.times.step_times import why_untimed
 from autofit.settings.goals import Maximized, Objective
 from autofit.settings.target import Target, among_ranks_of_script, resolve_target
 from autofit.settings.tune_settings import TuneSettings

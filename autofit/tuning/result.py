@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from autofit.explain.timing import StepSeconds
 from autofit.hardware.budget import Budget
-from autofit.predict.conv_plan import ConvPlan
+from autofit.predict.convolutions.plan import ConvPlan
 from autofit.predict.estimate import AssumedSize, Estimate, Unknown
 from autofit.questions.advice import Advice
 from autofit.questions.late_failure import LengthsAnswer

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from autofit.errors import StorageError
 from autofit.predict.curve import PredictedCurve
-from autofit.predict.measured_steps import MeasuredStep, keep
-from autofit.predict.observations import card_key
+from autofit.predict.intervals.observations import card_key
+from autofit.predict.times.measured_steps import MeasuredStep, keep
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Evidence, TrialOutcome, Verdict, WorkloadRef
 

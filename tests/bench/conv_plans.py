@@ -2,7 +2,7 @@
 
 For each model, on a card, the predicted time of all convolutions of a training step under a limit on
 any workspace, over that of cuDNN's own choice; beside it the best single algorithm within the same limit.
-Times are of `autofit.predict.conv_costs`: of cuDNN's own choice as in a predicted step, of others a
+Times are of `autofit.predict.convolutions.costs`: of cuDNN's own choice as in a predicted step, of others a
 roofline's, which orders them; nothing was run.
 """
 
@@ -18,10 +18,10 @@ from autofit.settings.workloads import refer
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
 from autofit.predict import plan_sources
-from autofit.predict.conv_costs import ConvCosts
-from autofit.predict.conv_plan import ConvPlan, ConvPlanner
+from autofit.predict.convolutions.costs import ConvCosts
+from autofit.predict.convolutions.plan import ConvPlan, ConvPlanner
 from autofit.predict.predictor import Predictor
-from autofit.predict.step_times import Timer
+from autofit.predict.times.step_times import Timer
 from autofit_workers.replay.curve.conditions import Conditions
 from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.spec.conv_algorithms.mixed import CANDIDATES

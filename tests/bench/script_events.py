@@ -226,7 +226,7 @@ def real_sizes(listed: Listed, root: Path) -> list[int]:
     from torch.profiler import ProfilerActivity, profile
     from torch.utils.data import dataloader
 
-    from autofit_workers.scripts.batches import Batches
+    from autofit_workers.scripts.batches.size import Batches
     from autofit_workers.scripts.running import run_script
     from autofit_workers.scripts.watching import StepWatch
     from autofit_workers.workload.libraries.importing import without_missing_operators

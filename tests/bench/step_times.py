@@ -23,11 +23,7 @@ sys.path.insert(0, str(ROOT))
 from autofit_workers.replay.time.constants import constants  # noqa: E402
 from autofit_workers.replay.time.costs import Costs  # noqa: E402
 from autofit_workers.replay.time.step import clocked  # noqa: E402
-from autofit_workers.spec.work import (  # noqa: E402
-    Operand,
-    Work,
-    WorkCall,
-)
+from autofit_workers.spec.work import Operand, Work, WorkCall  # noqa: E402
 from tests.bench import libraries  # noqa: E402
 from tests.bench.tables.folder import DEFAULT_TABLES  # noqa: E402
 from tests.bench.time import cards, neusight_e2e, neusight_kernels, timm_steps, vidur  # noqa: E402

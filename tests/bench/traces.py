@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from autofit.paths import write_atomically
+from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve, TracedCurve
-from autofit_workers.replay.curve.step_lines import BatchDependentEventsError
 from autofit_workers.spec.trace import Trace
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
@@ -30,7 +30,7 @@ _TRACING_MODULES = ("tests.bench.tracer",)
 _REPLAYING_MODULES = (
     "autofit_workers.replay.curve.conditions",
     "autofit_workers.replay.curve.peak_curve",
-    "autofit_workers.replay.curve.scratch",
+    "autofit_workers.replay.curve.scratch.formulas",
     "autofit_workers.replay.plans.workspace",
 )
 _LIBRARIES = ("torch", "timm", "torchvision", "transformers")

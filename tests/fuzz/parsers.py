@@ -25,7 +25,7 @@ from autofit.explain.profile import read_profile
 from autofit.explain.views.filters import Filters
 from autofit.jobs.queue import JobQueue
 from autofit.jobs.records import JobRecord, JobSpec, JobState, packed
-from autofit.predict.conv_plan import ConvPlan, LayerChoice
+from autofit.predict.convolutions.plan import ConvPlan, LayerChoice
 from autofit.questions.observe import measured_in
 from autofit.settings.options import OPTIONS
 from autofit.settings.resolve import resolve_settings

@@ -22,8 +22,8 @@ from autofit.cli.options.shared import (
     SCRIPT,
 )
 from autofit.errors import UsageError
-from autofit.predict import observations
-from autofit.predict.observations import Observation, PeakKind
+from autofit.predict.intervals import observations
+from autofit.predict.intervals.observations import Observation, PeakKind
 from autofit.questions.observe import MeasuredPeak, ObservedPeak, RealPeak, measured_in, read_peak
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.tune_settings import TuneSettings

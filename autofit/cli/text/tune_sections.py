@@ -7,7 +7,7 @@ import itertools
 from rich.console import Console
 
 from autofit.cli.text.output import by_setting, headed, heading, indented
-from autofit.predict.conv_plan import LayerChoice
+from autofit.predict.convolutions.plan import LayerChoice
 from autofit.report.words import rate, seconds_in_words, slower_in_words, span_of_seconds
 from autofit.settings.goals import Risk
 from autofit.settings.words import joined, with_setting

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autofit.hardware.gpus import catalogue
-from autofit.predict.confidence import (
+from autofit.predict.intervals.confidence import (
     ANY,
     Calibration,
     ModelClass,

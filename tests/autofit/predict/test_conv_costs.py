@@ -8,8 +8,8 @@ import math
 import pytest
 
 from autofit.hardware.card import card_named
-from autofit.predict.conv_costs import ConvCosts
-from autofit.predict.step_times import Timer
+from autofit.predict.convolutions.costs import ConvCosts
+from autofit.predict.times.step_times import Timer
 from autofit_workers.replay.time.kernels import kernel_of
 from autofit_workers.spec.conv_algorithms.mixed import CANDIDATES
 from autofit_workers.spec.knobs import Knobs

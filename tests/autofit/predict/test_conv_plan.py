@@ -8,10 +8,10 @@ import pytest
 
 from autofit.errors import StorageError, UsageError
 from autofit.hardware.card import card_named
-from autofit.predict.conv_costs import ConvCosts
-from autofit.predict.conv_plan import ConvPlan, ConvPlanner
+from autofit.predict.convolutions.costs import ConvCosts
+from autofit.predict.convolutions.plan import ConvPlan, ConvPlanner
 from autofit.predict.predictor import Predictor
-from autofit.predict.step_times import Timer
+from autofit.predict.times.step_times import Timer
 from autofit.settings.workloads import refer
 from autofit_workers.replay.curve.conditions import Conditions
 from autofit_workers.replay.curve.peak_curve import PeakCurve

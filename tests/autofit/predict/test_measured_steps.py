@@ -10,10 +10,10 @@ import pytest
 
 from autofit import paths
 from autofit.hardware.card import card_named
-from autofit.predict import measured_steps
 from autofit.predict.curve import PredictedCurve
-from autofit.predict.measured_steps import MeasuredSteps
 from autofit.predict.predictor import Predictor
+from autofit.predict.times import measured_steps
+from autofit.predict.times.measured_steps import MeasuredSteps
 from autofit.tuning.step_lessons import learn_from
 from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.spec.knobs import Knobs

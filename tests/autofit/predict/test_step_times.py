@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from autofit.hardware.card import Card, card_named
-from autofit.predict.confidence import Residuals
+from autofit.predict.intervals.confidence import Residuals
 from autofit.predict.predictor import Predictor
-from autofit.predict.step_times import StepTime
+from autofit.predict.times.step_times import StepTime
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES
 from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.replay.time.interval import HOST, Confidence, Residual

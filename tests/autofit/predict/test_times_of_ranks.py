@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from autofit.hardware.card import Card, card_named
-from autofit.predict.measured_steps import MeasuredStep, MeasuredSteps
-from autofit.predict.observations import card_key
+from autofit.predict.intervals.observations import card_key
 from autofit.predict.predictor import Predictor
-from autofit.predict.step_times import StepTime, why_untimed
+from autofit.predict.times.measured_steps import MeasuredStep, MeasuredSteps
+from autofit.predict.times.step_times import StepTime, why_untimed
 from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.replay.time.interval import Residual, TimeResiduals
 from autofit_workers.spec.knobs import Knobs

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autofit.errors import UsageError
-from autofit.predict.observations import Observations, PeakKind
+from autofit.predict.intervals.observations import Observations, PeakKind
 from autofit.predict.predictor import Predictor
 from autofit.questions.observe import ObservedPeak, RealPeak, measured_in, run_observe
 from autofit.settings.resolve import resolve_one_configuration

@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import autofit
 from autofit.errors import StorageError, UsageError
-from autofit.predict.conv_plan import ConvPlan, LayerChoice
+from autofit.predict.convolutions.plan import ConvPlan, LayerChoice
 from autofit_workers.conv.intercept import Rewriting
 
 IMAGES = torch.randn(2, 3, 9, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))

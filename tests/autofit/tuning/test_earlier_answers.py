@@ -19,8 +19,8 @@ from autofit.errors import DriverError, StorageError
 from autofit.events import Event, TuneFinished, TuneStarted
 from autofit.hardware.budget import Budget
 from autofit.hardware.gpus import LocalGpu
-from autofit.predict import observations
-from autofit.predict.measured_steps import MeasuredStep, keep
+from autofit.predict.intervals import observations
+from autofit.predict.times.measured_steps import MeasuredStep, keep
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.study.storage import open_storage

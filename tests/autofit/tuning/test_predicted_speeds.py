@@ -10,7 +10,7 @@ import pytest
 from autofit.hardware.card import card_named
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.predictor import Predictor
-from autofit.predict.step_times import StepTime
+from autofit.predict.times.step_times import StepTime
 from autofit.search.boundary import Boundary, largest_fitting_batch
 from autofit.search.choice import EQUALLY_FAST_RATE, NEAR_THE_BEST_RATE
 from autofit.settings.workloads import refer

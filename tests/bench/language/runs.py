@@ -117,7 +117,8 @@ class Run(Traced):
 
     def trace_of(self, workload: Workload) -> Trace:
         """Traces a workload as this run's."""
-        from autofit_workers.tracing.fake import dynamo, of_transformers
+        from autofit_workers.tracing.fake import dynamo
+        from autofit_workers.tracing.fake.libraries import of_transformers
         from autofit_workers.tracing.kernels import triton
         from autofit_workers.tracing.probe import trace_workload
 

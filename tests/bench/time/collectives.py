@@ -29,12 +29,7 @@ import numpy as np
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
-from autofit_workers.replay.time.collectives import (  # noqa: E402
-    Exchange,
-    Network,
-    Protocol,
-    network_of,
-)
+from autofit_workers.replay.time.collectives import Exchange, Network, Protocol, network_of  # noqa: E402
 from autofit_workers.spec.work import Group  # noqa: E402
 
 _EXCHANGES = {"all_reduce": Exchange.ALL_REDUCE, "send_recv": Exchange.SEND}

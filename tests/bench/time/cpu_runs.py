@@ -28,12 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from autofit_workers.apply import setting  # noqa: E402
 from autofit_workers.replay.time.cpu_costs import CpuSpeeds  # noqa: E402
 from autofit_workers.spec.knobs import Knobs  # noqa: E402
-from autofit_workers.spec.protocol import (  # noqa: E402
-    Device,
-    Probe,
-    TrialSpec,
-    WorkloadRef,
-)
+from autofit_workers.spec.protocol import Device, Probe, TrialSpec, WorkloadRef  # noqa: E402
 from autofit_workers.tracing.recording.names import name_of  # noqa: E402
 from autofit_workers.trials.measure import steps  # noqa: E402
 from autofit_workers.trials.measure.cpu import ResidentSet  # noqa: E402

@@ -25,16 +25,9 @@ from scipy.optimize import minimize
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
-from autofit_workers.replay.time.constants import (  # noqa: E402
-    ClassConstants,
-    Constants,
-    constants,
-)
+from autofit_workers.replay.time.constants import ClassConstants, Constants, constants  # noqa: E402
 from autofit_workers.replay.time.costs import Costs  # noqa: E402
-from autofit_workers.replay.time.speeds import (  # noqa: E402
-    Speeds,
-    sustained,
-)
+from autofit_workers.replay.time.speeds import Speeds, sustained  # noqa: E402
 from autofit_workers.spec.work import Work  # noqa: E402
 from tests.bench.step_times import EVENT_SECONDS, device_seconds  # noqa: E402
 from tests.bench.tables.folder import DEFAULT_TABLES  # noqa: E402

@@ -24,17 +24,8 @@ from scipy.optimize import least_squares, nnls
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
-from autofit_workers.replay.time.cpu_costs import (  # noqa: E402
-    CpuConstants,
-    CpuCosts,
-    CpuSpeeds,
-    Demand,
-    demand_of,
-)
-from autofit_workers.replay.time.lines import (  # noqa: E402
-    StepWork,
-    WorkLines,
-)
+from autofit_workers.replay.time.cpu_costs import CpuConstants, CpuCosts, CpuSpeeds, Demand, demand_of  # noqa: E402
+from autofit_workers.replay.time.lines import StepWork, WorkLines  # noqa: E402
 from autofit_workers.replay.time.step import clocked  # noqa: E402
 from tests.bench.scoring import quantile  # noqa: E402
 from tests.bench.time.cpu_runs import Run, median_speeds, runs  # noqa: E402

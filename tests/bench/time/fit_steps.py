@@ -29,16 +29,8 @@ sys.path.insert(0, str(ROOT))
 
 from autofit_workers.replay.time.constants import constants  # noqa: E402
 from autofit_workers.replay.time.costs import Costs  # noqa: E402
-from autofit_workers.replay.time.kernels import (  # noqa: E402
-    Kernel,
-    KernelClass,
-    Product,
-    kernels_of,
-)
-from autofit_workers.replay.time.products import (  # noqa: E402
-    SPLITS,
-    TILES,
-)
+from autofit_workers.replay.time.kernels import Kernel, KernelClass, Product, kernels_of  # noqa: E402
+from autofit_workers.replay.time.products import SPLITS, TILES  # noqa: E402
 from autofit_workers.replay.time.tiles import tiles_of  # noqa: E402
 from autofit_workers.spec.work import WorkCall  # noqa: E402
 from tests.bench import libraries  # noqa: E402

@@ -6,7 +6,7 @@ import pytest
 
 from autofit_workers.replay.allocator import Streams, keeps_up, lags, replay
 from autofit_workers.spec.trace import HostWait
-from autofit_workers.tracing.recording.stream_order import StreamOrder
+from autofit_workers.tracing.recording.streams.order import StreamOrder
 
 MIB = 1 << 20
 COMPUTE, GATHER, COPY = 0, 1, 2

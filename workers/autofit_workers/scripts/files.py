@@ -32,7 +32,7 @@ from autofit_workers.scripts.guard.auditing import Audit
 from autofit_workers.scripts.guard.places import Places, absolute, followed, is_inquiry, is_there, named
 from autofit_workers.scripts.guard.table import CALLS, Call, Rule, Way
 from autofit_workers.scripts.replacing import Replacements
-from autofit_workers.scripts.saves import Saves
+from autofit_workers.scripts.saving.saves import Saves
 
 _WRITING = frozenset("wax+")
 _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_TRUNC

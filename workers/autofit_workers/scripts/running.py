@@ -13,9 +13,9 @@ from types import ModuleType
 
 from autofit_workers.process.boundary.entering import entered
 from autofit_workers.process.boundary.permissions import Permissions
-from autofit_workers.scripts.batch_finders import leave_out_searches
+from autofit_workers.scripts.batches.constants import with_constant
+from autofit_workers.scripts.batches.finders import leave_out_searches
 from autofit_workers.scripts.clock import Clock
-from autofit_workers.scripts.constants import with_constant
 from autofit_workers.scripts.files import KeptFiles
 from autofit_workers.scripts.guard.network import Network
 from autofit_workers.scripts.guard.processes import Processes

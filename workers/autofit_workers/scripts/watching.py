@@ -20,7 +20,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim import optimizer as optimizers
 
-from autofit_workers.scripts.batches import Batches, Pass
+from autofit_workers.scripts.batches.size import Batches, Pass
 from autofit_workers.scripts.follower import Follower, StepKind
 from autofit_workers.scripts.loops import Loops
 

@@ -34,18 +34,9 @@ from autofit_workers.spec.setup import GENERATE
 from autofit_workers.spec.trace import AS_ASKED, BatchCount, BatchSource, Category, Seen, Trace
 from autofit_workers.tracing.built_model import BuiltModel
 from autofit_workers.tracing.explaining import explained
-from autofit_workers.tracing.fake import (
-    dynamo,
-    fake_device,
-    fake_gpu,
-    flex_attention,
-    of_deepspeed,
-    of_quanto,
-    of_transformers,
-    pinned,
-    streams,
-)
+from autofit_workers.tracing.fake import dynamo, fake_device, fake_gpu, flex_attention, pinned, streams
 from autofit_workers.tracing.fake.fake_device import FakeDeviceMode
+from autofit_workers.tracing.fake.libraries import of_deepspeed, of_quanto, of_transformers
 from autofit_workers.tracing.fake.ranks import group
 from autofit_workers.tracing.host.fake_cpu import FakeCpuMode
 from autofit_workers.tracing.host.recorder import HostRecorder
@@ -59,7 +50,7 @@ from autofit_workers.tracing.recording.owners import gradients, owned, states
 from autofit_workers.tracing.recording.recorder import Recorder
 from autofit_workers.tracing.recording.sharding import followed as sharding_followed
 from autofit_workers.tracing.recording.step_ends import StepEnds
-from autofit_workers.tracing.recording.stream_watch import StreamWatch
+from autofit_workers.tracing.recording.streams.watch import StreamWatch
 from autofit_workers.tracing.recording.tensor_list import TensorList
 from autofit_workers.tracing.unprotected import notes_of
 from autofit_workers.tracing.values.decisions import Decisions, begin

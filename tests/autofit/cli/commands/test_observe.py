@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from autofit.predict import observations
 from autofit.predict.estimate import Interval
-from autofit.predict.observations import PeakKind
+from autofit.predict.intervals import observations
+from autofit.predict.intervals.observations import PeakKind
 from autofit.questions.observe import ObservedPeak, RealPeak
 from tests.autofit.predict.test_observations import SEEN
 from tests.autofit.questions.test_observe import row

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofit_workers.replay.curve.conditions import Conditions, Level, demands
-from autofit_workers.replay.curve.scratch import Platform, scratch_bytes
+from autofit_workers.replay.curve.scratch.formulas import Platform, scratch_bytes
 from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.replay.plans.plan import Plan
 from autofit_workers.replay.plans.workspace import native_workspace

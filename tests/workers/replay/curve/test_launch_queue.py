@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.lines.step_lines import StepLines
 from autofit_workers.replay.curve.peak_curve import PeakCurve
-from autofit_workers.replay.curve.step_lines import StepLines
 from autofit_workers.spec.architecture import Vendor
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.trace import Allocation, Category, Trace

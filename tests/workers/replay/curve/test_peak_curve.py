@@ -9,9 +9,9 @@ import pytest
 from autofit_workers.replay.allocator import AllocatorSettings
 from autofit_workers.replay.allocator import replay as allocator_replay
 from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError
 from autofit_workers.replay.curve.peak_curve import PeakCurve, SingleSampleCurve, TracedCurve
 from autofit_workers.replay.curve.peak_estimate import PeakEstimate
-from autofit_workers.replay.curve.step_lines import BatchDependentEventsError
 from autofit_workers.spec.protocol import Verdict
 from autofit_workers.spec.trace import Category
 from autofit_workers.spec.workloads.builtins import BUILTINS

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError
 from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.replay.curve.peak_surface import PeakSurface
-from autofit_workers.replay.curve.step_lines import BatchDependentEventsError
 
 # By workload: how far sizes lie apart, the degree, and where the surface is traced.
 SURFACES = {

@@ -9,8 +9,8 @@ import pytest
 
 from autofit_workers.replay.allocator import ONE_STREAM, Streams
 from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError
 from autofit_workers.replay.curve.peak_curve import PeakCurve
-from autofit_workers.replay.curve.step_lines import BatchDependentEventsError
 from autofit_workers.replay.curve.unrolled import unrolled, unrolled_streams
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Verdict

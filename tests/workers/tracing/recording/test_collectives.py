@@ -11,7 +11,7 @@ from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.spec.setup import Parallel, Setup
 from autofit_workers.spec.trace import Trace
 from autofit_workers.spec.work import Group
-from autofit_workers.tracing.recording.call_order import CallOrder
+from autofit_workers.tracing.recording.streams.call_order import CallOrder
 from autofit_workers.trials import door
 from tests.workers.conftest import predict_spec
 

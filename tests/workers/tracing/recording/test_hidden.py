@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from autofit_workers.replay.curve.scratch import Platform, scratch_bytes
+from autofit_workers.replay.curve.scratch.formulas import Platform, scratch_bytes
 from autofit_workers.spec.architecture import Architecture
 from autofit_workers.tracing.recording.hidden import Lifetime, Recipe, Stage, recipe
 

@@ -10,9 +10,10 @@ from typing import Protocol
 
 from autofit_workers.replay.allocator import AllocatorSettings, EventClock, keeps_up, lags
 from autofit_workers.replay.allocator.settings import DEFAULT_SETTINGS
-from autofit_workers.replay.curve import amd_scratch, mixed_convolutions
+from autofit_workers.replay.curve import mixed_convolutions
 from autofit_workers.replay.curve.corrections import CORRECTION_NAMES
-from autofit_workers.replay.curve.scratch import Platform, scratch_bytes
+from autofit_workers.replay.curve.scratch import amd as amd_scratch
+from autofit_workers.replay.curve.scratch.formulas import Platform, scratch_bytes
 from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.replay.plans.plan import PlanSource
 from autofit_workers.replay.plans.workspace import at_once, goes_to_cudnn, native_workspace, workspace

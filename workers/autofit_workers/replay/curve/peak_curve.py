@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Self
 
 from autofit_workers.replay.curve.conditions import Conditions
+from autofit_workers.replay.curve.lines.step_lines import StepLines
 from autofit_workers.replay.curve.replay_memory import ReplayMemory
 from autofit_workers.replay.curve.sized_step import SizedStep
-from autofit_workers.replay.curve.step_lines import StepLines
 from autofit_workers.replay.curve.step_on_card import StepOnCard
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.trace import Trace

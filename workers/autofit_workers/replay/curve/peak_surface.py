@@ -11,9 +11,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 
-from autofit_workers.replay.curve.forms import Form, Forms
+from autofit_workers.replay.curve.lines.forms import Form, Forms
+from autofit_workers.replay.curve.lines.step_lines import StepFunctions, StepLines
 from autofit_workers.replay.curve.peak_curve import PeakCurve
-from autofit_workers.replay.curve.step_lines import StepFunctions, StepLines
 from autofit_workers.spec.trace import Trace
 
 

@@ -18,8 +18,8 @@ from autofit_workers.replay.allocator import (
     replay,
 )
 from autofit_workers.replay.curve.conditions import Conditions, Level
+from autofit_workers.replay.curve.lines.step_lines import Demanded
 from autofit_workers.replay.curve.sized_step import SizedStep
-from autofit_workers.replay.curve.step_lines import Demanded
 from autofit_workers.replay.curve.unrolled import Unrolled
 from autofit_workers.replay.plans.plan import PlanSource
 from autofit_workers.replay.spans import Workspace

@@ -7,9 +7,9 @@ from functools import cached_property
 
 from autofit_workers.replay.allocator import live_peak_bytes, peak_of_blocks
 from autofit_workers.replay.curve.conditions import Call, Conditions, Level, demands
+from autofit_workers.replay.curve.lines.step_lines import Demanded, StepLines
 from autofit_workers.replay.curve.mixed_convolutions import layer_of
 from autofit_workers.replay.curve.replay_memory import ReplayMemory
-from autofit_workers.replay.curve.step_lines import Demanded, StepLines
 from autofit_workers.replay.curve.unrolled import Unrolled, unrolled
 from autofit_workers.replay.plans.plan import PlanSource
 from autofit_workers.replay.spans import Workspace

@@ -10,11 +10,11 @@ from typing import NamedTuple
 from autofit_workers.replay.allocator import EventClock, Replay
 from autofit_workers.replay.curve import mixed_convolutions, refusals
 from autofit_workers.replay.curve.conditions import Call, Conditions, Level, demands
+from autofit_workers.replay.curve.lines.step_lines import Demanded
 from autofit_workers.replay.curve.peak_estimate import PeakEstimate, by_category, live_after
 from autofit_workers.replay.curve.planned_step import PlannedStep
 from autofit_workers.replay.curve.refusals import Refusal
 from autofit_workers.replay.curve.sized_step import SizedStep
-from autofit_workers.replay.curve.step_lines import Demanded
 from autofit_workers.replay.spans import Workspace
 from autofit_workers.spec.protocol import Verdict
 from autofit_workers.spec.work import Convolution

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from autofit_workers.replay.curve.call_lines import ConvolutionLines
-from autofit_workers.replay.curve.polynomials import (
+from autofit_workers.replay.curve.lines.call_lines import ConvolutionLines
+from autofit_workers.replay.curve.lines.polynomials import (
     Line,
     NotPolynomialError,
     line_through,

@@ -37,7 +37,7 @@ class Scratch:
     roundings and thresholds, on the batch.
 
     Attributes:
-        formula: one of those of `autofit_workers.replay.curve.scratch`.
+        formula: one of those of `autofit_workers.replay.curve.scratch.formulas`.
         dimensions: what the formula takes, each a line in the batch size.
         element_bytes: size of one element.
     """

@@ -28,7 +28,6 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from autofit_workers.tracing.fake import (
-    compiled_steps,
     composites,
     fake_device,
     generators,
@@ -40,6 +39,7 @@ from autofit_workers.tracing.fake import (
 from autofit_workers.tracing.fake.devices import GPU, NamedDevices
 from autofit_workers.tracing.fake.fake_device import FakeDeviceMode, has_wrapper
 from autofit_workers.tracing.fake.layouts import as_cudnn_returns
+from autofit_workers.tracing.fake.libraries import compiled_steps
 from autofit_workers.tracing.fake.properties import card_properties
 from autofit_workers.tracing.fake.running import OperatorObserver
 from autofit_workers.tracing.values.known import as_made_up, copied_to_host, is_large_new, is_made_up, on_host

@@ -27,7 +27,7 @@ Progress = Any
 class Observer(Protocol):
     """Whoever is told what a program does with its streams, each by its number.
 
-    A program's order of work is `autofit_workers.tracing.recording.stream_order`'s to know.
+    A program's order of work is `autofit_workers.tracing.recording.streams.order`'s to know.
     """
 
     def note_use(self, tensor: Tensor, stream: int) -> None:

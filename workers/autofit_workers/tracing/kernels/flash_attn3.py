@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from autofit_workers.replay.curve.flash_scratch import CAPPED, CAUSAL, FULL, LOCAL
+from autofit_workers.replay.curve.scratch.flash import CAPPED, CAUSAL, FULL, LOCAL
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.trace import Scratch
 from autofit_workers.tracing.kernels.flash_attn2 import require_taken

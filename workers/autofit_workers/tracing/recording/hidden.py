@@ -2,7 +2,7 @@
 
 A `Recipe` says it for one call; the recorder puts it into the trace. The files named are those of
 PyTorch 2.13, `aten/src/ATen/native` unless said otherwise; where 2.4 to 2.12 differ in size,
-`autofit_workers.replay.curve.scratch` knows.
+`autofit_workers.replay.curve.scratch.formulas` knows.
 
 Left out because it is small: the buffers of reductions over inner dimensions that several blocks share
 (cuda/Reduce.cuh, kilobytes), of GroupNorm and native batch norm (a few numbers per group or channel),
@@ -341,7 +341,7 @@ def _is_added_up_as_it_is(tensor: Tensor) -> bool:
 
 
 def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
-    """What blocks share that sum over outer dimensions, see `reduction_scratch`; halves as floats."""
+    """What blocks share that sum over outer dimensions, see `replay.curve.scratch.reductions`; halves as floats."""
     if not tensor.dim():
         return ()
     summed = {each % tensor.dim() for each in ([dim] if isinstance(dim, int) else dim or range(tensor.dim()))}

@@ -31,7 +31,7 @@ from autofit_workers.tracing.recording.call_log import CallLog
 from autofit_workers.tracing.recording.call_sites import Stacks, called_by_the_engine, user_source
 from autofit_workers.tracing.recording.convolution_calls import convolutions
 from autofit_workers.tracing.recording.names import name_of, name_of_type
-from autofit_workers.tracing.recording.stream_order import StreamOrder
+from autofit_workers.tracing.recording.streams.order import StreamOrder
 from autofit_workers.tracing.recording.work_log import WorkLog
 
 # From then on cuBLAS gets its workspace anew for every product.

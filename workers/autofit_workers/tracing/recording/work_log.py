@@ -12,7 +12,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from autofit_workers.spec.work import Convolution, Layout, Operand, Work, WorkCall
 from autofit_workers.tracing.fake import streams
-from autofit_workers.tracing.recording.call_order import CallOrder
 from autofit_workers.tracing.recording.collectives import (
     arguments_of,
     given_and_got,
@@ -25,6 +24,7 @@ from autofit_workers.tracing.recording.collectives import (
 )
 from autofit_workers.tracing.recording.convolution_calls import convolutions
 from autofit_workers.tracing.recording.names import name_of, name_of_type
+from autofit_workers.tracing.recording.streams.call_order import CallOrder
 
 aten = torch.ops.aten
 # They return memory that nothing is written to.

@@ -10,9 +10,9 @@ import torch
 
 from autofit_workers.apply.attention import every_model_told
 from autofit_workers.process.boundary.permissions import Permissions
-from autofit_workers.scripts.batches import Batches
+from autofit_workers.scripts.batches.lengths import LengthWatch
+from autofit_workers.scripts.batches.size import Batches
 from autofit_workers.scripts.follower import StepKind
-from autofit_workers.scripts.lengths import LengthWatch
 from autofit_workers.scripts.loops import Loops
 from autofit_workers.scripts.ranks import Ranks
 from autofit_workers.scripts.running import run_script
@@ -24,15 +24,16 @@ from autofit_workers.spec.setup import Parallel
 from autofit_workers.spec.trace import Lengths, Seen, Trace
 from autofit_workers.spec.workloads.references import WorkloadError
 from autofit_workers.tracing.explaining import Unpredictable, explanation
-from autofit_workers.tracing.fake import fake_device, of_transformers, streams
+from autofit_workers.tracing.fake import fake_device, streams
 from autofit_workers.tracing.fake.fake_gpu import FakeGpuMode
+from autofit_workers.tracing.fake.libraries import of_transformers
 from autofit_workers.tracing.kernels import triton
 from autofit_workers.tracing.kernels.stand_ins import asking
 from autofit_workers.tracing.recording.call_log import CallLog
 from autofit_workers.tracing.recording.call_sites import user_source
 from autofit_workers.tracing.recording.communicators import Communicators
 from autofit_workers.tracing.recording.recorder import Recorder
-from autofit_workers.tracing.recording.stream_watch import StreamWatch
+from autofit_workers.tracing.recording.streams.watch import StreamWatch
 from autofit_workers.tracing.scripts import answers, distributed, trainers
 from autofit_workers.tracing.scripts.devices import ScriptDevices
 from autofit_workers.tracing.scripts.phases import PhaseMarks

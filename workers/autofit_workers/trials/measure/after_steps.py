@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from autofit_workers.scripts.sink import CountingSink
+from autofit_workers.scripts.saving.sink import CountingSink
 
 
 def evaluate(model: torch.nn.Module, forward: Callable[[], None]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from autofit_workers.apply.attention import every_model_told
-from autofit_workers.scripts.batches import Batches
+from autofit_workers.scripts.batches.size import Batches
 from autofit_workers.scripts.follower import StepKind
 from autofit_workers.scripts.running import run_script
 from autofit_workers.scripts.watching import StepWatch

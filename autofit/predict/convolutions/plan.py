@@ -1,0 +1,240 @@
+"""For every layer the cheapest convolution algorithm with which a step stays in its budget.
+
+The workspaces of a step's convolutions follow each other, never two at a time. So a limit on the
+whole step is a limit on each of its convolutions by itself: the budget less what is alive there.
+The cheapest algorithm within each layer's own limit is then the cheapest plan, and no integer
+program is needed, as it is where each layer keeps a workspace of its own (Oyama et al., 2018).
+What couples the layers all the same is the allocator, which keeps what it was given: a plan is
+replayed through it, and the limit lowered until its reserved peak is within the budget.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from autofit.errors import StorageError, UsageError
+from autofit.predict.convolutions.costs import FALLBACK_SLOWDOWN, ConvCosts
+from autofit_workers.replay.curve.conditions import Level
+from autofit_workers.replay.curve.mixed_convolutions import Candidate
+from autofit_workers.replay.curve.step_on_card import StepOnCard
+from autofit_workers.replay.spans import Workspace
+from autofit_workers.spec.documents import parse_json, read_file
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.work import Convolution
+
+PLAN_SCHEMA = "autofit.conv-plan/1"
+_NUM_ATTEMPTS = 24  # halvings of the limit's span, from a budget of terabytes down to bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerChoice:
+    """What a layer is given.
+
+    Attributes:
+        layer: the name of the module that calls the convolution.
+        workspace_bytes: the most that any of its passes takes beside its output.
+        cost: predicted time of its passes, as a share of the whole plan's.
+    """
+
+    layer: str
+    algorithm: str
+    workspace_bytes: int
+    cost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConvPlan:
+    """An algorithm for every layer.
+
+    Attributes:
+        peak_reserved_bytes: of the step under the plan, at its high end.
+        relative_cost: predicted time of all convolutions, over that of the backend's own choice.
+    """
+
+    batch_size: int
+    layers: tuple[LayerChoice, ...]
+    peak_reserved_bytes: int
+    relative_cost: float
+
+    @property
+    def assignment(self) -> tuple[tuple[str, str], ...]:
+        """Layers with their algorithms."""
+        return tuple((choice.layer, choice.algorithm) for choice in self.layers)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"schema": PLAN_SCHEMA, **dataclasses.asdict(self)}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=2)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Reads a plan that was saved.
+
+        Raises:
+            StorageError: the file cannot be read.
+            UsageError: it holds no plan.
+        """
+        try:
+            data = parse_json(read_file(path))
+            return from_plain({PLAN_SCHEMA: cls}[data["schema"]], data)
+        except OSError as error:
+            raise StorageError(f"cannot read the plan {path}: {error.strerror}; check the path") from error
+        except (ValueError, TypeError, LookupError) as error:
+            raise UsageError(
+                f"{path} is not a convolution plan: give a file that --conv-plan wrote"
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    """An option of a layer with what it costs there: a plan of the backend's, or a rewrite."""
+
+    algorithm: str
+    sizes: Mapping[Convolution, int]
+    cost: float
+    plans: frozenset[Convolution]
+
+    @property
+    def workspace_bytes(self) -> int:
+        return max(self.sizes.values())
+
+    @property
+    def plan_bytes(self) -> int:
+        """The largest of those that are cuDNN's choice, not known from shapes."""
+        return max((self.sizes[call] for call in self.plans), default=0)
+
+
+class ConvPlanner:
+    """Plans the convolutions of a step at one batch size on a card.
+
+    Args:
+        on_card: the step on the card; its convolution algorithm does not matter.
+        costs: of convolutions on the card.
+        level: of what is not certain.
+        on_top: what is added to a peak for the largest workspace that is cuDNN's choice.
+    """
+
+    def __init__(
+        self,
+        on_card: StepOnCard,
+        costs: ConvCosts,
+        *,
+        level: Level = Level.HIGH,
+        on_top: Callable[[int], int] = lambda _workspace_bytes: 0,
+    ) -> None:
+        self._on_card = on_card
+        self._costs = costs
+        self._level = level
+        self._on_top = on_top
+
+    def within_workspace(self, limit_bytes: int, *, only: str | None = None) -> ConvPlan:
+        """The cheapest plan none of whose workspaces exceeds a limit.
+
+        A layer that no algorithm gets within it has the one that takes least.
+
+        Args:
+            only: the one algorithm there is; layers that it does not apply to are the backend's.
+        """
+        return self._plan(lambda _call: limit_bytes, only=only)
+
+    def within_budget(self, budget_bytes: int) -> ConvPlan | None:
+        """The cheapest plan under which the step's reserved peak is within a budget; None for none."""
+        live = self._on_card.step.live_at_convolutions(self._level)
+
+        def under(total_bytes: int) -> ConvPlan:
+            return self._plan(lambda call: total_bytes - live[call])
+
+        best = under(budget_bytes)
+        if best.peak_reserved_bytes <= budget_bytes:
+            return best
+        low, high = min(live.values(), default=0), budget_bytes
+        best = under(low)
+        if best.peak_reserved_bytes > budget_bytes:
+            return None
+        for _ in range(_NUM_ATTEMPTS):
+            middle = (low + high) // 2
+            plan = under(middle)
+            if plan.peak_reserved_bytes <= budget_bytes:
+                low, best = middle, min(plan, best, key=lambda each: each.relative_cost)
+            else:
+                high = middle
+        return best
+
+    @cached_property
+    def _picks(self) -> dict[Convolution, list[_Pick]]:
+        """What each different layer may be given, the backend's own choice first."""
+        options = self._on_card.convolution_options()
+        return {
+            layer: [pick for option in found for pick in self._picks_of(option)]
+            for layer, found in options.items()
+        }
+
+    @cached_property
+    def _modules(self) -> dict[Convolution, tuple[str, ...]]:
+        """The modules that call each different layer."""
+        return self._on_card.step.convolution_modules()
+
+    def _plan(self, limit_of: Callable[[Convolution], int], *, only: str | None = None) -> ConvPlan:
+        modules = self._modules
+        picked: dict[Convolution, _Pick] = {}
+        default_cost = 0.0
+        for layer, all_picks in self._picks.items():
+            picks = _restricted(all_picks, only)
+            fitting = [p for p in picks if all(size <= limit_of(call) for call, size in p.sizes.items())]
+            picked[layer] = (
+                min(fitting, key=lambda pick: pick.cost)
+                if fitting
+                else min(picks, key=lambda pick: pick.workspace_bytes)
+            )
+            default_cost += all_picks[0].cost * len(modules[layer])
+        total = sum(pick.cost * len(modules[layer]) for layer, pick in picked.items())
+        sizes = {call: size for pick in picked.values() for call, size in pick.sizes.items()}
+        return ConvPlan(
+            batch_size=self._on_card.step.batch_size,
+            layers=tuple(
+                LayerChoice(
+                    layer=module,
+                    algorithm=picked[layer].algorithm,
+                    workspace_bytes=picked[layer].workspace_bytes,
+                    cost=picked[layer].cost / total,
+                )
+                for module, layer in _in_order(modules)
+            ),
+            peak_reserved_bytes=self._on_card.reserved_with(sizes, self._level)
+            + self._on_top(max((pick.plan_bytes for pick in picked.values()), default=0)),
+            relative_cost=total / default_cost,
+        )
+
+    def _picks_of(self, option: Candidate) -> Iterator[_Pick]:
+        """An algorithm as it runs at first and, of the backend, as it runs with less memory."""
+        cost = sum(self._costs.seconds(call, option.algorithm) for call in option.spans)
+        first = {call: getattr(span, f"{self._level}_bytes") for call, span in option.spans.items()}
+        plans = frozenset(call for call, span in option.spans.items() if span.choices_bytes)
+        yield _Pick(option.algorithm, first, cost, plans)
+        smallest = {call: _smallest(span) for call, span in option.spans.items()}
+        if smallest != first:
+            yield _Pick(option.algorithm, smallest, cost * FALLBACK_SLOWDOWN, plans)
+
+
+def _restricted(picks: Sequence[_Pick], only: str | None) -> Sequence[_Pick]:
+    """Those of one algorithm, or else of the backend's own choice, which is the first."""
+    if only is None:
+        return picks
+    return [pick for pick in picks if pick.algorithm == only] or [
+        pick for pick in picks if pick.algorithm == picks[0].algorithm
+    ]
+
+
+def _smallest(span: Workspace) -> int:
+    return min((span.low_bytes, *span.choices_bytes))
+
+
+def _in_order(modules: Mapping[Convolution, Sequence[str]]) -> list[tuple[str, Convolution]]:
+    return [(module, layer) for layer, names in modules.items() for module in names]

@@ -1,0 +1,282 @@
+"""Observed peaks: what real runs of one workload needed, and how they sharpen its interval.
+
+$AUTOFIT_STATE_DIR/observations/<workload>-<observation>.json, one file each
+
+An observation holds for the same workload (by its source), setting and card. How far it lies beyond the
+span of the predicted workspaces at its batch is its residual, and the shares of the calibration become
+
+    low   min(0, residual) − 2 %      identical runs differ by 2 % (xMem's table)
+    high  max(0, residual) + 2 %
+
+never wider than before, unless the observation was surely outside the interval: a fact outranks a model.
+A reserved peak leaves what allocated and device peaks say without effect. Where
+something stays unknown, the shares move half of that way (an assumption): the workspaces of a step with
+convolutions at another batch, and the fragmentation that an allocated peak does not show. On xMem's
+convolutional rows a full move would leave 11.5 % of the runs at other batches above the high end, half of
+it 8.3 %, none 5.7 %; of steps without convolutions none was above after a full move.
+
+A prediction at the observed batch that has since moved by more than 2 % says that the workload is no
+longer what was observed: the observation is then left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
+
+from autofit import paths
+from autofit.errors import UnknownGpuError
+from autofit.hardware.card import Card
+from autofit.hardware.gpus import find_gpu
+from autofit.identity import fingerprint
+from autofit.predict.intervals.confidence import Calibration
+from autofit_workers.spec.documents import parse_json, read_file
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.setup import Setup
+
+_STORED = "observation/1"  # the key of a file, with its version
+_REPEATS = 0.02  # by which identical runs differ
+_LOWEST_SHARE = -0.95  # below it a low end would say nothing
+
+_log = logging.getLogger(__name__)
+
+
+class PeakKind(StrEnum):
+    """Which peak was observed: PyTorch's allocated or reserved, or what nvidia-smi shows."""
+
+    ALLOCATED = "allocated"
+    RESERVED = "reserved"
+    DEVICE = "device"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """A peak that a real run had.
+
+    Attributes:
+        workload: its name.
+        peak_bytes: of the kind.
+        low_bytes, high_bytes: between which the reserved (or allocated) peak was: both the peak itself, but
+            of a device peak, whose context is known within bounds.
+        predicted_bytes: the likely reserved peak that was predicted for it.
+        batch_size, knobs, mode, batch_kind, degrees, nonzero_share: the configuration.
+        convolves: whether the step has convolutions; without any, the algorithm does not count.
+        card: key of the card; empty where none was named.
+        torch: the release that predicted it.
+        day: when it was observed, as `2026-11-24`.
+    """
+
+    workload: str
+    kind: PeakKind
+    peak_bytes: int
+    low_bytes: int
+    high_bytes: int
+    predicted_bytes: int
+    batch_size: int
+    knobs: Knobs
+    mode: str
+    batch_kind: str
+    degrees: tuple[tuple[str, int], ...]
+    nonzero_share: float
+    convolves: bool
+    card: str
+    torch: str
+    day: str
+
+    @property
+    def step(self) -> dict[str, Any]:
+        """What decides the step, in JSON's types."""
+        knobs = {**self.knobs.to_dict(), **({} if self.convolves else {"conv_algo": None})}
+        return {
+            "knobs": knobs,
+            "mode": self.mode,
+            "batch_kind": self.batch_kind,
+            "degrees": [list(degree) for degree in self.degrees],
+            "nonzero_share": self.nonzero_share,
+            "card": self.card,
+        }
+
+    @property
+    def id(self) -> str:
+        """Names it: a later observation of the same kind, step and batch takes its place."""
+        return fingerprint({**self.step, "kind": self.kind, "batch_size": self.batch_size})[:12]
+
+    @property
+    def in_words(self) -> str:
+        return f"batch {self.batch_size}, {self.day}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residual:
+    """How far an observed peak lies beyond the span that is predicted for it.
+
+    Attributes:
+        low, high: the share that it lies below the low end, and above the high end, at most; at least 0.
+        surely_low, surely_high: the same at least, which differs where the peak is known within bounds.
+    """
+
+    observation: Observation
+    low: float
+    high: float
+    surely_low: float
+    surely_high: float
+
+    @classmethod
+    def of(cls, observation: Observation, low_bytes: int, high_bytes: int) -> Self:
+        """Of the span from the smallest to the largest workspaces."""
+        return cls(
+            observation=observation,
+            low=max(0.0, 1 - observation.low_bytes / low_bytes),
+            high=max(0.0, observation.high_bytes / high_bytes - 1),
+            surely_low=max(0.0, 1 - observation.high_bytes / low_bytes),
+            surely_high=max(0.0, observation.low_bytes / high_bytes - 1),
+        )
+
+    def settles(self, batch_size: int) -> bool:
+        """Whether nothing else of the step is unknown at a batch size."""
+        seen = self.observation
+        return seen.kind is not PeakKind.ALLOCATED and (not seen.convolves or seen.batch_size == batch_size)
+
+
+def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_size: int) -> Calibration:
+    """The calibration of a batch size, with what was observed of the same setting on the same card."""
+    if not residuals:
+        return calibration
+    # A reserved peak knows what the others leave open.
+    residuals = [r for r in residuals if r.observation.kind is PeakKind.RESERVED] or residuals
+    is_settled = any(each.settles(batch_size) for each in residuals)
+    low = _moved(-calibration.low_share, [(r.low, r.surely_low) for r in residuals], is_settled=is_settled)
+    high = _moved(calibration.high_share, [(r.high, r.surely_high) for r in residuals], is_settled=is_settled)
+    return dataclasses.replace(
+        calibration,
+        low_share=max(_LOWEST_SHARE, -low),
+        high_share=high,
+        observed=tuple(each.observation.in_words for each in residuals),
+    )
+
+
+def _moved(share: float, beyond: Sequence[tuple[float, float]], *, is_settled: bool) -> float:
+    """An end's share, counted away from the span, by how far the peaks lie beyond at most and at least."""
+    aim = max(most for most, _ in beyond) + _REPEATS
+    if max(least for _, least in beyond) > share:
+        left = aim  # it was outside
+    elif aim >= share:
+        return share
+    else:
+        left = aim if is_settled else (share + aim) / 2
+    return math.ceil(left * 10_000 - 1e-6) / 10_000
+
+
+class Observations:
+    """The observed peaks of one workload.
+
+    Args:
+        workload: of which they are.
+        found: as they were read; those of the state directory by `load`.
+    """
+
+    def __init__(self, found: Iterable[Observation] = ()) -> None:
+        self._found = tuple(found)
+
+    @classmethod
+    def load(cls, workload: WorkloadRef) -> Self:
+        """Those that were kept of a workload; a file that cannot be read is a warning."""
+        return cls(seen for _, seen in _read(f"{workload_key(workload)}-*.json"))
+
+    @property
+    def digest(self) -> str:
+        """Of all of them; empty without any. An answer of a study depends on it."""
+        return fingerprint({seen.id: _plain(seen) for seen in self._found}) if self._found else ""
+
+    def of(
+        self, knobs: Knobs, card: Card, setup: Setup, *, mode: str, convolves: bool
+    ) -> tuple[Observation, ...]:
+        """Those of the same step on the same card."""
+        asked = {
+            "knobs": {**knobs.to_dict(), **({} if convolves else {"conv_algo": None})},
+            "mode": mode,
+            "batch_kind": setup.batch_kind,
+            "degrees": [list(degree) for degree in setup.parallel.degrees],
+            "nonzero_share": setup.nonzero_share,
+            "card": card_key(card),
+        }
+        return tuple(seen for seen in self._found if seen.step == asked)
+
+
+def card_key(card: Card) -> str:
+    """The catalogue's key of a card, else its name; empty where it may be of several architectures."""
+    if card.may_be:
+        return ""
+    try:
+        return find_gpu(card.name).key
+    except UnknownGpuError:
+        return card.name
+
+
+def keep(workload: WorkloadRef, observation: Observation) -> None:
+    """Keeps an observation for good; raises `StorageError` where it cannot be written."""
+    path = paths.observations_dir() / f"{workload_key(workload)}-{observation.id}.json"
+    paths.write_atomically(path, json.dumps({_STORED: _plain(observation)}, indent=2))
+
+
+def kept() -> list[Observation]:
+    """All that were kept, of all workloads, by name and day."""
+    return sorted((seen for _, seen in _read("*.json")), key=lambda seen: (seen.workload, seen.day, seen.id))
+
+
+def forget(name: str) -> list[Observation]:
+    """Removes the observations of an id; returns them."""
+    found = [(path, seen) for path, seen in _read("*.json") if seen.id == name]
+    for path, _ in found:
+        path.unlink(missing_ok=True)
+    return [seen for _, seen in found]
+
+
+def _read(pattern: str) -> list[tuple[Path, Observation]]:
+    found = []
+    for path in sorted(paths.observations_path().glob(pattern)):
+        try:
+            document = parse_json(read_file(path))
+            found.append((path, from_plain(Observation, document[_STORED])))
+        except (OSError, ValueError, TypeError, LookupError) as error:
+            _log.warning("the observation %s cannot be read and is ignored: %s", path, error)
+    return found
+
+
+def _plain(observation: Observation) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(observation)))
+    return plain
+
+
+def workload_key(workload: WorkloadRef) -> str:
+    """What names a workload by its source, wherever its folder is."""
+    is_file = workload.kind in ("file", "script")
+    call = workload.script
+    return fingerprint(
+        {
+            "workload": [
+                workload.kind,
+                workload.target.rsplit("/", 1)[-1] if is_file else workload.target,
+                workload.source_sha256,
+                *workload.said_of_samples,
+            ],
+            "script": None
+            if call is None
+            else [
+                list(call.arguments),
+                call.batch_argument,
+                call.batch_variable,
+                call.batch_name,
+                *([list(call.launcher)] if call.launcher else []),
+            ],
+        }
+    )[:16]

@@ -1,0 +1,97 @@
+"""How far a replayed peak may be off: what workspaces may add, and the errors of real runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from autofit.predict.intervals.confidence import Calibration, Residuals, classify
+from autofit.predict.intervals.observations import Residual, sharpened
+from autofit_workers.replay.curve.conditions import Level
+from autofit_workers.replay.curve.peak_estimate import PeakEstimate
+from autofit_workers.replay.curve.step_on_card import StepOnCard
+from autofit_workers.spec.trace import COMPILED_STEP, CUSPARSE_BUFFER, MANAGED_MEMORY, SORT_BUFFER, Trace
+
+_SPANNING = {
+    MANAGED_MEMORY: "pages of managed memory",
+    COMPILED_STEP: "temporaries of the compiled optimizer step",
+    CUSPARSE_BUFFER: "buffers of cuSPARSE",
+    SORT_BUFFER: "buffers that sparse indices are sorted in",
+}
+_OF_STREAMS = "freed memory that other streams still use"
+
+
+class Widening:
+    """Widens the peaks of a step on a card.
+
+    Args:
+        residuals: how far predictions lay off real runs.
+        architectures: that the card may be of.
+        observed: finds the observed peaks of this setting on this card, once an interval is asked for.
+    """
+
+    def __init__(
+        self,
+        residuals: Residuals,
+        architectures: Sequence[str],
+        *,
+        observed: Callable[[], tuple[Residual, ...]] | None,
+    ) -> None:
+        self._residuals = residuals
+        self._architectures = architectures
+        self._observed = observed
+        self._residuals_seen: tuple[Residual, ...] | None = None
+        self._calibrations: dict[int, Calibration] = {}  # by the trace's batch size: as slow as a replay
+
+    def counted(self, on_card: StepOnCard) -> PeakEstimate:
+        """The peaks of a step, their ends with what workspaces may add."""
+        peak, added = on_card.estimate(), self.on_top_bytes(on_card)
+        if not self.of_other_runs(on_card).spans:
+            likely, allocated = peak.reserved_bytes, peak.allocated_bytes
+            peak = dataclasses.replace(
+                peak,
+                low_bytes=likely,
+                high_bytes=likely,
+                allocated_low_bytes=allocated,
+                allocated_high_bytes=allocated,
+            )
+        return dataclasses.replace(
+            peak,
+            high_bytes=peak.high_bytes + added,
+            allocated_high_bytes=peak.allocated_high_bytes + added,
+        )
+
+    def end_level(self, on_card: StepOnCard) -> Level:
+        """The level of the workspaces at the high end."""
+        return Level.HIGH if self.of_other_runs(on_card).spans else Level.LIKELY
+
+    def on_top_bytes(self, on_card: StepOnCard) -> int:
+        """What the largest workspace may add to a replayed peak."""
+        return self.of_other_runs(on_card).on_top(on_card.largest_plan_bytes(self.end_level(on_card)))
+
+    def of_other_runs(self, on_card: StepOnCard) -> Calibration:
+        """The calibration by real runs of such steps, whatever was observed of this workload."""
+        trace = on_card.step.trace
+        if trace.batch_size not in self._calibrations:
+            found = self._residuals.of(classify(trace), *self._architectures)
+            spans = found.spans or bool(spanning(trace))  # no real runs with such are among them
+            self._calibrations[trace.batch_size] = dataclasses.replace(found, spans=spans)
+        return self._calibrations[trace.batch_size]
+
+    def calibration(self, on_card: StepOnCard) -> Calibration:
+        """The calibration by those and by what was observed of this workload."""
+        calibration = self.of_other_runs(on_card)
+        if self._observed is None:
+            return calibration
+        if self._residuals_seen is None:
+            self._residuals_seen = ()  # what is asked for meanwhile is about the spans alone
+            self._residuals_seen = self._observed()
+        return sharpened(calibration, self._residuals_seen, on_card.step.batch_size)
+
+
+def spanning(trace: Trace) -> tuple[str, ...]:
+    """What of a step is known as a span alone, whatever the card and the runs that are known, in words."""
+    operators = {a.operator for a in trace.allocations if a.span_bytes is not None}
+    spans = tuple(words for operator, words in _SPANNING.items() if operator in operators)
+    is_shared = any(a.stream_uses for a in trace.allocations)  # until the device is done with it
+    return (*spans, _OF_STREAMS) if is_shared else spans

@@ -1,0 +1,150 @@
+"""Measured steps of one workload: one of them scales what is predicted of the others on that card.
+
+$AUTOFIT_STATE_DIR/step-times/<workload>-<measured step>.json, one file each
+
+What a prediction is off by is much the same for a workload on a card, whatever its batch. So the likely time
+is multiplied by measured / predicted of the steps of its own setting, or else of other settings. What is left
+is less than without, `observed` of `autofit_workers/replay/time/residuals.toml`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from autofit import paths
+from autofit.hardware.card import Card
+from autofit.identity import fingerprint
+from autofit.predict.intervals.observations import card_key, workload_key
+from autofit_workers.spec.documents import parse_json, read_file
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.plain import from_plain
+from autofit_workers.spec.protocol import WorkloadRef
+
+_STORED = "step-time/1"  # the key of a file, with its version
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """How long a step took.
+
+    Attributes:
+        workload: its name.
+        knobs, mode, batch_size: the configuration.
+        card: key of the card.
+        measured_seconds: of a step.
+        predicted_seconds: that were likely, before anything was scaled.
+        model: names the constants that predicted them.
+        parallel: how ranks shared the work, as documents name it; empty of a process by itself.
+    """
+
+    workload: str
+    knobs: Knobs
+    mode: str
+    batch_size: int
+    card: str
+    measured_seconds: float
+    predicted_seconds: float
+    model: str
+    parallel: str = ""
+
+    @property
+    def id(self) -> str:
+        """Names it: a later one of the same configuration takes its place."""
+        what = {"knobs": self.knobs.to_dict(), "mode": self.mode, "card": self.card}
+        if self.parallel:
+            what["parallel"] = self.parallel
+        return fingerprint({**what, "batch_size": self.batch_size})[:12]
+
+    @property
+    def off_by(self) -> float:
+        """What a predicted time has to be multiplied by."""
+        return self.measured_seconds / self.predicted_seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """What a predicted time is multiplied by.
+
+    Attributes:
+        factor: the geometric mean of what measured steps were off by.
+        is_of_setting: whether they are of the very setting.
+        num_steps: how many they are.
+    """
+
+    factor: float
+    is_of_setting: bool
+    num_steps: int
+
+    @property
+    def in_words(self) -> str:
+        steps = "a measured step" if self.num_steps == 1 else f"{self.num_steps} measured steps"
+        of_what = "this setting" if self.is_of_setting else "other settings of this workload"
+        return f"corrected by a factor of {self.factor:.2f}, from {steps} of {of_what} on this card"
+
+
+class MeasuredSteps:
+    """The measured steps of one workload.
+
+    Args:
+        found: as they were read; those of the state directory by `load`.
+    """
+
+    def __init__(self, found: Iterable[MeasuredStep] = ()) -> None:
+        self._found = tuple(found)
+
+    @classmethod
+    def load(cls, workload: WorkloadRef) -> Self:
+        """Those that were kept of a workload; a file that cannot be read is a warning."""
+        found = []
+        for path in sorted(paths.step_times_path().glob(f"{workload_key(workload)}-*.json")):
+            try:
+                found.append(from_plain(MeasuredStep, parse_json(read_file(path))[_STORED]))
+            except (OSError, ValueError, TypeError, LookupError) as error:
+                _log.warning("the measured step %s cannot be read and is ignored: %s", path, error)
+        return cls(found)
+
+    @property
+    def digest(self) -> str:
+        """Of all of them; empty without any. A predicted answer depends on it."""
+        return fingerprint({each.id: _plain(each) for each in self._found}) if self._found else ""
+
+    def scale(self, knobs: Knobs, card: Card, mode: str, model: str, parallel: str = "") -> Scale | None:
+        """What the times of a setting on a card are multiplied by; None where nothing was measured there.
+
+        Args:
+            model: names the constants that predict: what others were off by says nothing.
+            parallel: how ranks share the work, likewise: what they exchange is not in other steps.
+        """
+        wanted = card_key(card), mode, model, parallel
+        alike = [
+            each
+            for each in self._found
+            if (each.card, each.mode, each.model, each.parallel) == wanted and math.isfinite(each.off_by)
+        ]
+        own = [each for each in alike if each.knobs == knobs]
+        return _scale(own, is_of_setting=True) if own else _scale(alike, is_of_setting=False)
+
+
+def _scale(steps: Sequence[MeasuredStep], *, is_of_setting: bool) -> Scale | None:
+    if not steps:
+        return None
+    mean = math.fsum(math.log(each.off_by) for each in steps) / len(steps)
+    return Scale(factor=math.exp(mean), is_of_setting=is_of_setting, num_steps=len(steps))
+
+
+def keep(workload: WorkloadRef, step: MeasuredStep) -> None:
+    """Keeps a measured step for good; raises `StorageError` where it cannot be written."""
+    path = paths.step_times_dir() / f"{workload_key(workload)}-{step.id}.json"
+    paths.write_atomically(path, json.dumps({_STORED: _plain(step)}, indent=2))
+
+
+def _plain(step: MeasuredStep) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(step)))
+    return plain

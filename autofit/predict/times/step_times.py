@@ -1,0 +1,363 @@
+"""How long a step takes on a card: predicted from its traces, with an interval.
+
+`autofit_workers.replay.time` knows the work of a step and what kernels take; here it meets knob settings,
+cards of the catalogue and what was measured of the same workload.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from autofit.errors import UnknownGpuError
+from autofit.explain.timing import StepSeconds
+from autofit.hardware.card import Card
+from autofit.hardware.chips import properties_for
+from autofit.hardware.gpus import find_gpu
+from autofit.predict.times.measured_steps import MeasuredSteps, Scale
+from autofit_workers.replay.curve.peak_curve import PeakCurve, StepCurve
+from autofit_workers.replay.time.collectives import network_of
+from autofit_workers.replay.time.constants import constants
+from autofit_workers.replay.time.costs import Costs
+from autofit_workers.replay.time.interval import HOST, Confidence, TimeResiduals, time_residuals
+from autofit_workers.replay.time.kernels import KernelClass
+from autofit_workers.replay.time.lines import BatchDependentWorkError, StepWork, WorkLines, work_of
+from autofit_workers.replay.time.speeds import speeds_of
+from autofit_workers.replay.time.step import StepClock, clocked, step_seconds
+from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES, split_conv_algo
+from autofit_workers.spec.setup import ALONE, Parallel
+from autofit_workers.spec.trace import Trace
+
+_CUDNN_CHOOSES = CUDA_POLICIES[:2]  # what times were measured with
+_MOST_NAMED = 3  # classes of kernels
+_MOST_STEPS = 128  # remembered with their work
+EAGER = "it is of the eager step, torch.compile changes it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClockedStep:
+    """A step on the clock of a device.
+
+    Attributes:
+        step: its work.
+        clock: of the traced part of it.
+        costs: of the device.
+        conv_cost: the time of convolutions over that of cuDNN's choice.
+        late: how much longer it would take, as a share, if collectives took as long as is still likely.
+    """
+
+    step: StepWork
+    clock: StepClock
+    costs: Costs
+    conv_cost: float
+    late: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """What is known of the time of a step before it runs.
+
+    Attributes:
+        likely_seconds: of one step; to be shown only where `stated` has it too, else to order steps by.
+        samples: that a step takes in, of all ranks.
+        confidence: how sure it is.
+        unscaled_seconds: the likely time before measured steps scaled it.
+        scale: measured steps of the same workload on the same card that scaled it.
+        model: names the constants that predicted it.
+        links: what was assumed to join ranks, in words; empty of a process by itself.
+    """
+
+    likely_seconds: float
+    samples: int
+    confidence: Confidence
+    unscaled_seconds: float
+    scale: Scale | None = None
+    model: str = ""
+    links: str = ""
+
+    @property
+    def stated(self) -> StepSeconds | None:
+        """The seconds with their interval; None where they are not sure enough to be said."""
+        if not self.confidence.is_stated:
+            return None
+        low, high = self.confidence.ends(self.likely_seconds, 0.95)
+        low_80, high_80 = self.confidence.ends(self.likely_seconds, 0.80)
+        return StepSeconds(low=low, likely=self.likely_seconds, high=high, low_80=low_80, high_80=high_80)
+
+    @property
+    def samples_per_second(self) -> float:
+        """The likely rate."""
+        return self.samples / self.likely_seconds
+
+    def relative_to(self, other: StepTime) -> float:
+        """How many times as long it takes as another step."""
+        return self.likely_seconds / other.likely_seconds
+
+    @property
+    def note(self) -> str:
+        """What the seconds rest on, or why none are said, in a sentence."""
+        return f"{self._rests_on}; {self.links}" if self.links else self._rests_on
+
+    @property
+    def _rests_on(self) -> str:
+        if self.scale is not None and self.confidence.is_stated:
+            return f"step time: {self.scale.in_words}; {EAGER}"
+        if self.confidence.is_stated:
+            return f"step time: usually within {100 * self.confidence.sigma:.0f}% of a measured one; {EAGER}"
+        why = _unmeasured(self.confidence) or "measured times of such steps vary too much"
+        return f"no step time is given, as {why}"
+
+
+def _unmeasured(confidence: Confidence) -> str:
+    """What no measured times are behind, in words; empty where they are behind all of it."""
+    if not confidence.is_card_measured:
+        return "there are no measured times of this card to check it against"
+    names = [_in_words(name) for name in confidence.unmeasured]
+    if len(names) > _MOST_NAMED:
+        names = [*names[: _MOST_NAMED - 1], f"{len(names) - _MOST_NAMED + 1} more kinds of kernels"]
+    *first, last = names or [""]
+    named = f"{', '.join(first)} and {last}" if first else last
+    return named and f"there are no measured times of {named} to check it against"
+
+
+# What a reader of PyTorch code calls each class of kernels.
+_WORDS: Mapping[str, str] = {
+    KernelClass.MATMUL: "matrix products",
+    KernelClass.CONVOLUTION: "convolutions",
+    KernelClass.GROUPED_CONVOLUTION: "grouped convolutions",
+    KernelClass.DEPTHWISE_CONVOLUTION: "depthwise convolutions",
+    KernelClass.ATTENTION: "attention",
+    KernelClass.BATCH_NORM: "batch norm",
+    KernelClass.LAYER_NORM: "layer norm",
+    KernelClass.SOFTMAX: "softmax",
+    KernelClass.POOL: "pooling",
+    KernelClass.ELEMENTWISE: "element-wise operators",
+    KernelClass.REDUCTION: "reductions",
+    KernelClass.COPY: "copies",
+    KernelClass.REORDER: "changes of memory format",
+    KernelClass.INDEX: "indexing",
+    KernelClass.OPTIMIZER: "optimizer steps",
+    KernelClass.RECURRENT: "recurrent layers",
+    KernelClass.TRANSFER: "copies between CPU and GPU",
+    KernelClass.ALL_REDUCE: "all-reduces",
+    KernelClass.COLLECTIVE: "collectives over these links",
+    KernelClass.OTHER: "operators that autofit does not know",
+    HOST: "kernel launches",
+}
+
+
+def _in_words(name: str) -> str:
+    """A class of kernels as `Confidence.unmeasured` names it; of convolutions, with their algorithm."""
+    of_class, _, conv_algo = name.partition(" ")
+    return f"{_WORDS[of_class]} by {conv_algo}" if conv_algo else _WORDS[of_class]
+
+
+def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
+    """Why no times are predicted on a card; None where they are.
+
+    Args:
+        parallel: how ranks share the work, on as many such cards.
+    """
+    if card.may_be:
+        return "no card is named, and step times differ from card to card: name one with --gpu"
+    if Architecture.of(card.architecture).vendor is not Vendor.NVIDIA:
+        return "step times are predicted for NVIDIA cards only: name one with --gpu"
+    if parallel and (why := _why_ranks_are_untimed(parallel)) is not None:
+        return why
+    try:
+        gpu = find_gpu(card.name)
+    except UnknownGpuError:
+        gpu = None
+    if gpu is None or gpu.architecture != card.architecture:
+        return f"the catalogue does not have {card.name}, so its step times are not predicted"
+    if parallel and network_of(gpu.name, gpu.architecture) is None:
+        return f"what joins several of {card.name} is not known, so that times of ranks are not predicted"
+    return None
+
+
+def _why_ranks_are_untimed(parallel: Parallel) -> str | None:
+    if parallel.pipeline is not None:
+        return "times of a pipeline are not predicted: how long its stages wait for each other is not known"
+    if parallel.is_one_process:
+        return "times of a device map are not predicted: how long cards wait for each other is not known"
+    if parallel.offloads:
+        return "times of what is offloaded are not predicted: the host's part of the step is not timed"
+    if parallel.is_of_script:
+        return (
+            "times of a script's ranks are not predicted: which of them share a batch is not known; give "
+            "--parallel to time them"
+        )
+    return None
+
+
+class Timer:
+    """Predicts the times of one workload's steps, whose work is found in their curves' traces.
+
+    Args:
+        residuals: how far times may be off; those of this version unless given.
+        measured: steps of the workload that were measured, which scale what is predicted.
+    """
+
+    def __init__(self, residuals: TimeResiduals | None = None, measured: MeasuredSteps | None = None) -> None:
+        self._measured = measured or MeasuredSteps()
+        self._residuals = residuals or time_residuals()
+        self._lines: dict[PeakCurve, WorkLines | None] = {}
+        self._works: dict[tuple[PeakCurve, int], StepWork | None] = {}
+        self._times: dict[tuple[Any, ...], StepTime] = {}
+        self._costs: dict[tuple[str, str, bool, bool], Costs] = {}
+
+    def time(
+        self,
+        curve: StepCurve,
+        batch_size: int,
+        knobs: Knobs,
+        card: Card,
+        *,
+        conv_cost: Callable[[], float | None],
+    ) -> StepTime | None:
+        """The time of a step; None where no trace has its work, as of a sample's size that was not traced.
+
+        Args:
+            curve: of the step.
+            knobs: of its setting, with what settings have in common that share traces.
+            card: one that times are predicted on, see `why_untimed`.
+            conv_cost: finds the time of all convolutions over that of cuDNN's choice; None or infinite where
+                none is known.
+        """
+        piece = curve.piece(batch_size)
+        step = self._work(piece, batch_size)
+        if step is None or (cost := _conv_cost(knobs, conv_cost)) is None:
+            return None
+        key = piece, batch_size, card.name, *_flags(knobs), cost, knobs.conv_algo
+        if key not in self._times:
+            parallel = Parallel.named(piece.trace.among_ranks)
+            found = self._clocked(step, knobs, card, cost)
+            self._times[key] = self._timed(found, batch_size, knobs, parallel)
+        return self._scaled(self._times[key], knobs, card, piece.trace)
+
+    def clocked(
+        self,
+        curve: StepCurve,
+        batch_size: int,
+        knobs: Knobs,
+        card: Card,
+        *,
+        conv_cost: Callable[[], float | None],
+    ) -> ClockedStep | None:
+        """The step operator by operator, which is not remembered; takes and lacks what `time` does."""
+        step = self._work(curve.piece(batch_size), batch_size)
+        if step is None or (cost := _conv_cost(knobs, conv_cost)) is None:
+            return None
+        return self._clocked(step, knobs, card, cost)
+
+    def _scaled(self, time: StepTime, knobs: Knobs, card: Card, trace: Trace) -> StepTime:
+        """The time as measured steps of the workload on the card scale it."""
+        scale = self._measured.scale(knobs, card, trace.mode, time.model, trace.among_ranks)
+        if scale is None:
+            return time
+        return dataclasses.replace(
+            time,
+            likely_seconds=time.unscaled_seconds * scale.factor,
+            confidence=self._residuals.scaled(time.confidence, is_of_setting=scale.is_of_setting),
+            scale=scale,
+        )
+
+    def _clocked(self, step: StepWork, knobs: Knobs, card: Card, conv_cost: float) -> ClockedStep:
+        costs = self.costs(card, knobs)
+        clock_at = functools.partial(
+            clocked,
+            step.calls,
+            step.in_backward,
+            costs,
+            host_waits=step.host_waits,
+            event_waits=step.event_waits,
+            convolution_cost=conv_cost,
+        )
+        clock = clock_at()
+        late = 0.0
+        if clock.exchange_seconds:
+            late = clock_at(exchange_cost=self._residuals.exchange_factor(clock)).seconds / clock.seconds - 1
+        return ClockedStep(step=step, clock=clock, costs=costs, conv_cost=conv_cost, late=late)
+
+    def _timed(self, found: ClockedStep, batch_size: int, knobs: Knobs, parallel: Parallel) -> StepTime:
+        family, _ = split_conv_algo(knobs.conv_algo)
+        seconds, network = step_seconds(found.step, found.clock), found.costs.network
+        return StepTime(
+            likely_seconds=seconds,
+            unscaled_seconds=seconds,
+            model=found.costs.constants.digest,
+            links="" if network is None or not parallel else network.in_words(found.step.groups),
+            samples=batch_size * knobs.num_passes(batch_size) * parallel.num_replicas,
+            confidence=self._residuals.of(
+                found.clock,
+                found.costs.speeds,
+                conv_algo="" if family in _CUDNN_CHOOSES else family,
+                late=found.late,
+            ),
+        )
+
+    def _work(self, piece: PeakCurve, batch_size: int) -> StepWork | None:
+        """What a step has to do, made once."""
+        key = piece, batch_size
+        if key not in self._works:
+            if len(self._works) >= _MOST_STEPS:
+                for remembered in (self._lines, self._works, self._times, self._costs):
+                    remembered.clear()
+            found = self._found(piece, batch_size)
+            if found is not None and piece.trace.num_ranks > 1 and not found.groups:
+                found = None  # traces of ranks by earlier versions lack what they exchange
+            self._works[key] = found
+        return self._works[key]
+
+    def _found(self, piece: PeakCurve, batch_size: int) -> StepWork | None:
+        if piece not in self._lines:
+            self._lines[piece] = _lines_through(piece.traces)
+        lines = self._lines[piece]
+        if lines is not None:
+            return lines.at(batch_size) if lines.course.calls else None
+        traced = next((trace for trace in piece.traces if trace.batch_size == batch_size), None)
+        return None if traced is None or not traced.work else work_of(traced)
+
+    def costs(self, card: Card, knobs: Knobs) -> Costs:
+        """What kernels take on a card; on one whose speed is not known, as on its architecture's typical one.
+
+        Raises:
+            UnknownGpuError: for an architecture of which the catalogue has no card.
+        """
+        allow_tf32, conv_tf32 = _flags(knobs)
+        key = card.architecture, card.name, allow_tf32, conv_tf32
+        if key not in self._costs:
+            speeds = speeds_of(properties_for(card.architecture, card.name))
+            self._costs[key] = Costs(
+                speeds,
+                constants(),
+                allow_tf32=allow_tf32,
+                conv_tf32=conv_tf32,
+                network=network_of(speeds.name, speeds.architecture),
+            )
+        return self._costs[key]
+
+
+def _conv_cost(knobs: Knobs, conv_cost: Callable[[], float | None]) -> float | None:
+    """The time of convolutions over that of cuDNN's choice; None where it is not known."""
+    cost = 1.0 if knobs.conv_algo in _CUDNN_CHOOSES else conv_cost()
+    return None if cost is None or math.isinf(cost) else cost
+
+
+def _flags(knobs: Knobs) -> tuple[bool, bool]:
+    """Whether tensor cores make fp32 products of matrices, and those of convolutions."""
+    return knobs.precision == "tf32", knobs.tf32_in_convolutions
+
+
+def _lines_through(traces: tuple[Trace, ...]) -> WorkLines | None:
+    """The lines; None where there are no traces, or they differ in more than sizes."""
+    try:
+        return WorkLines.through(traces) if traces else None
+    except BatchDependentWorkError:
+        return None

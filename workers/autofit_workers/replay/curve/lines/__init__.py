@@ -1,0 +1,1 @@
+"""Sizes and shapes as functions of the batch size and the size of a sample."""

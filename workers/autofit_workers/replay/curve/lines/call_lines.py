@@ -1,0 +1,149 @@
+"""Shapes that are computed at a replay, as functions: every dimension is a line in the batch size, or a form.
+
+A convolution's workspace, an operator's scratch memory and a library's estimated memory are no
+polynomials of the batch; what they are worked out from is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic
+
+from autofit_workers.replay.curve.lines.polynomials import F, Fit, Line, lines_through, value_at, values_at
+from autofit_workers.replay.spans import Workspace
+from autofit_workers.spec.trace import Allocation, Scratch
+from autofit_workers.spec.work import Convolution
+
+
+def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None:
+    """The lines of one allocation over several traces; None where the trace itself has its size.
+
+    Args:
+        fit: finds the line of a number.
+        column: the allocation in each trace.
+
+    Raises:
+        NotPolynomialError: a dimension is none.
+    """
+    if column[0].convolution is not None:
+        return ConvolutionLines.through(fit, [c for c in (a.convolution for a in column) if c is not None])
+    if column[0].scratch is not None:
+        return _ScratchLines.through(fit, column)
+    if column[0].span_bytes is not None:
+        return _SpanLines.through(fit, column)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class ConvolutionLines(Generic[F]):
+    """A convolution whose shapes have lines of the batch size for dimensions.
+
+    The filters' shape and the groups are lines too: a convolution whose filters depend on the
+    sample folds the batch into the channels.
+    """
+
+    convolution: Convolution
+    input_shape: tuple[F, ...]
+    weight_shape: tuple[F, ...]
+    output_shape: tuple[F, ...]
+    groups: F
+
+    @classmethod
+    def through(cls, fit: Fit[F], calls: Sequence[Convolution]) -> ConvolutionLines[F]:
+        """The lines of one convolution over several traces.
+
+        Raises:
+            NotPolynomialError: a dimension is none.
+        """
+        return cls(
+            # The shapes are blanked so that the same layer in another step is the same key.
+            dataclasses.replace(calls[0], input_shape=(), weight_shape=(), output_shape=(), groups=1),
+            lines_through(fit, [c.input_shape for c in calls]),
+            lines_through(fit, [c.weight_shape for c in calls]),
+            lines_through(fit, [c.output_shape for c in calls]),
+            fit([c.groups for c in calls]),
+        )
+
+    def mapped(self, function: Callable[[F], Line]) -> ConvolutionLines[Line]:
+        """The same with lines for what its dimensions are."""
+        return ConvolutionLines(
+            self.convolution,
+            tuple(map(function, self.input_shape)),
+            tuple(map(function, self.weight_shape)),
+            tuple(map(function, self.output_shape)),
+            function(self.groups),
+        )
+
+    def at(self: ConvolutionLines[Line], batch_size: int) -> Convolution:
+        """The convolution at a batch size."""
+        blank = self.convolution
+        return Convolution(  # written out: `dataclasses.replace` takes three times as long
+            conv_pass=blank.conv_pass,
+            input_shape=values_at(self.input_shape, batch_size),
+            weight_shape=values_at(self.weight_shape, batch_size),
+            output_shape=values_at(self.output_shape, batch_size),
+            stride=blank.stride,
+            padding=blank.padding,
+            dilation=blank.dilation,
+            groups=value_at(self.groups, batch_size),
+            dtype=blank.dtype,
+            element_bytes=blank.element_bytes,
+            channels_last=blank.channels_last,
+            transposed=blank.transposed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _ScratchLines(Generic[F]):
+    """Scratch memory whose dimensions are lines of the batch size, with what it is a correction of."""
+
+    correction: str
+    scratch: Scratch
+    dimensions: tuple[F, ...]
+
+    @classmethod
+    def through(cls, fit: Fit[F], column: Sequence[Allocation]) -> _ScratchLines[F]:
+        pieces = [s for s in (a.scratch for a in column) if s is not None]
+        return cls(
+            column[0].correction,
+            # Blanked so that the same layer in another step is the same key.
+            dataclasses.replace(pieces[0], dimensions=()),
+            lines_through(fit, [s.dimensions for s in pieces]),
+        )
+
+    def mapped(self, function: Callable[[F], Line]) -> _ScratchLines[Line]:
+        """The same with lines for what its dimensions are."""
+        return _ScratchLines(self.correction, self.scratch, tuple(map(function, self.dimensions)))
+
+    def at(self: _ScratchLines[Line], batch_size: int) -> tuple[str, Scratch]:
+        dimensions = values_at(self.dimensions, batch_size)
+        blank = self.scratch
+        scratch = Scratch(formula=blank.formula, dimensions=dimensions, element_bytes=blank.element_bytes)
+        return self.correction, scratch
+
+
+@dataclass(frozen=True, slots=True)
+class _SpanLines(Generic[F]):
+    """The ends of an estimated size, as lines of the batch size."""
+
+    likely: F
+    low: F
+    high: F
+
+    @classmethod
+    def through(cls, fit: Fit[F], column: Sequence[Allocation]) -> _SpanLines[F]:
+        low, high = lines_through(fit, [a.span_bytes for a in column if a.span_bytes is not None])
+        return cls(fit([a.num_bytes for a in column]), low, high)
+
+    def mapped(self, function: Callable[[F], Line]) -> _SpanLines[Line]:
+        """The same with lines for what its ends are."""
+        return _SpanLines(function(self.likely), function(self.low), function(self.high))
+
+    def at(self: _SpanLines[Line], batch_size: int) -> Workspace:
+        high = value_at(self.high, batch_size)
+        return Workspace(value_at(self.low, batch_size), value_at(self.likely, batch_size), high, high)
+
+
+CallLines = ConvolutionLines[F] | _ScratchLines[F] | _SpanLines[F]

@@ -1,0 +1,94 @@
+"""Exact numbers of two variables: lines in the batch size whose ends are polynomials in the sample's size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from autofit_workers.replay.curve.lines.polynomials import Line, NotPolynomialError, line_through, value_at
+
+Point = tuple[int, int]
+# By the power of the batch size, 0 and 1: a polynomial of the step, constant upwards. A step is a size over
+# what sizes are multiples of.
+Form = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+class Forms:
+    """Finds how a number goes with batch size and step, and its line in the batch size at a step.
+
+    The first so many steps of the smallest batches decide; every other point is checked.
+
+    Args:
+        points: batch size and step of each trace. With one batch size alone, numbers are known there.
+        degree: of the polynomials of the step.
+
+    Raises:
+        ValueError: points are missing that a form of this degree takes.
+    """
+
+    def __init__(self, points: Sequence[Point], *, degree: int = 1) -> None:
+        self._points = tuple(points)
+        places = {point: place for place, point in enumerate(self._points)}
+        self._batch_sizes = sorted({batch_size for batch_size, _ in points})[:2]
+        self._steps = sorted({step for _, step in points})[: degree + 1]
+        grid = [[(batch_size, step) for step in self._steps] for batch_size in self._batch_sizes]
+        if len(self._steps) <= degree or any(point not in places for row in grid for point in row):
+            raise ValueError(f"{len(points)} points do not decide a form of degree {degree}")
+        self._rows = [[places[point] for point in row] for row in grid]
+        self._found: dict[tuple[int, ...], Form] = {}
+
+    @property
+    def only_batch_size(self) -> int | None:
+        """Where there is but one."""
+        return self._batch_sizes[0] if len(self._batch_sizes) == 1 else None
+
+    def form(self, values: Sequence[int]) -> Form:
+        """The form through the values at all points.
+
+        Raises:
+            NotPolynomialError: it has no whole coefficients, or misses a point.
+        """
+        key = tuple(values)
+        if key not in self._found:
+            self._found[key] = self._through(key)
+        return self._found[key]
+
+    def line(self, form: Form, step: int) -> Line:
+        """The line of a form in the batch size."""
+        constant, slope = form
+        return value_at(constant, step), value_at(slope, step)
+
+    def _through(self, values: tuple[int, ...]) -> Form:
+        rows = [polynomial_through(self._steps, [values[place] for place in row]) for row in self._rows]
+        lines = [line_through(self._batch_sizes, column) for column in zip(*rows, strict=True)]
+        form = tuple(constant for constant, _ in lines), tuple(slope for _, slope in lines)
+        for (batch_size, step), value in zip(self._points, values, strict=True):
+            if value_at(self.line(form, step), batch_size) != value:
+                raise NotPolynomialError(f"{list(values)} at (batch size, step) {list(self._points)}")
+        return form
+
+
+def polynomial_through(places: Sequence[int], values: Sequence[int]) -> tuple[int, ...]:
+    """The polynomial of the lowest degree through points, by Newton's divided differences.
+
+    Raises:
+        NotPolynomialError: its coefficients are not whole.
+    """
+    differences, leading = list(values), list[int]()
+    for distance in range(len(places)):
+        leading.append(differences[0])
+        quotients = []
+        for place, (low, high) in enumerate(pairwise(differences)):
+            quotient, remainder = divmod(high - low, places[place + distance + 1] - places[place])
+            if remainder:
+                raise NotPolynomialError(f"{list(values)} at {list(places)}")
+            quotients.append(quotient)
+        differences = quotients
+    coefficients = [0] * len(places)
+    for place, difference in zip(reversed(places), reversed(leading), strict=True):
+        # What is found so far, times (x - place), and the difference on top.
+        coefficients = [
+            lower - place * own for lower, own in zip([0, *coefficients[:-1]], coefficients, strict=True)
+        ]
+        coefficients[0] += difference
+    return tuple(coefficients)

@@ -1,0 +1,247 @@
+"""The sizes and shapes of a step as functions of the batch size, from the traces at two or three.
+
+Every dimension of every tensor is a line in the batch size, or the traces differ in their events;
+so a tensor's bytes are a product of lines, known exactly from two traces and checked on a third.
+No torch is needed here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Self, TypeVar
+
+from autofit_workers.replay.allocator import Choice, Choices, Streams
+from autofit_workers.replay.curve import refusals
+from autofit_workers.replay.curve.conditions import Call
+from autofit_workers.replay.curve.launch_queue import with_queue
+from autofit_workers.replay.curve.lines.call_lines import CallLines, call_lines
+from autofit_workers.replay.curve.lines.polynomials import (
+    F,
+    Factors,
+    Fit,
+    Line,
+    NotPolynomialError,
+    line_through,
+    lines_through,
+    product,
+    size_factors,
+    value_at,
+    values_at,
+)
+from autofit_workers.replay.curve.unrolled import unrolled_streams
+from autofit_workers.spec.architecture import Vendor
+from autofit_workers.spec.trace import Allocation, Trace
+from autofit_workers.spec.versions import parse_release
+
+_Value = TypeVar("_Value", bound=Hashable)
+_NEWEST_RELEASE = "2.13"  # of a trace that does not say
+
+# Bytes that calls take beside their outputs: of every different call the first time, then of every one
+# what it takes again. With the batch size that is all that the sizes of a step depend on.
+Demanded = tuple[int, ...]
+
+
+class BatchDependentEventsError(ValueError):
+    """The events themselves depend on the batch size, so a peak needs a trace at that size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepFunctions(Generic[F]):
+    """What a step allocates as functions of what traces differ in, each different function once.
+
+    A *call* takes something beside its outputs that is worked out at a replay: a convolution its workspace,
+    an operator its scratch memory, a library what is estimated of it. Calls with the same functions are one.
+
+    Attributes:
+        trace: the first of the traces.
+        sizes: of bytes.
+        size_of: by allocation, the number of its function among the sizes.
+        calls: of what calls take beside their outputs.
+        call_of: by allocation that a call takes, the number of the call.
+        refusable: of the shapes that operators may refuse, by allocation.
+    """
+
+    trace: Trace
+    sizes: Sequence[Factors[F]]
+    size_of: Sequence[int]
+    calls: Sequence[CallLines[F]]
+    call_of: Mapping[int, int]
+    refusable: Mapping[int, tuple[F, ...]]
+
+    @classmethod
+    def through(cls, traces: Sequence[Trace], fit: Fit[F]) -> Self:
+        """The functions through traces.
+
+        Args:
+            traces: of one workload and one knob setting.
+            fit: finds a function from a number's values in the traces.
+
+        Raises:
+            BatchDependentEventsError: the traces differ in more than sizes that are products of functions.
+        """
+        _require_equal_events(traces)
+        columns = list(zip(*(t.allocations for t in traces), strict=True))
+        try:
+            sizes = [size_factors(fit, [a.shape for a in c], [a.num_bytes for a in c]) for c in columns]
+            found = {index: call_lines(fit, column) for index, column in enumerate(columns)}
+            refusable = {
+                index: lines_through(fit, [a.counted_shape or a.shape for a in column])
+                for index, column in enumerate(columns)
+                if column[0].counted_shape or column[0].operator in refusals.OPERATORS
+            }
+        except NotPolynomialError as error:
+            raise BatchDependentEventsError(
+                f"a tensor's size is not a polynomial of the batch size: {error}"
+            ) from error
+        distinct, size_of = _numbered(sizes)
+        calls, numbers = _numbered([call for call in found.values() if call is not None])
+        indices = (index for index, call in found.items() if call is not None)
+        return cls(
+            trace=traces[0],
+            sizes=distinct,
+            size_of=size_of,
+            calls=calls,
+            call_of=dict(zip(indices, numbers, strict=True)),
+            refusable=refusable,
+        )
+
+    def mapped(self, function: Callable[[F], Line]) -> StepFunctions[Line]:
+        """The same with lines for functions; calls that now are the same become one."""
+        calls, numbers = _numbered([call.mapped(function) for call in self.calls])
+        return StepFunctions(
+            trace=self.trace,
+            sizes=[(number, tuple(map(function, factors))) for number, factors in self.sizes],
+            size_of=self.size_of,
+            calls=calls,
+            call_of={index: numbers[call] for index, call in self.call_of.items()},
+            refusable={index: tuple(map(function, shape)) for index, shape in self.refusable.items()},
+        )
+
+
+class StepLines:
+    """What a step allocates at any batch size; with a single trace, at that trace's size alone.
+
+    Args:
+        functions: of the step, lines in the batch size.
+        only_batch_size: where it is known at one alone.
+
+    Attributes:
+        trace: the first of the traces.
+        only_batch_size: as given.
+        torch_release: major and minor version of the PyTorch that traced.
+        call_of: by allocation that a call takes beside its outputs, the number of the call among the
+            different ones.
+        position_of: by the same allocation, where a `Demanded` has its bytes: in the second half from the
+            call's second time on.
+    """
+
+    def __init__(self, functions: StepFunctions[Line], *, only_batch_size: int | None = None) -> None:
+        self.trace = functions.trace
+        self.only_batch_size = only_batch_size
+        self.torch_release = parse_release(self.trace.versions.get("torch", _NEWEST_RELEASE))
+        self._polynomials = [product(factors) for factors in functions.sizes]
+        self._place_of = functions.size_of
+        self._calls = functions.calls
+        self._refusable = functions.refusable
+        self.call_of = functions.call_of
+        self.position_of = _positions(self.call_of, len(self._calls))
+
+    @functools.cached_property
+    def streams(self) -> Streams:
+        """Of the events that are replayed, which are the same at every batch size."""
+        return unrolled_streams(self.trace)
+
+    def streams_on(self, vendor: Vendor) -> Streams:
+        """The same where the host also waits for room in a queue of a card's launches."""
+        if vendor is not Vendor.NVIDIA or not self.streams.uses:
+            return self.streams
+        return self._streams_with_queue
+
+    @functools.cached_property
+    def _streams_with_queue(self) -> Streams:
+        return with_queue(self.streams, self.trace)
+
+    @classmethod
+    def through(cls, traces: Sequence[Trace]) -> Self:
+        """The lines through traces of one workload and one knob setting at different batch sizes.
+
+        Raises:
+            BatchDependentEventsError: the traces differ in more than sizes that are products of
+                lines in the batch size.
+        """
+        fit = functools.partial(line_through, tuple(t.batch_size for t in traces))
+        only = traces[0].batch_size if len(traces) == 1 else None
+        return cls(StepFunctions[Line].through(traces, fit), only_batch_size=only)
+
+    def sizes_at(self, batch_size: int) -> list[int]:
+        """Bytes of every allocation; what calls take is still to be put in."""
+        values = [value_at(polynomial, batch_size) for polynomial in self._polynomials]
+        return [values[place] for place in self._place_of]
+
+    def calls_at(self, batch_size: int) -> list[Call]:
+        """The different calls that take something beside their outputs."""
+        return [lines.at(batch_size) for lines in self._calls]
+
+    def refusable_at(self, batch_size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """The allocations whose operators may refuse a shape, by their numbers, with that shape."""
+        for index, lines in self._refusable.items():
+            yield index, values_at(lines, batch_size)
+
+    def choices(self, tried: Sequence[tuple[int, ...]], timed: frozenset[int]) -> Choices:
+        """By allocation, what it tries in turn where that is more than one size, or room to time plans in.
+
+        Args:
+            tried: sizes in bytes, in the order of `Demanded`.
+            timed: the numbers of the calls whose plans are timed.
+        """
+        choices = dict[int, Choice]()
+        for index, call in self.call_of.items():
+            position = self.position_of[index]
+            is_first = position == call
+            found = tried[position + len(self._calls)] if is_first and call in timed else ()
+            if found or len(tried[position]) > 1:
+                choices[index] = Choice(call, tried[position], found)
+        return choices
+
+
+def _numbered(values: Sequence[_Value]) -> tuple[list[_Value], list[int]]:
+    """The different values, and for each value its number among them."""
+    numbers: dict[_Value, int] = {}
+    of_values = [numbers.setdefault(value, len(numbers)) for value in values]
+    return list(numbers), of_values
+
+
+def _positions(call_of: Mapping[int, int], num_calls: int) -> dict[int, int]:
+    met: set[int] = set()
+    positions = {}
+    for index, call in call_of.items():
+        positions[index] = call + num_calls if call in met else call
+        met.add(call)
+    return positions
+
+
+def _require_equal_events(traces: Sequence[Trace]) -> None:
+    first = traces[0]
+    for other in traces[1:]:
+        same_calls = len(first.allocations) == len(other.allocations) and all(
+            a.operator == b.operator and _kind(a) == _kind(b)
+            for a, b in zip(first.allocations, other.allocations, strict=True)
+        )
+        if not same_calls or _course(first) != _course(other):
+            raise BatchDependentEventsError(
+                f"the step allocates differently at batch {first.batch_size} and {other.batch_size}"
+            )
+
+
+def _course(trace: Trace) -> tuple[object, ...]:
+    """What decides the order of the events, and when blocks come back."""
+    return trace.events, trace.host_waits, trace.repetition
+
+
+def _kind(allocation: Allocation) -> tuple[object, ...]:
+    """What decides an allocation's size and its pool."""
+    formula = None if allocation.scratch is None else allocation.scratch.formula
+    streams = (allocation.stream, allocation.stream_uses)
+    return allocation.convolution is None, formula, allocation.span_bytes is None, streams

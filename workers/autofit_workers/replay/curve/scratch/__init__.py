@@ -1,0 +1,1 @@
+"""Memory that operators take and give back unseen, by card and library."""

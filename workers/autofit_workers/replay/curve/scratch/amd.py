@@ -1,0 +1,95 @@
+"""How large the memory is on AMD's cards that operators take and give back unseen.
+
+A trace asks for what NVIDIA's libraries take (`autofit_workers.replay.curve.scratch.formulas`); here is what
+hipBLASLt, hipBLAS and AOTriton take in their place. Where it is theirs to decide it is a span. It is assumed
+that PyTorch takes the same backend of attention as on NVIDIA's cards; CK, which it takes where it is told to,
+is not known. The files named are those of PyTorch 2.13, `aten/src/ATen` unless said otherwise, as they are
+built for ROCm.
+"""
+
+from __future__ import annotations
+
+import math
+
+from autofit_workers.replay.curve.scratch.formulas import Platform, scratch_bytes
+from autofit_workers.replay.curve.scratch.reductions import Processors, reduction_bytes
+from autofit_workers.replay.spans import NO_WORKSPACE, Workspace, between, certain
+from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.trace import Scratch
+
+_MIB = 1024**2
+# cuda/CublasHandlePool.cpp, `parseCUDABlasLtWorkspaceSize` and `parseChosenWorkspaceSize`: hipBLASLt's and
+# hipBLAS's workspaces are blocks of their own, each asked for with the first product that the library runs.
+_HIPBLASLT_BYTES = 76 * _MIB
+_HIPBLAS_BYTES, _HIPBLAS_BYTES_OF_GFX94_AND_95 = 32 * _MIB, 128 * _MIB
+# AOTriton 0.11, modules/flash/aot/aiter_bwd.py: who has kernels that add up a gradient in float32.
+_ADDS_UP_IN_FLOAT32 = ("gfx942", "gfx950")
+_WAVE = 64
+# Of the largest common card of an architecture, from AMD's data sheets.
+_COMPUTE_UNITS = {"gfx90a": 110, "gfx942": 304, "gfx950": 256, "gfx1100": 96, "gfx1201": 64}
+_FEWEST_COMPUTE_UNITS = 60
+_FEWEST_ROWS = 128
+
+
+def scratch_span(correction: str, scratch: Scratch, platform: Platform) -> Workspace:
+    """What one piece of scratch memory takes on a card.
+
+    Args:
+        correction: what put it into the trace, see `autofit_workers.replay.curve.corrections`.
+    """
+    card, num_bytes = platform.card, math.prod(scratch.dimensions) * scratch.element_bytes
+    match correction, scratch.formula:
+        case "cublas", _:
+            return _products(card)
+        case "attention", "flash_rows":
+            # native/transformers/hip/flash_attn/aot/mha_all_aot.hip, `mha_bwd_aot`: `softmax_d` and `delta`.
+            return certain(2 * num_bytes)
+        case "attention", "elements":
+            # Heads that share a key need no gradients of their own, float32 no product: of the two that
+            # NVIDIA's kernels take so, AOTriton's take the sums of rows alone.
+            return between(0, num_bytes, num_bytes)
+        case "attention", _:
+            return _query_gradient(num_bytes, card)
+        case _:
+            return certain(_of_pytorch(correction, scratch, platform))
+
+
+def _of_pytorch(correction: str, scratch: Scratch, platform: Platform) -> int:
+    """What PyTorch's own kernels take, which but for two is the same on every card."""
+    if correction == "reductions" and scratch.formula == "reduction":
+        return reduction_bytes(scratch, _processors(platform.card))
+    return _layer_norm_sums(scratch) if correction == "layer_norm" else scratch_bytes(scratch, platform)
+
+
+def _processors(card: Architecture) -> Processors:
+    """native/cuda/Reduce.cuh, as it is built for ROCm."""
+    warp = _WAVE if card.name.startswith("gfx9") else 32
+    num = _COMPUTE_UNITS.get(card.name, _FEWEST_COMPUTE_UNITS)
+    return Processors(num=num, threads=2048, warp=warp, fewest_values=128, fewest_shares=64)
+
+
+def _products(card: Architecture) -> Workspace:
+    """The workspaces of matrix products.
+
+    hipBLASLt is preferred on these cards (`getHipblasltPreferredArchs` of cuda/detail/CUDAHooks.cpp); what
+    it cannot run is hipBLAS's, as is float64, and on gfx90a float16 in backward where pytorch/pytorch#182952
+    is mended (`gemm_internal` and `bgemm_internal` of cuda/CUDABlas.cpp). Which of them a step needs only
+    the libraries know: it may be either, or both.
+    """
+    hipblas = _HIPBLAS_BYTES_OF_GFX94_AND_95 if card.name.startswith(("gfx94", "gfx95")) else _HIPBLAS_BYTES
+    return between(min(hipblas, _HIPBLASLT_BYTES), _HIPBLASLT_BYTES, _HIPBLASLT_BYTES + hipblas)
+
+
+def _query_gradient(num_bytes: int, card: Architecture) -> Workspace:
+    """`DQ_ACC`, zeros of the query's shape in float32, which AOTriton asks for if it takes such kernels.
+
+    native/transformers/cuda/attention_backward.cu and native/transformers/hip/aotriton_adapter.h,
+    `mklazy_fp32zeros`.
+    """
+    return between(0, num_bytes, num_bytes) if card.name in _ADDS_UP_IN_FLOAT32 else NO_WORKSPACE
+
+
+def _layer_norm_sums(scratch: Scratch) -> int:
+    """native/cuda/layer_norm_kernel.cu, `cuComputePartGradGammaBeta`: a row for each lane of a wave."""
+    *rows, width = scratch.dimensions
+    return 0 if math.prod(rows) < _FEWEST_ROWS else _WAVE * width * max(scratch.element_bytes, 4)

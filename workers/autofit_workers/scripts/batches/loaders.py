@@ -1,0 +1,237 @@
+"""Follows a script's data loaders: sets their batch size, and counts the samples of what they give.
+
+A sample is counted where a loader collates: its collate function is given one entry for each. The shapes of a
+batch do not tell: boxes of many images lie in one tensor, texts are packed into one row.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from torch.utils import data
+from torch.utils.data import dataloader
+
+from autofit_workers.scripts.batches.loading import few_samples_loaded
+from autofit_workers.workload.workload import tensors_of
+
+_NUM_REMEMBERED = 8  # batches that were given and not yet trained on; loaders fetch a few ahead
+# Arguments of a data loader without processes of its own.
+_IN_PROCESS: dict[str, Any] = {
+    "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0,
+    "multiprocessing_context": None,
+}  # fmt: skip
+
+
+@dataclass(slots=True, kw_only=True)
+class LoadedBatch:
+    """A batch that a data loader gave.
+
+    Attributes:
+        loader: tells loaders apart.
+        num_collated: samples that it was collated from; None where the data set makes whole batches, or
+            processes of the loader collate.
+        num_told: samples as the batch itself tells, graphs or entries of its lists; None where it does not.
+        shapes: of its tensors that have dimensions.
+        num_in_dataset: samples of the data set, or of the part of it that is drawn from; None where that
+            is not known.
+        is_shuffled: whether its loader may draw in another order the next time.
+        is_used: whether a model was given it.
+    """
+
+    loader: int
+    num_collated: int | None
+    num_told: int | None
+    shapes: tuple[tuple[int, ...], ...]
+    num_in_dataset: int | None
+    is_shuffled: bool = True
+    is_used: bool = False
+
+    def num_samples(self, given: list[tuple[int, ...]]) -> int | None:
+        """Samples of the batch.
+
+        Args:
+            given: the shapes that a model was given; where nothing else tells, the batch's own tensor among
+                them has a row for each sample.
+        """
+        if self.num_collated is not None or self.num_told is not None:
+            return self.num_collated or self.num_told
+        own = [shape for shape in given if shape in self.shapes] or self.shapes
+        return own[0][0] if own else None
+
+
+class Loaders:
+    """The data loaders of one run of a script.
+
+    Args:
+        batch_size: that the first loader with more than one sample gets, and whichever others have the
+            same; None to leave them as they are.
+        loads_here: whether loaders load in this process: the few batches that are needed, and no more.
+
+    Attributes:
+        is_loading: whether a batch is being made; the modules that this calls are no models.
+        num_in_dataset: samples of the data set that the last batch came from, where that is known.
+    """
+
+    def __init__(self, batch_size: int | None, *, loads_here: bool) -> None:
+        self._wanted = batch_size
+        self._loads_here = loads_here
+        self._own: int | None = None  # the loader's, before it was changed
+        self._given: deque[LoadedBatch] = deque(maxlen=_NUM_REMEMBERED)
+        self._num_given: dict[int, int] = {}
+        self._iterators: dict[int, Callable[[], tuple[Any, LoadedBatch]]] = {}
+        self._num_collated = 0
+        self.is_loading = False
+        self.num_in_dataset: int | None = None
+
+    @property
+    def has_given(self) -> bool:
+        return bool(self._given)
+
+    def num_given_by(self, batch: LoadedBatch) -> int:
+        """How many batches the loader of this one has given."""
+        return self._num_given[batch.loader]
+
+    def coming(self, batch: LoadedBatch) -> Iterator[LoadedBatch]:
+        """What the loader of a batch gives next, to the end of its epoch."""
+        while True:
+            try:
+                yield self._iterators[batch.loader]()[1]
+            except StopIteration:
+                return
+
+    def batch_of(self, given: list[tuple[int, ...]]) -> LoadedBatch | None:
+        """The batch that a model is given as tensors of these shapes; None where no loader gave any.
+
+        Loaders may be ahead of the model. Where no shape tells, as where batches of two loaders are joined,
+        it is the first one that was not used.
+        """
+        if not self._given:
+            return None
+        unused = [batch for batch in self._given if not batch.is_used]
+        alike = [batch for batch in (unused or self._given) if set(batch.shapes) & set(given)]
+        found = next(iter(alike or unused), self._given[-1])
+        for batch in self._given:  # what other loaders gave goes into the same step
+            batch.is_used = batch.is_used or batch is found or batch.loader != found.loader
+        return found
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Sees what data loaders give meanwhile, and sets their batch size."""
+        loader: Any = data.DataLoader
+        iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
+        sampler: Any = data.BatchSampler
+        plain = loader.__init__, iterator.__next__, sampler.__init__
+        loader.__init__ = self._making_loader(loader.__init__)
+        sampler.__init__ = self._making_sampler(sampler.__init__)
+        iterator.__next__ = iterator.next = self._advancing(iterator.__next__)
+        try:
+            with few_samples_loaded() if self._loads_here else nullcontext():
+                yield
+        finally:
+            loader.__init__, iterator.__next__, sampler.__init__ = plain
+
+    def _making_loader(self, initialize: Callable[..., None]) -> Callable[..., None]:
+        parameters = inspect.signature(initialize)
+
+        @functools.wraps(initialize)  # whose parameters libraries read that make a loader like another
+        def initialized(*args: Any, **kwargs: Any) -> None:
+            given = parameters.bind(*args, **kwargs).arguments
+            own = given.get("batch_size", 1)
+            if given.get("batch_sampler") is None and isinstance(own, int):
+                given["batch_size"] = self._set(own)
+            initialize(**{**given, **(_IN_PROCESS if self._loads_here else {})})
+
+        return initialized
+
+    def _making_sampler(self, initialize: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(initialize)
+        def initialized(each: Any, sampler: Any, batch_size: int, *args: Any, **kwargs: Any) -> None:
+            initialize(each, sampler, self._set(batch_size), *args, **kwargs)
+
+        return initialized
+
+    def _set(self, batch_size: int) -> int:
+        if self._wanted is None:
+            return batch_size
+        if self._own is None and batch_size > 1:
+            self._own = batch_size
+        return self._wanted if batch_size == self._own else batch_size
+
+    def _advancing(self, advance: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def advanced(each: Any) -> Any:
+            batch, loaded = self._next(each, advance)
+            self._iterators[loaded.loader] = functools.partial(self._next, each, advance)
+            self._num_given[loaded.loader] = self._num_given.get(loaded.loader, 0) + 1
+            self._given.append(loaded)
+            return batch
+
+        return advanced
+
+    def _next(self, iterator: Any, advance: Callable[[Any], Any]) -> tuple[Any, LoadedBatch]:
+        self._count_collated(getattr(iterator, "_dataset_fetcher", None))
+        self._num_collated = 0
+        self.is_loading = True
+        try:
+            batch = advance(iterator)
+        finally:
+            self.is_loading = False
+        return batch, self._described(batch, iterator)
+
+    def _count_collated(self, fetcher: Any) -> None:
+        """Counts what the collate function of a loader in this process is given, from now on."""
+        collate = getattr(fetcher, "collate_fn", None)
+        if collate is None or not fetcher.auto_collation or hasattr(collate, "counts_samples"):
+            return
+
+        @functools.wraps(collate)
+        def counted(samples: Any) -> Any:
+            self._num_collated = len(samples)
+            return collate(samples)
+
+        counted.counts_samples = True  # type: ignore[attr-defined]
+        fetcher.collate_fn = counted
+
+    def _described(self, batch: Any, iterator: Any) -> LoadedBatch:
+        index_sampler = getattr(iterator, "_index_sampler", None)
+        sampler = getattr(index_sampler, "sampler", None)
+        lengths = (_length(each) for each in (sampler, getattr(iterator, "_dataset", None)))
+        self.num_in_dataset = next((length for length in lengths if length is not None), None)
+        return LoadedBatch(
+            loader=id(index_sampler),  # which is the loader's in each epoch, where an iterator is not
+            num_collated=self._num_collated or self._num_told_by(iterator),
+            num_told=_num_told(batch),
+            shapes=tuple(tuple(tensor.shape) for tensor in tensors_of(batch) if tensor.dim() > 0),
+            num_in_dataset=self.num_in_dataset,
+            is_shuffled=not isinstance(sampler, data.SequentialSampler),
+        )
+
+    def _num_told_by(self, iterator: Any) -> int | None:
+        """The size of the batches that processes of a loader collate, of which the last may be smaller."""
+        if hasattr(iterator, "_dataset_fetcher"):
+            return None
+        size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
+        return size if isinstance(size, int) else None
+
+
+def _num_told(batch: Any) -> int | None:
+    """Samples that a batch says it has: graphs of PyTorch Geometric's, or entries of all of its lists."""
+    graphs = getattr(batch, "num_graphs", None)
+    if isinstance(graphs, int):
+        return graphs
+    if not isinstance(batch, list | tuple) or not batch:
+        return None
+    are_lists = all(isinstance(each, list | tuple) and len(each) == len(batch[0]) for each in batch)
+    return len(batch[0]) if are_lists else None
+
+
+def _length(samples: Any) -> int | None:
+    try:
+        return len(samples)
+    except (TypeError, NotImplementedError):  # it has none
+        return None

@@ -1,0 +1,312 @@
+"""The batch of a script: how its size is set, and the proof that a batch of that size was trained on.
+
+    --batch-arg, --batch-env   the script is told
+    --batch-name               a constant in its code gets another value, `scripts.constants`
+    none of them               its data loader gets another batch size, `scripts.loaders`
+    no size is asked for       the script's own is found out
+
+    loader ──▶ model call ──▶ output ──▶ backward reaches it: what the model is trained on
+                           └▶ no backward does: a probe, an actor, an evaluation
+
+A size is proved by the samples that a loader collated, or, where no loader gives anything, by what a model
+was given whose output was trained; never by divisibility.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_leaves
+
+from autofit_workers.scripts.batches.loaders import LoadedBatch, Loaders
+from autofit_workers.spec.errors import InvalidTrialError
+from autofit_workers.spec.protocol import ScriptCall
+from autofit_workers.spec.trace import AS_ASKED, BatchCount, BatchSource
+from autofit_workers.workload.workload import tensors_of
+
+_NUM_SHOWN = 4
+
+
+class _Rank(IntEnum):
+    """What a pass of a model says of the batch."""
+
+    NOTHING = 0
+    SHOWN = 1  # without gradients, where no loader gave anything
+    EXAMPLE = 2  # the same with gradients
+    EVALUATED = 3
+    GIVEN = 4  # of what a loader gave, with gradients
+    TRAINED = 5  # backward reached its output
+
+    @classmethod
+    def of(cls, *, is_loaded: bool) -> _Rank:
+        if is_loaded:
+            return cls.GIVEN if torch.is_grad_enabled() else cls.EVALUATED
+        return cls.EXAMPLE if torch.is_grad_enabled() else cls.SHOWN
+
+
+@dataclass(slots=True)
+class Pass:
+    """A call of an outermost module.
+
+    Attributes:
+        module: tells modules apart.
+        position: so many memory events came before it.
+        shapes: of the tensors that it was given.
+        batch: that those come from, where a loader gave any.
+        is_trained: whether a backward pass has reached what it returned.
+    """
+
+    module: int
+    position: int
+    shapes: list[tuple[int, ...]]
+    batch: LoadedBatch | None
+    is_trained: bool = False
+
+    @property
+    def num_samples(self) -> int | None:
+        """Samples of its batch; None where it was given nothing with a dimension."""
+        if self.batch is not None:
+            return self.batch.num_samples(self.shapes)
+        return next((shape[0] for shape in self.shapes if shape), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A size of the batch.
+
+    Attributes:
+        size: as the script is told it.
+        source: what shows it.
+        num_parts: the size that was told is that of so many batches.
+        batch: the loader's, where there is one.
+    """
+
+    size: int
+    source: BatchSource
+    num_parts: int = 1
+    batch: LoadedBatch | None = None
+
+
+class Batches:
+    """Follows the batches of one run of a script.
+
+    Args:
+        name: of the script.
+        call: how it is called.
+        batch_size: what is asked for; None for the script's own.
+        loads_here: see `Loaders`.
+        num_ranks: how many ranks the script has been started as.
+        position: how many memory events there were so far.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        call: ScriptCall,
+        batch_size: int | None,
+        *,
+        loads_here: bool = False,
+        num_ranks: Callable[[], int] = lambda: 1,
+        position: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._name = name
+        self._wanted = batch_size
+        self._num_ranks = num_ranks
+        self._position = position
+        self._loaders = Loaders(batch_size if call.sets_loader else None, loads_here=loads_here)
+        self._shapes: list[tuple[int, ...]] = []
+        self._passes: list[Pass] = []  # with gradients, since a backward pass ended
+        self._of_steps: list[Pass] = []  # the same of all steps that count
+        self._trained_module: int | None = None
+        self._rank = _Rank.NOTHING
+        self._found: _Found | None = None
+        self._num_trained: int | None = None  # samples of the batch that the model was trained on
+        self._num_steps = 0
+        self._num_given = 0  # batches of its loader until the last step ended
+        self._num_backwards = 0  # passes until then
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a batch is being made; the modules that this calls are no models."""
+        return self._loaders.is_loading
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether a batch of the wanted size ran."""
+        return self._found is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that models are given from here on says more."""
+        return self._rank is _Rank.TRAINED
+
+    @property
+    def size(self) -> int | None:
+        """The size of the batches that ran, as the script is told it, once one was seen."""
+        return None if self._found is None else self._found.size
+
+    @property
+    def whole_dataset(self) -> int | None:
+        """Samples of a data set that is smaller than the batch that was asked for."""
+        found = self._found
+        return found.size if found is not None and found.source is BatchSource.WHOLE_DATASET else None
+
+    @property
+    def num_in_dataset(self) -> int | None:
+        """Samples of the data set, or the part of it, that the last batch came from, where that is known."""
+        return self._loaders.num_in_dataset
+
+    @property
+    def count(self) -> BatchCount:
+        """How the batch was found, and how many of them a step has, once one was seen."""
+        if self._found is None:
+            return AS_ASKED
+        return BatchCount(
+            source=self._found.source,
+            num_parts=self._found.num_parts,
+            num_batches=self._num_batches() * self._num_ranks(),
+        )
+
+    def _num_batches(self) -> int:
+        """Batches of a step on this rank, by its loader, which may be one ahead, or by backward passes."""
+        assert self._found is not None
+        num_backwards = self._num_backwards / max(1, self._num_steps)
+        if self._found.source is BatchSource.MODEL_INPUT or not self._num_given:
+            return max(1, round(num_backwards))
+        num_given = self._num_given / max(1, self._num_steps)
+        return max(1, round(num_given if self._num_steps > 1 else min(num_given, num_backwards)))
+
+    @property
+    def notes(self) -> list[str]:
+        """What differs from what was asked for, in sentences."""
+        found = self._found
+        if found is None or found.num_parts == 1:
+            return []
+        num_ranks, num_samples = self._num_ranks(), found.size // found.num_parts
+        num_passes = found.num_parts // num_ranks
+        on_ranks = f" on each of {num_ranks} ranks" if num_ranks > 1 else ""
+        in_turn = f", {num_passes} times in a step" if num_passes > 1 else ""
+        return [f"the script divides the batch of {found.size}: {num_samples} at a time{on_ranks}{in_turn}"]
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Sees what data loaders give meanwhile, and sets their batch size where that is the way."""
+        with self._loaders.followed():
+            yield
+
+    def taken(self, module: torch.nn.Module, given: Any) -> Pass | None:
+        """A model is given this; None where that says nothing more."""
+        if self.is_settled and (id(module) != self._trained_module or not torch.is_grad_enabled()):
+            return None
+        shapes = [tuple(tensor.shape) for tensor in tensors_of(given)]
+        shapes += [(int(packed.batch_sizes[0]),) for packed in _packed(given)]
+        each = Pass(id(module), self._position(), shapes, self._loaders.batch_of(shapes))
+        if torch.is_grad_enabled():
+            self._of_steps.append(each)
+        if not self.is_settled:
+            self._shapes += shapes
+            self._note(each, _Rank.of(is_loaded=each.batch is not None))
+            self._passes += [each] if torch.is_grad_enabled() else []
+        return each
+
+    @property
+    def trained_passes(self) -> list[Pass]:
+        """Those of the model that was trained first which backward passes reached, one after the other."""
+        return [each for each in self._of_steps if each.is_trained and each.module == self._trained_module]
+
+    def coming(self) -> Iterator[LoadedBatch]:
+        """The batches that come next from the loader that gave the trained one, which are not trained on."""
+        batch = None if self._found is None else self._found.batch
+        return iter(()) if batch is None else self._loaders.coming(batch)
+
+    def returned(self, each: Pass, result: Any) -> None:
+        """The model returned this: it was trained if a backward pass reaches it."""
+        if not torch.is_grad_enabled():
+            return
+
+        def reached(_gradient: torch.Tensor) -> None:
+            each.is_trained = True
+
+        outputs: Iterator[Any] = tensors_of(result)
+        for tensor in outputs:
+            if tensor.requires_grad and not tensor.is_leaf:
+                tensor.register_hook(reached)
+
+    def after_backward(self) -> None:
+        """A backward pass has ended."""
+        trained = [each for each in self._passes if each.is_trained]
+        self._passes.clear()
+        if not trained or self.is_settled:
+            return
+        proof = next((each for each in trained if self._shown_by(each) is not None), trained[0])
+        self._num_trained, self._trained_module = proof.num_samples, proof.module
+        # What is trained on decides, whatever an evaluation was given before.
+        self._found, self._rank = None, _Rank.GIVEN
+        self._note(proof, _Rank.TRAINED)
+
+    def stepped(self, num_backwards: int) -> None:
+        """A step of the script has ended.
+
+        Args:
+            num_backwards: that were made so far.
+        """
+        self._num_steps += 1
+        self._num_backwards = num_backwards
+        if self._found is None and self._num_trained is not None:
+            num_parts = num_backwards * self._num_ranks()
+            if self._num_trained * num_parts == self._wanted:  # which the script accumulates
+                self._found, self._rank = (
+                    _Found(self._wanted, BatchSource.MODEL_INPUT, num_parts),
+                    _Rank.TRAINED,
+                )
+        if self._found is not None and self._found.batch is not None:
+            self._num_given = self._loaders.num_given_by(self._found.batch)
+
+    def _note(self, each: Pass, rank: _Rank) -> None:
+        found = self._shown_by(each) if rank > self._rank else None
+        if found is not None:
+            self._found, self._rank = found, rank
+
+    def _shown_by(self, each: Pass) -> _Found | None:
+        """The size of the batch that a model was given, where that is one that was asked for."""
+        wanted, num_samples, batch = self._wanted, each.num_samples, each.batch
+        source = BatchSource.MODEL_INPUT if batch is None else BatchSource.DATA_LOADER
+        found = functools.partial(_Found, source=source, batch=batch)
+        if wanted is None or num_samples == wanted:
+            return None if num_samples is None else found(num_samples)
+        if num_samples is not None and num_samples * self._num_ranks() == wanted:
+            return found(wanted, num_parts=self._num_ranks())
+        if batch is None:
+            return found(wanted) if any(wanted in shape for shape in each.shapes) else None
+        if num_samples == batch.num_in_dataset and num_samples is not None and num_samples < wanted:
+            return found(num_samples, source=BatchSource.WHOLE_DATASET)
+        # What the script makes of a batch: rows that it is cut into, or put together of several.
+        rows = [shape[0] for shape in (*each.shapes, *batch.shapes) if shape]
+        return found(wanted, source=BatchSource.MODEL_INPUT) if wanted in rows else None
+
+    def require_proof(self) -> None:
+        """Raises `InvalidTrialError` where the model took batches, and none of the wanted size."""
+        if self.is_proved or not self._shapes or self._wanted is None:
+            return
+        shapes = list(dict.fromkeys(self._shapes))
+        shown = ", ".join(map(str, shapes[:_NUM_SHOWN])) + (", …" if len(shapes) > _NUM_SHOWN else "")
+        is_loaded = self._loaders.has_given and self._num_trained is not None
+        gave = f" and its data loader gave {self._num_trained}" if is_loaded else ""
+        raise InvalidTrialError(
+            f"the model of {self._name} got no input with {self._wanted} samples, only {shown}{gave}: name "
+            "what sets its batch size, an argument (--batch-arg), an environment variable (--batch-env) or a "
+            "constant in its code (--batch-name)"
+        )
+
+
+def _packed(given: Any) -> list[PackedSequence]:
+    """The packed sequences in what a model is given, whose first step has one row for each sample."""
+    leaves = tree_leaves(given, is_leaf=lambda value: isinstance(value, PackedSequence))
+    return [leaf for leaf in leaves if isinstance(leaf, PackedSequence)]

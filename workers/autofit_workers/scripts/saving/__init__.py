@@ -1,0 +1,1 @@
+"""What a script saves while it is tried, and loads again."""

@@ -1,0 +1,116 @@
+"""What a script saves: written as it is, or kept as objects where tensors have no values."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from types import ModuleType
+from typing import Any, Protocol
+
+import torch
+
+from autofit_workers.scripts.replacing import Replacements
+from autofit_workers.scripts.saving.saved import SavedObjects
+from autofit_workers.scripts.saving.sink import CountingSink
+from autofit_workers.workload.libraries.finders import ExecutingFinder
+
+_MOST_OF_DISK = 0.5  # of what is free, that one checkpoint may take
+
+
+class Files(Protocol):
+    """Where a script's files are.
+
+    Attributes:
+        folder: ours, for what it writes.
+    """
+
+    folder: str
+
+    def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
+        """Where a path is to be written."""
+
+
+class Saves:
+    """`torch.save` and its like, as a script calls them.
+
+    Args:
+        files: where they go.
+        saves, saving: see `KeptFiles`.
+    """
+
+    def __init__(self, files: Files, *, saves: bool, saving: Callable[[], None]) -> None:
+        self._files = files
+        self._saves = saves
+        self._saving = saving
+        self._objects = SavedObjects()
+
+    def begin(self, replaced: Replacements) -> None:
+        replaced.put(torch, "save", self._saved(torch.save))
+        replaced.put(torch, "load", self._loaded(torch.load))
+        finder = ExecutingFinder(("safetensors.torch",), self._execute_with_own_saves)
+        sys.meta_path.insert(0, finder)
+        replaced.callback(sys.meta_path.remove, finder)
+
+    def _saved(self, save: Callable[..., None]) -> Callable[..., None]:
+        def saved(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+            self._saving()
+            if not self._saves:
+                self.keep(obj, f)
+                return
+            if not isinstance(f, str | os.PathLike):
+                save(obj, f, *args, **kwargs)
+                return
+            sink = CountingSink()
+            save(obj, sink, *args, **kwargs)
+            if sink.num_bytes > shutil.disk_usage(self._files.folder).free * _MOST_OF_DISK:
+                return  # nobody could load it again
+            with open(self._files.written(f), "wb") as file:  # noqa: PTH123 - where the script's files are
+                save(obj, file, *args, **kwargs)
+
+        return saved
+
+    def keep(self, obj: Any, file: Any) -> None:
+        """Keeps an object as the content of a file, a path's or an open one."""
+        head = self._objects.save(obj)
+        if hasattr(file, "write"):
+            file.write(head)
+            return
+        # In a temporary folder too: what is no checkpoint is not to stay there.
+        with open(self._files.written(file, always=True), "wb") as opened:  # noqa: PTH123
+            opened.write(head)
+
+    def _loaded(self, load: Callable[..., Any]) -> Callable[..., Any]:
+        def loaded(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+            if not self._saves:
+                with suppress(LookupError, OSError, ValueError):  # what is wrong with it, `load` says
+                    return self._objects.load(self._objects.head_of(f), map_location)
+            return load(f, map_location, *args, **kwargs)
+
+        return loaded
+
+    def kept(self, file: Any, device: Any = "cpu") -> Any:
+        """The object that a file is of; raises `LookupError` where it is another file."""
+        return self._objects.load(self._objects.head_of(file), device)
+
+    def _execute_with_own_saves(self, module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
+        """Of safetensors, which writes by itself: with ways to save that do not."""
+        execute(module)
+        load_file = module.load_file
+
+        def save_file(tensors: Any, filename: Any, *_args: Any, **_kwargs: Any) -> None:
+            self._saving()
+            self.keep(dict(tensors), filename)
+
+        def save_model(model: torch.nn.Module, filename: Any, *_args: Any, **_kwargs: Any) -> None:
+            self._saving()
+            self.keep(model.state_dict(), filename)
+
+        def loaded(filename: Any, device: Any = "cpu") -> Any:
+            with suppress(LookupError, OSError):  # what is wrong with it, `load_file` says
+                return self.kept(filename, device)
+            return load_file(filename, device)
+
+        vars(module).update(save_file=save_file, save_model=save_model, load_file=loaded)

@@ -1,0 +1,1 @@
+"""What libraries ask of a GPU, answered where there is none: a file for each."""
