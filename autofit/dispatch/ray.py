@@ -290,7 +290,7 @@ def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
 
         load(driver_root)
         protocol = importlib.import_module("autofit_workers.spec.protocol")
-        run: Runner = runner or importlib.import_module("autofit_workers").run
+        run: Runner = runner or importlib.import_module("autofit_workers.trials.run").run
         return run(protocol.TrialSpec.from_json(spec_json)).to_json()
 
     return supervise

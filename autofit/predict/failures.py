@@ -27,7 +27,7 @@ def raise_if_failed(outcome: TrialOutcome) -> None:
         MissingLibraryError: a knob's value is of a library that is not installed.
         UnknownModelError: the library that was named knows no such model.
     """
-    if outcome.verdict.is_about_memory:
+    if outcome.verdict is Verdict.TRACED or outcome.verdict.is_about_memory:
         return
     error = outcome.error
     message = error.message if error is not None else f"the trial ended {outcome.verdict}"

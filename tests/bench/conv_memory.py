@@ -18,9 +18,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
+from autofit_workers.replay.curve.traced_step import traced_step
 from autofit_workers.spec.knobs import Knobs
-from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Probe, TrialSpec, Verdict
+from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Probe, TrialSpec
 from autofit_workers.spec.setup import Setup
+from autofit_workers.spec.trace import Trace
 from autofit_workers.spec.workloads.references import parse_reference
 from autofit_workers.trials import door
 from tests.bench.conv_layers import NUM_LAYERS, grid
@@ -108,13 +110,14 @@ def rows_of(algorithm: str, mode: str, layers: range) -> Iterator[Row]:
     """The rows of one algorithm."""
     for layer, peak in measured(algorithm, mode, layers).items():
         outcome = door.run(spec_of(algorithm, mode, layer, Probe.PREDICT))
-        if outcome.verdict is not Verdict.FITS or outcome.peaks.allocated_bytes is None:
+        if outcome.trace_json is None:
             raise SystemExit(f"{algorithm}, layer {layer}: {outcome.error}")
+        replayed = traced_step(Trace.from_json(outcome.trace_json), outcome.device.name)
         yield Row(
             algorithm=algorithm,
             mode=mode,
             layer=layer,
-            predicted_bytes=outcome.peaks.allocated_bytes,
+            predicted_bytes=replayed.likely().replay.peak_allocated_bytes,
             measured_bytes=peak,
         )
 

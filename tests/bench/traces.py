@@ -25,14 +25,8 @@ from tests.bench.tracer import Tracer
 
 ROOT = Path(__file__).parents[2]
 _FOLDERS = {"autofit_workers": ROOT / "workers", "tests": ROOT}  # where the packages that trace lie
-# What a trace depends on is what these import, directly or not, save what only reads traces.
+# What a trace depends on is what these import, directly or not.
 _TRACING_MODULES = ("tests.bench.tracer",)
-_REPLAYING_MODULES = (
-    "autofit_workers.replay.curve.conditions",
-    "autofit_workers.replay.curve.peak_curve",
-    "autofit_workers.replay.curve.scratch.formulas",
-    "autofit_workers.replay.plans.workspace",
-)
 _LIBRARIES = ("torch", "timm", "torchvision", "transformers")
 
 
@@ -139,7 +133,7 @@ def _import_closure(modules: tuple[str, ...]) -> set[Path]:
     while waiting:
         name = waiting.pop()
         path = _file_of(name)
-        if path is None or path in found or name in _REPLAYING_MODULES:
+        if path is None or path in found:
             continue
         found.add(path)
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -103,7 +103,7 @@ def trace_of() -> Callable[..., Trace]:
         spec = predict_spec(workload, batch_size, **settings)
         if spec not in traces:
             outcome = run(spec)
-            assert outcome.verdict is Verdict.FITS, outcome.error
+            assert outcome.verdict is Verdict.TRACED, outcome.error
             assert outcome.trace_json is not None
             traces[spec] = Trace.from_json(outcome.trace_json)
         return traces[spec]

@@ -20,7 +20,7 @@ from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
 FAULTY = Path(__file__).parents[1] / "faults" / "faulty.py"
 DRIVER = """
 import importlib.util, sys
-from autofit_workers import run
+from autofit_workers.trials.run import run
 from autofit_workers.spec.protocol import TrialSpec
 for name in ("numpy", "click", "optuna", "ray", "psutil", "prometheus_client", "autofit", "pynvml"):
     assert importlib.util.find_spec(name) is None, name

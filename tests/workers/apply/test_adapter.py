@@ -61,7 +61,7 @@ def traced(config: Path, **knobs: str) -> Trace:
         knobs=Knobs(seq_len=16, **knobs),
     )
     outcome = run(spec)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert outcome.trace_json is not None
     return Trace.from_json(outcome.trace_json)
 

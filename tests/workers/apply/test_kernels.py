@@ -46,7 +46,7 @@ def predicted(folder: Path, config: dict[str, Any] = CONFIG, **knobs: Any) -> Tr
 
 def traced(folder: Path, **knobs: Any) -> Trace:
     outcome = predicted(folder, **knobs)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert outcome.trace_json is not None
     return Trace.from_json(outcome.trace_json)
 

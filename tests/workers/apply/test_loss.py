@@ -97,7 +97,7 @@ def traced(folder: Path, batch_size: int = BATCH, **knobs: str) -> Trace:
             knobs=Knobs(precision="bf16", seq_len=TOKENS, **knobs),
         )
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert outcome.trace_json is not None
     return Trace.from_json(outcome.trace_json)
 

@@ -21,8 +21,8 @@ def traced(tmp_path):
         path.write_text(text)
         ref = Script(path=path).reference()
         own = dataclasses.replace(ref, script=dataclasses.replace(ref.script, keeps_batch=True))
-        outcome = run(TrialSpec(workload=own, batch_size=1, probe=Probe.PREDICT, with_trace=True))
-        assert outcome.verdict is Verdict.FITS, outcome.error
+        outcome = run(TrialSpec(workload=own, batch_size=1, probe=Probe.PREDICT))
+        assert outcome.verdict is Verdict.TRACED, outcome.error
         return Trace.from_json(outcome.trace_json)
 
     return trace

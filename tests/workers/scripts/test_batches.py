@@ -115,7 +115,7 @@ def predicted(tmp_path):
 
 
 def trace_of(outcome: TrialOutcome) -> Trace:
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     return Trace.from_json(outcome.trace_json)
 
 

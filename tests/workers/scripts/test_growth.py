@@ -58,8 +58,8 @@ def test_a_workloads_own_step_may_grow_too(tmp_path):
     path = tmp_path / "model.py"
     path.write_text(_WORKLOAD)
     ref = WorkloadRef(kind="file", target=f"{path}:workload", search_path=(str(tmp_path),))
-    outcome = run(TrialSpec(workload=ref, batch_size=64, probe=Probe.PREDICT, with_trace=True))
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    outcome = run(TrialSpec(workload=ref, batch_size=64, probe=Probe.PREDICT))
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     (growth,) = LiveAfterSteps.of(Trace.from_json(outcome.trace_json)).growths
     line = next(number for number, text in enumerate(_WORKLOAD.splitlines(), 1) if "output = model" in text)
     assert growth.source == f"{path}:{line}:step"

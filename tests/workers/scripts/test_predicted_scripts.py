@@ -17,6 +17,7 @@ from autofit_workers.spec.setup import ALONE, Setup
 from autofit_workers.spec.trace import UNPROTECTED, Category, Trace
 from autofit_workers.spec.workloads.scripts import Script
 from autofit_workers.trials.run import run
+from tests.workers.predicted import peaks_of
 
 pytestmark = pytest.mark.process  # a process for each script
 
@@ -76,18 +77,19 @@ def as_workload(name: str) -> TrialOutcome:
 
 
 def test_a_plain_loop_needs_to_the_byte_what_the_same_workload_needs(plain):
-    assert plain.verdict is Verdict.FITS, plain.error
-    assert plain.peaks == as_workload("plain").peaks
+    assert plain.verdict is Verdict.TRACED, plain.error
+    assert peaks_of(plain) == peaks_of(as_workload("plain"))
 
 
 @pytest.mark.parametrize("name", ["trainer", "lightning_fit", "accelerated"])
 def test_a_framework_needs_what_the_same_workload_needs(name):
     """Up to what the framework itself keeps on the GPU: losses and metrics, a few blocks of 512 bytes."""
     script, workload = example(name), as_workload(name)
-    assert script.verdict is Verdict.FITS, script.error
-    assert workload.verdict is Verdict.FITS, workload.error
-    assert script.peaks.reserved_bytes == workload.peaks.reserved_bytes
-    assert abs(script.peaks.allocated_bytes - workload.peaks.allocated_bytes) <= 16 * 512
+    assert script.verdict is Verdict.TRACED, script.error
+    assert workload.verdict is Verdict.TRACED, workload.error
+    of_script, of_workload = peaks_of(script), peaks_of(workload)
+    assert of_script.reserved_bytes == of_workload.reserved_bytes
+    assert abs(of_script.allocated_bytes - of_workload.allocated_bytes) <= 16 * 512
 
 
 def test_the_phases_of_three_steps_are_marked_and_what_they_hold_is_told(plain):
@@ -165,7 +167,7 @@ STEP = "loss = loss_of_step(); optimizer.step()"
 )  # fmt: skip
 def test_what_was_seen_is_an_answer_and_what_was_decided_is_told(written, lines, notes):
     outcome = written(*lines)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     told = " ".join(Trace.from_json(outcome.trace_json).notes)
     assert all(note in told for note in notes)
 
@@ -192,7 +194,7 @@ def test_a_script_without_an_optimizer_has_steps_of_another_kind(tmp_path, line,
         f"for _ in range(9):\n    x = torch.randn(4, 8).cuda()\n    {line}\n"
     )
     outcome = predicted(Script(path=path).reference(), 4)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     trace = Trace.from_json(outcome.trace_json)
     assert trace.mode == mode
     assert f"a step is a {note}" in " ".join(trace.notes)
@@ -214,7 +216,7 @@ def test_a_loader_may_make_several_rows_of_a_sample(tmp_path):
         "    model(x.cuda()).mean().backward()\n    optimizer.step()\n    optimizer.zero_grad()\n"
     )
     outcome = predicted(Script(path=path).reference(), 4)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert 8 * 8 * 4 in {a.num_bytes for a in Trace.from_json(outcome.trace_json).allocations}
 
 
@@ -223,7 +225,7 @@ def test_a_script_that_lets_nothing_end_it_is_left_behind(written):
         "steps = 'while True:\\n try:\\n  loss_of_step()\\n  optimizer.step()\\n except:\\n  pass'",
         "exec(steps)",  # whose loop nobody sees
     )
-    assert outcome.verdict is Verdict.FITS
+    assert outcome.verdict is Verdict.TRACED
     assert outcome.num_steps_done == 3
     assert [m.name for m in Trace.from_json(outcome.trace_json).marks][-1] == "step 3 optimizer"
 
@@ -240,7 +242,7 @@ def test_values_that_a_script_put_on_the_gpu_itself_may_decide(written):
         "    scaler.update()",
         "    assert before <= scaler.get_scale()",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
 
 
 def test_streams_statistics_and_workers_of_a_loader_are_answered(written):
@@ -257,7 +259,7 @@ def test_streams_statistics_and_workers_of_a_loader_are_answered(written):
         "        print(torch.cuda.get_device_name(), torch.cuda.memory_stats()['num_ooms'])",
         "torch.save(model.state_dict(), 'never.pt')",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert not os.path.exists("never.pt")  # noqa: PTH110
 
 
@@ -271,7 +273,7 @@ def test_a_process_that_left_its_group_ends_with_the_script(written, tmp_path):
         f"for _ in range(3): {STEP}",
         setup=Setup(allows_subprocesses=True),
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert [each.pid for each in psutil.process_iter(["cmdline"]) if mark in str(each.info["cmdline"])] == []
     notes = Trace.from_json(outcome.trace_json).notes
     takes_effect = any(note.startswith(UNPROTECTED) for note in notes)
@@ -291,7 +293,7 @@ def test_what_a_script_saves_it_can_load_again_and_nothing_stays(written, tmp_pa
         "model.load_state_dict(found['model'])",
         f"for _ in range(3): {STEP}",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert sorted(each.name for each in tmp_path.iterdir()) == ["train.py"]
 
 
@@ -315,7 +317,7 @@ def test_trackers_are_silent_and_need_not_be_installed(written):
         "    writer.add_scalar('loss', loss, step); wandb.log({'loss': loss}); writer.add_graph(model)",
         "wandb.finish(); writer.close()",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert not Path("runs").exists()
 
 
@@ -330,7 +332,7 @@ def test_distributed_training_of_one_process_has_the_buckets_of_its_wrapper(writ
         "assert dist.get_world_size() == 1",
         "dist.destroy_process_group()",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     modules = {a.module for a in Trace.from_json(outcome.trace_json).allocations}
     assert "DistributedDataParallel" in modules
 
@@ -360,7 +362,7 @@ def test_the_batch_of_a_loader_a_constant_and_the_script_itself(tmp_path):
         reference = Script(path=path, **options).reference()
         call = dataclasses.replace(reference.script, keeps_batch=own)
         outcome = predicted(dataclasses.replace(reference, script=call), batch_size)
-        assert outcome.verdict is Verdict.FITS, outcome.error
+        assert outcome.verdict is Verdict.TRACED, outcome.error
         return Trace.from_json(outcome.trace_json)
 
     def rows(trace: Trace) -> int:
@@ -396,7 +398,7 @@ def test_a_device_can_be_named_in_every_way(written):
         "torch.set_default_tensor_type('torch.cuda.HalfTensor')",
         "assert torch.zeros(2).dtype == torch.float16",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
 
 
 def test_the_default_tensor_type_may_be_the_gpus(tmp_path):
@@ -424,7 +426,7 @@ def test_the_default_tensor_type_may_be_the_gpus(tmp_path):
         "torch.set_default_tensor_type(torch.FloatTensor)",
         "assert not torch.Tensor([1.0]).is_cuda and not torch.rand(2).is_cuda",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert Trace.from_json(outcome.trace_json).assumptions == ()
 
 
@@ -474,7 +476,7 @@ def test_what_is_only_logged_compared_or_scored_decides_nothing(written):
         "    model.train()",
         "assert seen == 3 * BATCH",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert Trace.from_json(outcome.trace_json).assumptions == ()
 
 
@@ -492,7 +494,7 @@ def test_values_that_came_from_the_cpu_decide_sizes_and_others_are_assumed(writt
         "    loss = picked.sum() + steps.sum() + x[torch.randperm(BATCH)].sum()",
         "    loss = loss + x.masked_select(x > 0).sum(); loss.backward(); optimizer.step()",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     (assumed,) = Trace.from_json(outcome.trace_json).assumptions
     assert (assumed.size, assumed.largest) == (BATCH * 4, BATCH * 8)
     assert "train.py:" in assumed.site
@@ -515,7 +517,7 @@ def test_closures_sparse_gradients_penalties_and_copied_models(written):
         "        loss.backward(); return loss",
         "    quasi.step(closure)",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torchvision") is None, reason="needs torchvision")
@@ -560,7 +562,7 @@ def test_boxes_that_suppression_keeps_are_assumed_and_pooled(tmp_path):
         """)
     )
     outcome = predicted(Script(path=path).reference(), 8)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     trace = Trace.from_json(outcome.trace_json)
     assert trace.batch_size == 8
     (assumed,) = trace.assumptions
@@ -582,7 +584,7 @@ def test_a_script_finds_a_terminal_at_which_nobody_types(written):
         "    loss_of_step()",
         "    optimizer.step()",
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
 
 
 def test_modules_that_prepare_samples_are_no_models(tmp_path):

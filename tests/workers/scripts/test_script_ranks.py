@@ -14,6 +14,7 @@ from autofit_workers.spec.trace import UNPROTECTED, Category, Trace
 from autofit_workers.spec.workloads.launcher_commands import launcher_command
 from autofit_workers.spec.workloads.scripts import Script
 from autofit_workers.trials.run import run
+from tests.workers.predicted import peaks_of
 
 pytestmark = pytest.mark.process  # each script has a process, with the imports of what it trains by
 
@@ -76,11 +77,12 @@ def require(library: str) -> None:
 
 
 def require_the_same(script: TrialOutcome, workload: TrialOutcome) -> None:
-    assert script.verdict is Verdict.FITS, script.error
-    assert workload.verdict is Verdict.FITS, workload.error
-    assert script.peaks.allocated_bytes == pytest.approx(workload.peaks.allocated_bytes, rel=0.01)
+    assert script.verdict is Verdict.TRACED, script.error
+    assert workload.verdict is Verdict.TRACED, workload.error
+    of_script, of_workload = peaks_of(script), peaks_of(workload)
+    assert of_script.allocated_bytes == pytest.approx(of_workload.allocated_bytes, rel=0.01)
     # A segment for small tensors more or less, as parameters come to the GPU in another order.
-    assert abs(script.peaks.reserved_bytes - workload.peaks.reserved_bytes) <= SEGMENT_BYTES
+    assert abs(of_script.reserved_bytes - of_workload.reserved_bytes) <= SEGMENT_BYTES
 
 
 def test_fully_shard_takes_what_it_takes_of_the_same_model(written):
@@ -164,7 +166,7 @@ def test_norms_are_synced_unused_parameters_found_and_optimizers_sharded(written
         rank=3,
         num_processes=4,
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     notes = Trace.from_json(outcome.trace_json).notes
     assert [note for note in notes if not note.startswith(UNPROTECTED)] == []
 
@@ -202,7 +204,7 @@ def test_what_ranks_exchange_is_this_ones_own(written):
         "train(model, optimizer)",
         num_processes=4,
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     trace = Trace.from_json(outcome.trace_json)
     assert trace.groups == (4, 2)
     assert not [note for note in trace.notes if "raised" in note], trace.notes
@@ -250,7 +252,7 @@ def test_accelerate_tells_what_its_options_and_its_file_say(written, tmp_path, l
         launcher=launcher,
         num_processes=None if by_file else 4,
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     trace = Trace.from_json(outcome.trace_json)
     assert (trace.num_ranks, trace.rank, trace.groups) == (4, 3, (4,))
     assert ("DistributedDataParallel" in {each.module for each in trace.allocations}) != by_file
@@ -269,11 +271,11 @@ def test_the_trainer_of_transformers_shards_by_its_own_options(written):
         "Trainer(model, given, train_dataset=rows).train()",
         num_processes=4,
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     trace = Trace.from_json(outcome.trace_json)
     assert (trace.num_ranks, trace.groups) == (4, (4,))
     whole = of_workload("llama", "ddp:2")
-    assert outcome.peaks.allocated_bytes < whole.peaks.allocated_bytes
+    assert peaks_of(outcome).allocated_bytes < peaks_of(whole).allocated_bytes
 
 
 def test_lightning_shards_by_its_own_strategy_at_the_batch_that_is_asked_for(written):
@@ -294,7 +296,7 @@ def test_lightning_shards_by_its_own_strategy_at_the_batch_that_is_asked_for(wri
         rank=1,
         num_processes=4,
     )
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     trace = Trace.from_json(outcome.trace_json)
     assert (trace.batch_size, trace.num_ranks, trace.rank, trace.groups) == (BATCH, 4, 1, (4,))
 
@@ -319,7 +321,7 @@ def test_a_launcher_that_a_script_calls_tells_the_rank_what_it_is(written, tmp_p
         + "\n".join((*lines, "assert sys.argv[-2:] == ['--lr', '1']", _STEPS))
     )
     outcome = written("import subprocess", f"subprocess.run({[*command, 'part.py', '--lr', '1']})", rank=5)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert Trace.from_json(outcome.trace_json).num_ranks == 8
 
 

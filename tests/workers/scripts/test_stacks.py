@@ -43,7 +43,7 @@ def written(tmp_path):
         path = tmp_path / "train.py"
         path.write_text(_HEAD + "\n".join(lines) + "\n")
         outcome = predicted(Script(path=path), setup=setup)
-        assert outcome.verdict is Verdict.FITS, outcome.error
+        assert outcome.verdict is Verdict.TRACED, outcome.error
         return Trace.from_json(outcome.trace_json)
 
     return predict
@@ -223,7 +223,7 @@ def test_what_a_launcher_starts_as_one_process_is_followed(tmp_path, launcher, s
     command = [*launcher, str(train), "--lr", "1"]
     start.write_text(f"import os, subprocess\ncommand = {command}\n{how}\nraise SystemExit('it went on')\n")
     outcome = predicted(Script(path=start))
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     notes = Trace.from_json(outcome.trace_json).notes
     assert any(note.startswith(f"what {launcher[0]} {said}") for note in notes)
 
@@ -233,7 +233,7 @@ def test_a_launcher_that_is_called_as_a_module_is_followed(tmp_path):
     train.write_text(_HEAD + _STEPS)
     script = Script(path="-m torch.distributed.run", arguments=("--nproc-per-node", "1", str(train)))
     outcome = predicted(script)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     notes = Trace.from_json(outcome.trace_json).notes
     assert any("what torch.distributed.run starts on one GPU is one process" in note for note in notes)
 
@@ -256,7 +256,7 @@ def test_a_module_is_a_script(tmp_path, monkeypatch):
     assert script.name == "stack.cli"
     assert script.reference().target == str(package / "cli" / "__main__.py")
     assert "stack" not in sys.modules
-    assert predicted(script).verdict is Verdict.FITS
+    assert predicted(script).verdict is Verdict.TRACED
 
 
 def test_a_module_that_is_not_there_is_named():

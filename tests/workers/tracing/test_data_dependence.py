@@ -48,7 +48,7 @@ def test_different_values_of_what_is_known_are_known(outcome_of):
 
 def test_masks_that_are_computed_from_known_values_are_known_whatever_their_size(outcome_of):
     outcome = outcome_of("large_known_masks")
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     trace = Trace.from_json(outcome.trace_json)
     assert trace.assumptions == ()
     assert (2048, 30) in {a.shape for a in trace.allocations if a.operator == "aten.cat"}
@@ -79,13 +79,13 @@ def test_a_ctc_loss_keeps_alpha_of_the_longest_target_and_beta_beside_it(outcome
 @pytest.mark.parametrize("attribute", ["item", "to_numpy", "several_items", "asserted"])
 def test_numbers_that_are_read_and_only_computed_with_assume_nothing(attribute, outcome_of):
     outcome = outcome_of(attribute)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     assert Trace.from_json(outcome.trace_json).assumptions == ()
 
 
 def test_lengths_of_packed_sequences_come_from_the_cpu_and_are_known(outcome_of):
     outcome = outcome_of("packed")
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     trace = Trace.from_json(outcome.trace_json)
     assert trace.assumptions == ()
     packed = [a.shape for a in trace.allocations if a.operator == "aten._pack_padded_sequence"]
@@ -95,19 +95,19 @@ def test_lengths_of_packed_sequences_come_from_the_cpu_and_are_known(outcome_of)
 
 def test_a_tensor_that_stays_on_the_device_between_predictions_is_followed_in_a_fresh_process(outcome_of):
     first, second = (outcome_of("keeps_a_tensor_on_the_device", batch_size) for batch_size in (4, 6))
-    assert (first.verdict, second.verdict) == (Verdict.FITS, Verdict.FITS), second.error
+    assert (first.verdict, second.verdict) == (Verdict.TRACED, Verdict.TRACED), second.error
     made = [[a.num_bytes for a in Trace.from_json(each.trace_json).allocations] for each in (first, second)]
     assert 4 * KEPT in made[0] and 4 * KEPT in made[1]
 
 
 def test_where_a_branch_on_an_unknown_value_fails_the_other_way_is_taken(outcome_of):
     outcome = outcome_of("fails_one_way")
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     (note,) = Trace.from_json(outcome.trace_json).notes
     assert f"{SOURCE}:" in note and "was taken as False" in note
 
 
 def test_what_one_step_read_leaves_the_predictor_as_it_was(outcome_of):
     before = outcome_of("perceptron").trace_json
-    assert outcome_of("nonzero").verdict is Verdict.FITS
+    assert outcome_of("nonzero").verdict is Verdict.TRACED
     assert outcome_of("perceptron").trace_json == before

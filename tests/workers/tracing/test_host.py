@@ -11,6 +11,7 @@ from autofit_workers.replay.curve.host_blocks import MAPPED_FROM_BYTES, HostBloc
 from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Verdict
 from autofit_workers.spec.trace import Category, Trace
+from tests.workers.predicted import peaks_of
 from tests.workers.tracing.test_against_cpu import allocator_events_on_cpu, load, predicted_events
 
 PAGE_BYTES = 4096
@@ -26,7 +27,7 @@ def host_trace(outcome_of):
         key = (attribute, batch_size)
         if key not in traces:
             outcome = outcome_of(attribute, batch_size, architecture=HOST_ARCHITECTURE)
-            assert outcome.verdict is Verdict.FITS, outcome.error
+            assert outcome.verdict is Verdict.TRACED, outcome.error
             traces[key] = Trace.from_json(outcome.trace_json)
         return traces[key]
 
@@ -83,8 +84,7 @@ def test_what_onednn_takes_is_of_the_threads_that_were_asked_for(outcome_of):
 
     def peak_bytes(num_threads: int | None) -> int:
         outcome = outcome_of("convolutional", architecture=HOST_ARCHITECTURE, num_threads=num_threads)
-        assert outcome.steady is not None
-        return outcome.steady.allocated_bytes
+        return peaks_of(outcome).allocated_bytes
 
     default, one, three, default_again = map(peak_bytes, (None, 1, 3, None))
     assert default_again == default
@@ -127,7 +127,7 @@ def test_an_optimizer_reads_its_count_of_steps(host_trace):
 
 def test_a_value_that_a_step_reads_is_made_up(outcome_of):
     outcome = outcome_of("item", architecture=HOST_ARCHITECTURE)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
 
 
 def test_a_batch_that_reads_values_is_made_for_real(host_trace):

@@ -22,10 +22,34 @@ from autofit_workers.spec.protocol import (
     TrialSpec,
     Verdict,
 )
+from autofit_workers.spec.trace import Allocation, Category, Trace
 from autofit_workers.trials import record
 from autofit_workers.workload.workload import resolve
 
 PEAKS = Peaks(allocated_bytes=10, reserved_bytes=20, device_bytes=30)
+
+
+def traced(spec: TrialSpec) -> TrialOutcome:
+    """A step that holds 40 MiB."""
+    weight = Allocation(num_bytes=40 << 20, category=Category.PARAMETER, shape=(10 << 20,))
+    trace = Trace(
+        workload=spec.workload.name,
+        batch_size=spec.batch_size,
+        mode="train",
+        optimizer="",
+        knobs=spec.knobs,
+        allocations=(weight,),
+        events=(0,),
+        versions={"torch": torch.__version__},
+    )
+    return TrialOutcome(
+        verdict=Verdict.TRACED,
+        evidence=Evidence.PREDICTED,
+        device=Device(kind="cuda", name=spec.architecture),
+        batch_size=spec.batch_size,
+        knobs=spec.knobs,
+        trace_json=trace.to_json(),
+    )
 
 
 class Machine:
@@ -43,9 +67,11 @@ class Machine:
         self.now += 10.0
         self.specs.append(spec)
         failed = self.verdict is not Verdict.FITS
+        if spec.probe is Probe.PREDICT:
+            return traced(spec)
         return TrialOutcome(
             verdict=self.verdict,
-            evidence=Evidence.MEASURED if spec.probe is Probe.CUDA else Evidence.PREDICTED,
+            evidence=Evidence.MEASURED,
             device=Device(kind="cuda", name="a card", driver="570.1"),
             batch_size=spec.batch_size,
             knobs=spec.knobs,
@@ -103,7 +129,9 @@ def test_a_prediction_is_for_the_recorded_card_and_beside_what_was_measured():
     machine = Machine()
     row = record_on(machine, seconds=200)[-1]
     assert row["kind"] == "prediction"
-    assert row["steady"]["predicted"]["reserved_bytes"] == row["steady"]["measured"]["reserved_bytes"] == 20
+    assert row["verdict"] == "FITS"
+    assert row["steady"]["predicted"]["reserved_bytes"] == 40 << 20
+    assert row["steady"]["measured"] == dataclasses.asdict(PEAKS)
     assert (machine.specs[-1].probe, machine.specs[-1].architecture) == (Probe.PREDICT, "sm_90")
 
 

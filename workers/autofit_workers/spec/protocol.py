@@ -39,8 +39,9 @@ HOST_ARCHITECTURE = "cpu"
 
 
 class Verdict(StrEnum):
-    """How a trial ended."""
+    """How a trial ended; `TRACED` is a prediction's, which says what memory is taken when it is replayed."""
 
+    TRACED = "TRACED"
     FITS = "FITS"
     OOM = "OOM"
     THRASH = "THRASH"
@@ -233,8 +234,7 @@ class TrialSpec:
         conv_plan: layers with their convolution algorithms, for `mixed`; others are the backend's.
         with_follow_up: whether what a training does between its epochs follows the steps, and on the
             CPU a profiled step.
-        with_trace: whether the outcome of a prediction carries its trace.
-        with_tensors: whether that trace also lists the tensors and layers of a forward pass.
+        with_tensors: whether the trace of a prediction also lists the tensors and layers of a forward pass.
         with_calls: whether it also has the operators that ran, and the stacks of allocations.
         with_alike_ranks: whether it also says which ranks differ.
         turned: of a prediction, the places (`file:line:function`) where a branch on a value that is not
@@ -258,7 +258,6 @@ class TrialSpec:
     is_own_budget: bool = False
     conv_plan: tuple[tuple[str, str], ...] = ()
     with_follow_up: bool = True
-    with_trace: bool = True
     with_tensors: bool = False
     with_calls: bool = False
     with_alike_ranks: bool = False
@@ -415,8 +414,7 @@ class TrialOutcome:
         step_seconds: median duration of a steady step, of `Knobs.num_passes` batches.
         conv_cost: of a prediction, the time of all convolutions over that of the backend's own choice.
         environment: what the trial ran under: versions, threads, malloc settings.
-        trace_json: the encoded trace of a prediction (see `autofit_workers.spec.trace`), where it was asked
-            for.
+        trace_json: the encoded trace of a prediction, see `autofit_workers.spec.trace`.
         log_tail: the first and the last 4 KiB that the trial's process printed, and how much was between.
         sources: of a prediction, the user's own files that its process had used, path → digest; see
             `autofit_workers.process.sources`.

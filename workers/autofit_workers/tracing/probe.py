@@ -1,4 +1,4 @@
-"""The predict probe: traces a workload's first steps on a fake GPU and replays them."""
+"""The predict probe: traces a workload's first steps on a fake GPU."""
 
 from __future__ import annotations
 
@@ -19,17 +19,12 @@ from autofit_workers.apply.parallel.ranks import Ranks, require_one_kind, requir
 from autofit_workers.apply.parallel.strategy import Dealt, Engine
 from autofit_workers.process.garbage import importing, without_collections
 from autofit_workers.process.heart import LastWord, unsaid
-from autofit_workers.replay.allocator import AllocatorSettings
-from autofit_workers.replay.curve.conditions import Conditions
-from autofit_workers.replay.curve.host_blocks import HostBlocks
-from autofit_workers.replay.curve.peak_curve import PeakCurve
-from autofit_workers.replay.plans.offline_plans import offline_source
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.base import QUANTIZATIONS
 from autofit_workers.spec.knobs.optimizer import NAMED
-from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.protocol import Device, Evidence, TrialOutcome, TrialSpec, Verdict
 from autofit_workers.spec.setup import GENERATE
 from autofit_workers.spec.trace import AS_ASKED, BatchCount, BatchSource, Category, Seen, Trace
 from autofit_workers.tracing.built_model import BuiltModel
@@ -73,7 +68,7 @@ _CATEGORIES = {
 
 
 def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
-    """Predicts one configuration, with the trace that it was predicted from where that is asked for.
+    """Traces one configuration.
 
     Changes this process for good (see `fake_gpu`), so it belongs in a child of its own; of a script, in
     one that does nothing else.
@@ -132,41 +127,16 @@ def _begin_program() -> None:
 
 
 def _outcome(trace: Trace, spec: TrialSpec) -> TrialOutcome:
-    curve = PeakCurve.through([trace])
-    peaks, verdict = _of_host(curve, spec) if spec.is_for_host else _of_card(curve, spec)
     return TrialOutcome(
-        verdict=verdict,
+        verdict=Verdict.TRACED,
         evidence=Evidence.PREDICTED,
         device=Device(kind="cpu" if spec.is_for_host else "cuda", name=spec.architecture),
         batch_size=spec.batch_size,
         knobs=spec.knobs,
-        first_step=peaks,
-        steady=peaks,
         num_steps_done=NUM_TRACED_STEPS,
         environment=trace.versions,
-        trace_json=trace.to_json() if spec.with_trace else None,
+        trace_json=trace.to_json(),
     )
-
-
-def _of_card(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
-    conditions = Conditions(
-        plans=(offline_source(spec.architecture, torch.__version__),),
-        conv_algo=spec.knobs.conv_algo,
-        architecture=spec.architecture,
-        allow_tf32=spec.knobs.tf32_in_convolutions,
-        settings=AllocatorSettings.of_knob(spec.knobs.allocator),
-    )
-    on_card = curve.on_card(curve.trace.batch_size, conditions)
-    likely = on_card.likely().replay
-    peaks = Peaks(allocated_bytes=likely.peak_allocated_bytes, reserved_bytes=likely.peak_reserved_bytes)
-    return peaks, on_card.verdict(spec.budget_bytes)
-
-
-def _of_host(curve: PeakCurve, spec: TrialSpec) -> tuple[Peaks, Verdict]:
-    """The peak of the blocks, which is all that a trace knows of: what else a process holds is measured."""
-    live_bytes = HostBlocks(curve).asked_bytes(spec.batch_size)
-    fits = spec.budget_bytes is None or live_bytes <= spec.budget_bytes
-    return Peaks(allocated_bytes=live_bytes), Verdict.FITS if fits else Verdict.OOM
 
 
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:

@@ -22,12 +22,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autofit_workers.replay.curve.traced_step import traced_step
 from autofit_workers.spec.architecture import of_device
 from autofit_workers.spec.errors import DeviceError, MissingLibraryError
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES
 from autofit_workers.spec.knobs.precision import PRECISIONS
 from autofit_workers.spec.protocol import Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.trace import Trace
 from autofit_workers.trials.run import run
 
 if TYPE_CHECKING:
@@ -276,22 +278,24 @@ def _trial_of(spec: TrialSpec) -> Row:
 def _prediction(
     spec: TrialSpec, measured: TrialOutcome, run: Callable[[TrialSpec], TrialOutcome], seconds: float
 ) -> Row:
+    architecture = measured.environment.get("architecture", spec.architecture)
     predicted = run(
-        dataclasses.replace(
-            spec,
-            probe=Probe.PREDICT,
-            architecture=measured.environment.get("architecture", spec.architecture),
-            deadline_seconds=seconds,
-        )
+        dataclasses.replace(spec, probe=Probe.PREDICT, architecture=architecture, deadline_seconds=seconds)
     )
+    verdict, peaks = predicted.verdict, Peaks()
+    if predicted.trace_json is not None:
+        step = traced_step(Trace.from_json(predicted.trace_json), architecture)
+        replay = step.likely().replay
+        verdict = step.verdict(spec.budget_bytes)
+        peaks = Peaks(allocated_bytes=replay.peak_allocated_bytes, reserved_bytes=replay.peak_reserved_bytes)
     return {
         "kind": "prediction",
         "workload": spec.workload.name,
         "batch_size": spec.batch_size,
         "knobs": spec.knobs.to_dict(),
-        "verdict": predicted.verdict,
-        "first_step": _side_by_side(predicted.first_step, measured.first_step),
-        "steady": _side_by_side(predicted.steady, measured.steady),
+        "verdict": verdict,
+        "first_step": _side_by_side(peaks, measured.first_step),
+        "steady": _side_by_side(peaks, measured.steady),
         "error": None if predicted.error is None else dataclasses.asdict(predicted.error),
     }
 

@@ -122,7 +122,7 @@ def _predicted(spec: TrialSpec) -> TrialOutcome:
         outcome = _predicted_once(spec)
     for site in _decided(outcome)[::-1][:_MOST_TURNED]:
         other = _predicted_once(dataclasses.replace(spec, turned=(site,)))
-        if other.verdict.is_about_memory:
+        if other.verdict is Verdict.TRACED:
             return other
     return outcome
 

@@ -44,7 +44,7 @@ def traced(folder: Path, compiled: str) -> Trace:
     path.write_text(_SCRIPT.replace("COMPILED", compiled))
     spec = TrialSpec(workload=Script(path=path).reference(), batch_size=BATCH, probe=Probe.PREDICT)
     outcome = run(spec)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     return Trace.from_json(outcome.trace_json)
 
 
@@ -110,7 +110,7 @@ def test_what_one_program_compiles_is_eager_in_the_next_that_the_process_runs(tm
         path.write_text(_WORKLOAD.replace("IMPORT", where_from))
         spec = TrialSpec(workload=parse_reference(f"{path}:net"), batch_size=BATCH, probe=Probe.PREDICT)
         outcome = run(spec)
-        assert outcome.verdict is Verdict.FITS, outcome.error
+        assert outcome.verdict is Verdict.TRACED, outcome.error
         allocations = Trace.from_json(outcome.trace_json).allocations
         return (BATCH, HEADS, LENGTH, LENGTH) in {a.shape for a in allocations}
 

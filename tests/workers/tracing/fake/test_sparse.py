@@ -27,7 +27,7 @@ def predicted(name: str) -> TrialOutcome:
 @functools.cache
 def traced(name: str) -> Trace:
     outcome = predicted(name)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     return Trace.from_json(outcome.trace_json)
 
 

@@ -26,6 +26,7 @@ from autofit_workers.spec.setup import ALONE, Parallel, Setup
 from autofit_workers.spec.trace import DATA_PARALLEL, Category, Trace
 from autofit_workers.tracing.recording.data_parallel import BUCKET_BYTES, FIRST_BUCKET_BYTES, buckets_of
 from autofit_workers.trials import door
+from tests.workers.predicted import peaks_of
 from tests.workers.tracing.test_against_cpu import canonical
 
 FILE = Path(__file__).parents[1] / "distributed_workloads.py"
@@ -46,7 +47,7 @@ def predicted(name: str, architecture: str = "sm_80", **changes) -> TrialOutcome
 
 def trace_of(name: str, architecture: str = "sm_80", **changes) -> Trace:
     outcome = predicted(name, architecture, **changes)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     return Trace.from_json(outcome.trace_json)
 
 
@@ -147,7 +148,6 @@ def test_what_the_wrapper_could_not_train_is_refused(name, changes, kind, messag
 
 def test_a_warm_process_keeps_ranks_apart():
     alone, one_of_two = (
-        predicted("layers", setup=ranks(num_ranks), with_trace=False).peaks.allocated_bytes
-        for num_ranks in (1, 2)
+        peaks_of(predicted("layers", setup=ranks(num_ranks))).allocated_bytes for num_ranks in (1, 2)
     )
     assert one_of_two > alone + 25_000_000

@@ -92,7 +92,7 @@ def predicted(
 
 def trace_of(*args, **options) -> Trace:
     outcome = predicted(*args, **options)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
     return Trace.from_json(outcome.trace_json)
 
 
@@ -244,7 +244,7 @@ def test_a_rank_has_its_experts_and_whatever_else_there_is():
 )
 def test_experts_are_dealt_out_under_every_precision_and_sharded_beside(knobs):
     outcome = predicted("mixtral", "fsdp:2,ep:2", rank=3, **knobs)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
 
 
 def test_stages_hold_as_many_microbatches_as_their_schedule_has_in_flight():
@@ -269,12 +269,12 @@ def most_live(trace: Trace, category: Category) -> int:
 def test_ranks_with_equal_meshes_of_other_groups_are_predicted_one_after_the_other():
     for rank in (2, 0, 3):
         outcome = predicted("llama", "pp:2,tp:2", rank=rank)
-        assert outcome.verdict is Verdict.FITS, outcome.error
+        assert outcome.verdict is Verdict.TRACED, outcome.error
 
 
 def test_a_pipeline_infers_too():
     outcome = predicted("gpt", "pp:3", mode="infer")
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
 
 
 def test_the_last_rank_has_no_more_than_the_first():
@@ -346,7 +346,7 @@ def still_alive(trace: Trace) -> list[Allocation]:
 @pytest.mark.parametrize("precision", ["amp-bf16", "bf16"])
 def test_the_first_fsdp_clips_gradients_and_takes_steps(kind, precision):
     outcome = predicted("gpt", kind, precision=precision, optimizer="adamw", clip_grad_norm=1.0)
-    assert outcome.verdict is Verdict.FITS, outcome.error
+    assert outcome.verdict is Verdict.TRACED, outcome.error
 
 
 def test_a_model_says_itself_how_the_first_fsdp_wraps_it():
@@ -375,7 +375,7 @@ def test_gradients_are_clipped_and_steps_taken_under_every_precision(precision, 
         "optimizer_impl": implementation,
         "clip_grad_norm": 1.0,
     }
-    assert predicted("gpt", "fsdp:4", **knobs).verdict is Verdict.FITS
+    assert predicted("gpt", "fsdp:4", **knobs).verdict is Verdict.TRACED
 
 
 @pytest.mark.parametrize(

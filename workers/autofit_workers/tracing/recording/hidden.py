@@ -341,7 +341,10 @@ def _is_added_up_as_it_is(tensor: Tensor) -> bool:
 
 
 def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
-    """What blocks share that sum over outer dimensions, see `replay.curve.scratch.reductions`; halves as floats."""
+    """What blocks share that sum over outer dimensions; halves as floats.
+
+    `replay.curve.scratch.reductions` says how much it is.
+    """
     if not tensor.dim():
         return ()
     summed = {each % tensor.dim() for each in ([dim] if isinstance(dim, int) else dim or range(tensor.dim()))}
