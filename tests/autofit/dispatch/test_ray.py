@@ -128,7 +128,7 @@ def test_a_request_that_this_machine_can_never_satisfy_is_an_error_at_once(
 
 def test_predictions_run_on_the_cluster_too(dispatcher: RayDispatcher, trials: TrialFolder):
     outcome = dispatcher.submit(trials.spec("fits", probe=Probe.PREDICT)).result()
-    assert outcome.verdict is Verdict.FITS
+    assert outcome.verdict is Verdict.TRACED
     assert outcome.trace_json is not None
 
 
