@@ -26,14 +26,14 @@ import torch  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 from autofit_workers.apply import setting  # noqa: E402
-from autofit_workers.replay.time.cpu_costs import CpuSpeeds  # noqa: E402
 from autofit_workers.spec.knobs import Knobs  # noqa: E402
 from autofit_workers.spec.protocol import Device, Probe, TrialSpec, WorkloadRef  # noqa: E402
 from autofit_workers.tracing.recording.names import name_of  # noqa: E402
 from autofit_workers.trials.measure import steps  # noqa: E402
 from autofit_workers.trials.measure.cpu import ResidentSet  # noqa: E402
-from autofit_workers.trials.measure.cpu_speeds import measure_cpu_speeds  # noqa: E402
 from autofit_workers.workload.workload import resolve  # noqa: E402
+from tests.bench.time.cpu_costs import CpuSpeeds  # noqa: E402
+from tests.bench.time.cpu_speeds import measure_cpu_speeds  # noqa: E402
 
 FILE = Path(__file__).with_name("cpu_workloads.py")
 _WARM_UP_STEPS, _LEAST_STEPS, _MOST_STEPS, _SECONDS = 3, 5, 40, 1.5

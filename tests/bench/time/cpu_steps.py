@@ -22,12 +22,12 @@ sys.path.insert(0, str(ROOT))
 from autofit.predict.predictor import Predictor  # noqa: E402
 from autofit.search.choice import NEAR_THE_BEST_RATE  # noqa: E402
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES  # noqa: E402
-from autofit_workers.replay.time.cpu_costs import CpuCosts, CpuSpeeds  # noqa: E402
 from autofit_workers.replay.time.lines import WorkLines  # noqa: E402
 from autofit_workers.replay.time.step import clocked  # noqa: E402
 from autofit_workers.spec.knobs import Knobs  # noqa: E402
 from autofit_workers.trials import door  # noqa: E402
 from tests.bench.scoring import quantile  # noqa: E402
+from tests.bench.time.cpu_costs import CpuCosts, CpuSpeeds  # noqa: E402
 from tests.bench.time.cpu_runs import Run, median_speeds, reference, runs  # noqa: E402
 from tests.bench.time.cpu_workloads import SCORED, sizes_of  # noqa: E402
 

@@ -24,15 +24,15 @@ from scipy.optimize import least_squares, nnls
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT))
 
-from autofit_workers.replay.time.cpu_costs import CpuConstants, CpuCosts, CpuSpeeds, Demand, demand_of  # noqa: E402
 from autofit_workers.replay.time.lines import StepWork, WorkLines  # noqa: E402
 from autofit_workers.replay.time.step import clocked  # noqa: E402
 from tests.bench.scoring import quantile  # noqa: E402
+from tests.bench.time.cpu_costs import CpuConstants, CpuCosts, CpuSpeeds, Demand, demand_of  # noqa: E402
 from tests.bench.time.cpu_runs import Run, median_speeds, runs  # noqa: E402
 from tests.bench.time.cpu_steps import PRECISIONS, work_lines  # noqa: E402
 from tests.bench.time.cpu_workloads import FITTED, sizes_of  # noqa: E402
 
-_TOML = ROOT / "workers/autofit_workers/replay/time/cpu.toml"
+_TOML = ROOT / "tests/bench/time/cpu.toml"
 _NAMES = ("calls", "products", "moved", "weights", "operations")
 _USUAL = {"calls": 4.0, "products": 1.1, "moved": 1.5, "weights": 2.0, "operations": 50.0}
 _HELD_TO_USUAL, _HELD_TO_OPERATORS = 0.01, 0.1  # weights of those beside the measured ones

@@ -7,7 +7,6 @@ tiles       the sides of tiles that kernels of an architecture have
 collectives what ranks exchange: bytes, links and NCCL's algorithms, by links.toml
 costs       how long a kernel takes, by the constants of its class
 constants   the constants, of constants.toml
-cpu_costs   how long operators take on a processor, by cpu.toml
 lines       the work of a step at any batch size, from its traces at several
 step        the step: what the host launches, and what the device does, stream beside stream
 tables      the data files

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from autofit_workers.replay.time.cpu_costs import CPU, CpuCosts, demand_of
 from autofit_workers.spec.work import Operand, Work
-from autofit_workers.trials.measure.cpu_speeds import measure_cpu_speeds
+from tests.bench.time.cpu_costs import CPU, CpuCosts, demand_of
+from tests.bench.time.cpu_speeds import measure_cpu_speeds
 
 
 @pytest.fixture(scope="module")

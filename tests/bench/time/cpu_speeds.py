@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import torch
 
-from autofit_workers.replay.time.cpu_costs import CPU, CpuSpeeds
 from autofit_workers.tracing.recording.names import name_of_type
 from autofit_workers.trials.outcomes import processor_name
+from tests.bench.time.cpu_costs import CPU, CpuSpeeds
 
 _SECONDS = 0.25  # for each of the six things that are timed
 _LEAST_TIMES = 3

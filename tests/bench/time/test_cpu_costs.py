@@ -6,7 +6,11 @@ import dataclasses
 
 import pytest
 
-from autofit_workers.replay.time.cpu_costs import (
+from autofit_workers.replay.time.kernels import EXCHANGES, KernelClass
+from autofit_workers.replay.time.lines import work_of
+from autofit_workers.replay.time.step import clocked
+from autofit_workers.spec.work import Convolution, ConvPass, Operand, Work
+from tests.bench.time.cpu_costs import (
     CPU,
     MAPPED_FROM_BYTES,
     CpuConstants,
@@ -15,10 +19,6 @@ from autofit_workers.replay.time.cpu_costs import (
     cpu_constants,
     demand_of,
 )
-from autofit_workers.replay.time.kernels import EXCHANGES, KernelClass
-from autofit_workers.replay.time.lines import work_of
-from autofit_workers.replay.time.step import clocked
-from autofit_workers.spec.work import Convolution, ConvPass, Operand, Work
 from tests.workers.replay.time.steps_by_hand import elementwise, product, trace_of_works
 
 SPEEDS = CpuSpeeds(

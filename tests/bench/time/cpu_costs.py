@@ -5,8 +5,8 @@ A processor does one operator after the other, each by all of its threads:
     seconds = calls · call_seconds + products / flops + (moved + weights) / bandwidth + operations / flops
               + fresh · page_seconds
 
-with a factor of the class before each but the last. `cpu_speeds` of `autofit_workers.trials.measure` measures
-the speeds of a machine in two seconds; cpu.toml has the factors.
+with a factor of the class before each but the last. `cpu_speeds.py` measures the speeds of a
+machine in two seconds; cpu.toml has the factors.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from autofit_workers.replay.time.constants import HostConstants
 from autofit_workers.replay.time.kernels import IMAGE_CHANNELS, Kernel, KernelClass, Product, kernels_of
 from autofit_workers.replay.time.speeds import Speeds
-from autofit_workers.replay.time.tables import text_of
 from autofit_workers.spec.work import ELEMENT_BYTES, Convolution, Operand, Work
 
 CPU = "cpu"  # what a processor has for an architecture
@@ -262,7 +262,7 @@ def _fresh_bytes(outputs: tuple[Operand, ...], mapped_from_bytes: int) -> int:
 @functools.cache
 def cpu_constants() -> tuple[Mapping[str, CpuConstants], str]:
     """The factors of this version by class, and what names them."""
-    text = text_of("cpu.toml")
+    text = Path(__file__).with_name("cpu.toml").read_text(encoding="utf-8")
     classes = tomllib.loads(text)["classes"]
     found = {name: CpuConstants(**values) for name, values in classes.items()}
     return found, hashlib.sha256(text.encode()).hexdigest()
