@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 import subprocess
 import sys
@@ -44,17 +43,3 @@ def test_the_import_takes_neither_torch_nor_ray_nor_optuna() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.split() == []
-
-
-@pytest.mark.parametrize(
-    ("former", "now", "name"),
-    [
-        ("autofit.service.events", "autofit.events", "TrialFinished"),
-        ("autofit.service.metrics", "autofit.serve.metrics", "Metrics"),
-    ],
-)
-def test_a_module_that_moved_answers_to_its_former_name_and_says_so(former: str, now: str, name: str) -> None:
-    sys.modules.pop(former, None)
-    with pytest.warns(DeprecationWarning, match=f"{former} is now {now}"):
-        moved = importlib.import_module(former)
-    assert getattr(moved, name) is getattr(importlib.import_module(now), name)

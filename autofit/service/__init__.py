@@ -1,1 +1,0 @@
-"""Former names of `autofit.events` and `autofit.serve.metrics`, until 0.3."""
