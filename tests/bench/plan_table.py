@@ -29,12 +29,13 @@ from pathlib import Path
 from autofit.hardware.chips import properties_for
 from autofit.hardware.gpus import catalogue_architectures
 from autofit_workers.replay.plans.cudnn import Cudnn, dotted
-from autofit_workers.replay.plans.plan_table import encoded, file_name, reduced
+from autofit_workers.replay.plans.plan_table import file_name, reduced
 from autofit_workers.replay.plans.workspace import goes_to_cudnn
 from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.work import Convolution, ConvPass
 from tests.bench.convolution_shapes import Geometry, all_shapes
 from tests.bench.plan_table_check import check
+from tests.bench.plan_table_file import encoded
 from tests.bench.plan_table_rows import Answer, kept_answers, read_answers, write_answers
 
 DATA = Path(__file__).parents[2] / "workers" / "autofit_workers" / "replay" / "data"

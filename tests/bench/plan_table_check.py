@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.replay.plans.plan import Plan
-from autofit_workers.replay.plans.plan_table import Kind, PlanTable, encoded
+from autofit_workers.replay.plans.plan_table import Kind, PlanTable
 from autofit_workers.spec.work import Convolution
+from tests.bench.plan_table_file import encoded
 from tests.bench.plan_table_rows import Answer
 
 # Of input and output: that close, the first plan's workspace counts as right.

@@ -11,11 +11,12 @@ import pytest
 
 from autofit_workers.replay.plans.grid_plans import GridPlans
 from autofit_workers.replay.plans.plan import Plan
-from autofit_workers.replay.plans.plan_table import PlanTable, encoded, file_name, held_tables, load_table
+from autofit_workers.replay.plans.plan_table import PlanTable, file_name, held_tables, load_table
 from autofit_workers.replay.plans.table_plans import TablePlans, plans_in
 from autofit_workers.replay.plans.workspace import workspace
 from autofit_workers.spec.conv_algorithms import ConvPolicy, cudnn, cudnn_benchmark, cudnn_deterministic
 from autofit_workers.spec.work import Convolution, ConvPass
+from tests.bench.plan_table_file import encoded
 
 TENSOR = {"uses_tensor_cores": True}
 

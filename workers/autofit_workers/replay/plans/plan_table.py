@@ -17,7 +17,6 @@ import importlib.resources
 import itertools
 import json
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -38,7 +37,7 @@ _SUMS = sorted(
     (a + b + c / 2 + abs(a - b) / 100, (a, b, c)) for a, b, c in itertools.product(range(5), repeat=3)
 )
 _VECTOR_BYTES = 16
-_NOT_ASKED = -1
+NOT_ASKED = -1
 _MEMOIZED_GEOMETRIES = _MEMOIZED_FEATURES = 2**16
 
 Copies = tuple[int, int, int, int, int, int]
@@ -312,7 +311,7 @@ class PlanTable:
     """cuDNN's plans on one architecture.
 
     Args:
-        document: the file, see `encoded`.
+        document: the file, as `tests/bench/plan_table_file.py` writes it.
 
     Raises:
         ValueError: it has another schema.
@@ -347,13 +346,13 @@ class PlanTable:
 
     def _rows(self, key: str) -> Iterator[tuple[Features, int]]:
         """The calls of one kind with the numbers of their plans."""
-        question, shape = _split(key)
+        question, shape = split_key(key)
         if shape not in self._shapes:
             return
         geometries = self._of_shape[self._shapes.index(shape)]
         for num_samples, numbers in self._answers.get(question, {}).items():
             for index, geometry in geometries:
-                if (number := numbers[index]) != _NOT_ASKED:
+                if (number := numbers[index]) != NOT_ASKED:
                     yield (int(num_samples), *geometry), number
 
     def _most_alike(self, key: str, vector_channels: int) -> Neighbours:
@@ -366,42 +365,7 @@ class PlanTable:
         raise ValueError("the table is empty")
 
 
-def encoded(version: str, rows: Iterable[tuple[Convolution, Sequence[Plan]]]) -> bytes:
-    """A file for these calls and their plans; of calls that look the same to the table the first counts.
-
-    JSON, compressed: the distinct `codes` of plans in columns, the distinct lists of `plans` as
-    numbers of codes, `geometries` in columns (number of the shape, then the features but for the
-    samples), and in `answers`, by pass, type and layout and by samples, the number of the list of
-    plans of each geometry.
-    """
-    found: dict[tuple[str, int], dict[tuple[Any, ...], tuple[Copies, ...]]] = {}
-    for call, plans in rows:
-        question, shape = _split(Kind.of(call).key)
-        num_samples, *rest = features(call)
-        of_batch = found.setdefault((question, num_samples), {})
-        of_batch.setdefault((shape, *rest), copies(call, reduced(plans)))
-    lists = Counter(plans for of_batch in found.values() for plans in of_batch.values())
-    numbers = {plans: number for number, (plans, _) in enumerate(lists.most_common())}
-    codes = {code: number for number, code in enumerate(dict.fromkeys(itertools.chain(*numbers)))}
-    geometries = sorted({geometry for of_batch in found.values() for geometry in of_batch})
-    shapes = sorted({shape for shape, *_ in geometries})
-    answers: dict[str, dict[str, list[int]]] = {}
-    for (question, num_samples), of_batch in sorted(found.items()):
-        column = [numbers[of_batch[g]] if g in of_batch else _NOT_ASKED for g in geometries]
-        answers.setdefault(question, {})[str(num_samples)] = column
-    document = {
-        "schema": SCHEMA,
-        "cudnn": version,
-        "codes": list(zip(*codes, strict=True)),
-        "plans": [[codes[code] for code in plans] for plans in numbers],
-        "shapes": shapes,
-        "geometries": list(zip(*((shapes.index(shape), *rest) for shape, *rest in geometries), strict=True)),
-        "answers": answers,
-    }
-    return gzip.compress(json.dumps(document, separators=(",", ":")).encode(), compresslevel=9, mtime=0)
-
-
-def _split(key: str) -> tuple[str, str]:
+def split_key(key: str) -> tuple[str, str]:
     """The key of a kind as pass, type and layout, and as filter, grouping and reach."""
     words = key.split()
     return " ".join(words[:3]), " ".join(words[3:])
