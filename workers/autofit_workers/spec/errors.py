@@ -12,7 +12,7 @@
             ├── BusyDeviceError
             └── MissingLibraryError   "missing-library"
 
-Whatever else a workload raises is its own (`user`). No torch at import.
+Whatever else a workload raises is its own (`user`).
 """
 
 from __future__ import annotations

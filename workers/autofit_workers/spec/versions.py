@@ -1,6 +1,6 @@
 """Releases of PyTorch: which of them predictions are made with, and the libraries their wheels bring.
 
-Torch-free. A release is the first two parts of a version, such as `2.13` of `2.13.0+cpu`.
+A release is the first two parts of a version, such as `2.13` of `2.13.0+cpu`.
 """
 
 from __future__ import annotations

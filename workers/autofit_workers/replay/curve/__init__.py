@@ -1,1 +1,1 @@
-"""From traces to a peak for any batch size; nothing here needs torch."""
+"""From traces to a peak for any batch size."""

@@ -1,4 +1,4 @@
-"""Memory that more and more of is alive after each step, by the line that took it. No torch is needed here.
+"""Memory that more and more of is alive after each step, by the line that took it.
 
     alive after step          1     2     3     4     5     6     7     8
     parameters, states       80    80    80    80    80    80    80    80      warm-up: all from step 1 on

@@ -2,7 +2,7 @@
 
 PyTorch keeps no memory on the CPU: each tensor is a block of malloc's, freed as the tensor is
 (c10/core/impl/alloc_cpu.cpp, which aligns to 64 bytes). In a trial's process malloc maps a large
-block by itself and gives it back at once (`autofit_workers.trials.isolate`). No torch is needed here.
+block by itself and gives it back at once (`autofit_workers.trials.isolate`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ such queues (of the variable `CUDA_SCALE_LAUNCH_QUEUES`, which makes them up to 
 long they are; others measured about a thousand kernels of each stream
 (https://forums.developer.nvidia.com/t/68937). Streams that share one of the driver's queues have less.
 
-Of AMD's queues nothing is assumed. No torch is needed here.
+Of AMD's queues nothing is assumed.
 """
 
 from __future__ import annotations

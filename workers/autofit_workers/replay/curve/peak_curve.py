@@ -1,7 +1,7 @@
 """The peak curve: a step and its peak memory at any batch size, from traces of it.
 
 `curve.at(batch_size)` is the step at that size, `curve.on_card(batch_size, conditions)` its peaks
-and verdicts on a card. No torch is needed here.
+and verdicts on a card.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A *size* is the number of tokens of a text, the side of an image, or whatever a workload's `make_batch` takes
 as `size`. What a size is rounded to, such as the patches of an image or the blocks of a kernel, makes steps:
 a surface is of sizes that leave the same remainder, `remainder + multiple·k`, and in k every dimension is a
-polynomial. `surface.at(size)` is the peak curve at one size. No torch is needed here.
+polynomial. `surface.at(size)` is the peak curve at one size.
 """
 
 from __future__ import annotations

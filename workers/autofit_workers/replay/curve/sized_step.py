@@ -1,4 +1,4 @@
-"""A step at one batch size, whatever card and convolution algorithm it runs with. No torch is needed here."""
+"""A step at one batch size, whatever card and convolution algorithm it runs with."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 What does not grow, is freed in its own pass and lies in the allocator's pool of small blocks finds the same
 blocks again in the next one. Where all passes have too many events, such blocks are left out of all but the
-traced ones and the last. No torch is needed here.
+traced ones and the last.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 """A run whose batches differ in length: its steps at any lengths, from those that were traced.
 
-No torch is needed here.
-
     traced      model │ 311 │ 87 │ 902 │ 95 │ 411 │ 128      each pass of a batch up to the next one's
     warm-up     model │ 311 │ 87                             the first ones, which differ in their events
     period                       │ 902 │ 95 │ 411 │ 128      from here on the same events come again

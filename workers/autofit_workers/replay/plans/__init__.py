@@ -1,1 +1,1 @@
-"""Which plan cuDNN takes for a convolution and what memory it wants; nothing here needs torch."""
+"""Which plan cuDNN takes for a convolution and what memory it wants."""

@@ -9,7 +9,7 @@ All of it has to be there, but the architecture seems to decide alone: with cuDN
 multiprocessors, a quarter of bus and cache, four fifths of the clocks or less shared memory changed
 neither the first two plans nor their workspaces of 48 convolutions, on each of sm_75, sm_80 and sm_86.
 
-Torch-free: the coordinator makes a `DeviceProperties` and hands it to a worker.
+The coordinator makes a `DeviceProperties` and hands it to a worker.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a traced step's work to its seconds on a card; nothing here needs torch.
+"""From a traced step's work to its seconds on a card.
 
 speeds      what a device can do at most: products by data type, bytes a second, units
 kernels     what an operator runs on the device: kernels, each with its class, products and bytes

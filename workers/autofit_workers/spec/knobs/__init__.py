@@ -1,4 +1,4 @@
-"""The knobs: what may be varied beside the batch size, one file each. No torch at import.
+"""The knobs: what may be varied beside the batch size, one file each.
 
     knob.py      what is known of a knob: its values, help, words, usual cost
     setting.py   `KNOBS`, all of them; `Knobs`, a value for each

@@ -1,6 +1,6 @@
 """What DeepSpeed is told by knobs: its config, of which all the rest are DeepSpeed's defaults.
 
-Its fields are those of DeepSpeed 0.19's runtime/config.py, precision_config.py and zero/config.py. No torch.
+Its fields are those of DeepSpeed 0.19's runtime/config.py, precision_config.py and zero/config.py.
 """
 
 from __future__ import annotations

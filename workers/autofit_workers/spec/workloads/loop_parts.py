@@ -1,7 +1,4 @@
-"""What knobs change in the loop of steps: only training has one, and not where the workload steps itself.
-
-No torch at import, as `workload`.
-"""
+"""What knobs change in the loop of steps: only training has one, and not where the workload steps itself."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A table is what stands between `MODEL_FOR_` and `_MAPPING` in transformers' models/auto/modeling_auto.py; the
 names are those of its pipelines/__init__.py, and for tasks without a pipeline those of Optimum's
-exporters/tasks.py. Imports no torch: the command line offers the names.
+exporters/tasks.py. The command line offers the names.
 """
 
 from __future__ import annotations

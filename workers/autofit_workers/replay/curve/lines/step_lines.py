@@ -2,7 +2,6 @@
 
 Every dimension of every tensor is a line in the batch size, or the traces differ in their events;
 so a tensor's bytes are a product of lines, known exactly from two traces and checked on a third.
-No torch is needed here.
 """
 
 from __future__ import annotations
