@@ -38,7 +38,7 @@ from autofit.report.words import (
     span_of_bytes,
 )
 from autofit.settings.goals import Risk
-from autofit.settings.words import configuration
+from autofit.settings.words import configuration, with_setting
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 from autofit_workers.spec.trace import parameters_in_words
@@ -52,13 +52,14 @@ _BEYOND = 1.15  # how far beyond its boundary a curve is drawn
 def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSink = ignore) -> Content:
     """The report of a search.
 
-    What was predicted for it is predicted again, as an earlier answer brings no traces with it.
+    What was predicted for it is predicted again, as an earlier answer brings no traces with it. What lies in
+    memory, and the times, are those of the configuration that the answer is about.
 
     Args:
         predictor: of the workload.
         emit: is told of each curve.
     """
-    budget, estimate = result.budget, result.estimate
+    budget, estimate = result.budget, result.estimate_of_chosen
     notes = [*budget.assumptions, *result.notes]
     profile, curves, size_map = None, list[CurveLine](), None
     if result.device.kind == "cpu":
@@ -87,8 +88,13 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
         remedies=_remedies(result.advice),
         notes=tuple(dict.fromkeys(notes)),
         made=_made(result.versions, f"study {result.study}"),
-        **_of_profile(profile, estimate),
+        **_of_profile(profile, estimate, name=None if estimate is None else _name(result, estimate)),
     )
+
+
+def _name(result: TuneResult, estimate: Estimate) -> str:
+    """What the search calls the setting of an estimate."""
+    return result.setting_names.get(estimate.knobs, estimate.knobs.conv_algo)
 
 
 def _remedies(advice: Advice | None) -> tuple[str, ...]:
@@ -198,11 +204,14 @@ def report_on_profile(profile: Profile) -> Content:
 # ── what a profile gives ────────────────────────────────────────────────────────────────────────
 
 
-def _of_profile(profile: Profile | None, estimate: Estimate | None = None) -> dict[str, Any]:
+def _of_profile(
+    profile: Profile | None, estimate: Estimate | None = None, *, name: str | None = None
+) -> dict[str, Any]:
     """The parts of a report that are views of a profile, by their names in `Content`.
 
     Args:
         estimate: of the same configuration.
+        name: of its setting; None for that of its convolution algorithm, where it convolves.
     """
     if profile is None:
         return {}
@@ -211,7 +220,10 @@ def _of_profile(profile: Profile | None, estimate: Estimate | None = None) -> di
     position = peak_position(profile)
     (lane,) = timeline(profile, step=phase_of(profile, position).step, num_moments=_NUM_MOMENTS)
     root, *modules = scope_view(profile, Filters()).rows
+    if name is None:
+        name = profile.knobs.conv_algo if profile.trace.convolves else ""
     return {
+        "configuration": f"batch {profile.trace.batch_size}{with_setting(name)}",
         "lane": lane,
         "breakdown": breakdown_table(
             lane.peak.categories,
@@ -247,7 +259,8 @@ def _times(profile: Profile) -> Times | None:
 
 def _card(result: TuneResult) -> Card:
     """The card that a search's predictions assumed."""
-    name = result.device.name if result.estimate is None else result.estimate.device.name
+    estimate = result.estimate_of_chosen
+    name = result.device.name if estimate is None else estimate.device.name
     likely, *others = result.architectures
     return Card(
         name=name,
@@ -353,7 +366,7 @@ def _measured(result: TuneResult) -> Iterator[MeasuredPoint]:
 
 
 def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
-    best, budget, estimate = result.chosen, result.budget, result.estimate
+    best, budget, estimate = result.chosen, result.budget, result.estimate_of_chosen
     if estimate is not None and (model := _model(estimate.model_class, estimate.num_parameters)) is not None:
         yield model
     if best is not None:

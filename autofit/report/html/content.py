@@ -130,6 +130,8 @@ class Content:
     Attributes:
         answer: sentences, the answer first.
         budget_bytes: what the allocator may reserve; None where there is no budget.
+        configuration: what `lane`, `breakdown`, `nodes`, `times` and `workspaces` are of, "batch 112 with
+            cudnn"; empty where there are none.
         lane: the memory over the step of the allocated peak.
         remedies: where it does not fit, what makes it fit, in sentences.
         nodes: of the tree of modules, each after its parent.
@@ -140,6 +142,7 @@ class Content:
     title: str
     answer: tuple[str, ...]
     facts: tuple[Fact, ...]
+    configuration: str = ""
     breakdown: Table | None = None
     budget_bytes: int | None = None
     lane: Lane | None = None

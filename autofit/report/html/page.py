@@ -55,6 +55,7 @@ def render(content: Content) -> str:
 
 def sections(content: Content) -> Iterator[Section]:
     """The parts of a page for which there is something to show, in their order."""
+    at = f" at {content.configuration}" if content.configuration else ""
     if content.parallels is not None:
         yield Section(name="parallels", title="Ways of training together", table=content.parallels)
     if content.frontier is not None:
@@ -80,27 +81,27 @@ def sections(content: Content) -> Iterator[Section]:
     if content.lane is not None:
         yield Section(
             name="step",
-            title="Memory over the step",
+            title=f"Memory over the step{at}",
             text="Allocated memory after each allocator event, by what it holds, in the step with the "
             "peak. The dotted line is the reserved memory.",
             figure=figures.memory_over_step(content.lane, content.budget_bytes),
         )
     if content.breakdown is not None:
-        yield Section(name="breakdown", title="Alive at the peak", table=content.breakdown)
+        yield Section(name="breakdown", title=f"Alive at the peak{at}", table=content.breakdown)
     if content.nodes:
         yield Section(
             name="modules",
-            title="Which module holds it",
+            title=f"Which module holds it{at}",
             text="Memory alive at the peak, by the module that allocated or owns it. Click a module to zoom "
             "in, and the bar above to zoom out.",
             figure=memory_by_module(content.nodes),
         )
     if content.times is not None:
-        yield from _of_times(content.times)
+        yield from _of_times(content.times, at)
     if any(layer.largest_bytes for layer in content.workspaces):
         yield Section(
             name="workspaces",
-            title="Workspaces of layers",
+            title=f"Workspaces of layers{at}",
             text="Memory that a convolution needs besides its output while it runs. Only one is in use at a "
             "time, but the allocator keeps the largest reserved.",
             figure=figures.workspace_bars(content.workspaces),
@@ -114,19 +115,23 @@ def sections(content: Content) -> Iterator[Section]:
         )
 
 
-def _of_times(times: Times) -> Iterator[Section]:
-    """The time of a step by classes of kernels and by modules."""
+def _of_times(times: Times, at: str) -> Iterator[Section]:
+    """The time of a step by classes of kernels and by modules.
+
+    Args:
+        at: the configuration, for titles.
+    """
     if times.classes:
         yield Section(
             name="roofline",
-            title="How near kernels come to the card's limits",
+            title=f"How near kernels come to the card's limits{at}",
             text=_about_roofline(times),
             figure=roofline(times),
             table=class_table(times),
         )
     yield Section(
         name="time",
-        title="Which module takes the time",
+        title=f"Which module takes the time{at}",
         text=f"{_about_seconds(times)} Click a module to zoom in, and the bar above to zoom out; the table "
         "has each without what is in its submodules.",
         figure=time_by_module(times),

@@ -19,12 +19,15 @@ from autofit.predict.predictor import local_predictor
 from autofit.questions.advice import Advice, Combination
 from autofit.questions.levers import Effect
 from autofit.questions.what_if import what_if
+from autofit.report import gather
 from autofit.report.gather import report_on_estimate, report_on_profile, report_on_search
 from autofit.report.html import figures
 from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
 from autofit.report.html.page import render, sections
+from autofit.search.choice import RecommendedBy
 from autofit.settings.workloads import refer
 from autofit.tuning.compared import ParallelAnswer
+from autofit.tuning.found import Best, Recommended
 from autofit_workers.spec.knobs import Knobs
 from tests.autofit.explain.toy import PROFILE, TIMED, UNSTATED
 from tests.secret_urls import SECRET, SECRET_TEXTS, SECRET_URLS
@@ -131,6 +134,30 @@ def test_the_modules_add_up_to_the_peak(estimated, profile):
     assert by_parent[""] == by_parent["/"] == profile.peak_allocated_bytes
     totals = dict(zip(icicle["ids"], icicle["values"], strict=True))
     assert all(value <= totals.get(parent, value) for parent, value in by_parent.items())
+
+
+def test_what_lies_in_memory_is_that_of_the_recommended_configuration_which_each_title_names(
+    searched, predictor
+):
+    result, _ = searched
+    knobs, smaller = Knobs(conv_algo="cudnn"), result.best.batch_size // 2
+    estimate = predictor.curve(knobs, gather._card(result))(smaller)
+    best = dataclasses.replace(result.best, knobs=Knobs(conv_algo="native"))
+    of_best = {field.name: getattr(best, field.name) for field in dataclasses.fields(Best)}
+    recommended = Recommended(
+        **{**of_best, "knobs": knobs, "batch_size": smaller},
+        by=RecommendedBy.DEFAULT_BACKEND,
+        largest_batch=smaller,
+        first_failing_batch=smaller + 1,
+        reason="",
+        estimate=estimate,
+    )
+    content = report_on_search(dataclasses.replace(result, best=best, recommended=recommended), predictor)
+    assert sum(node.own_bytes for node in content.nodes) == estimate.peak_allocated_bytes
+    titles = {section.name: section.title for section in sections(content)}
+    for name in ("step", "breakdown", "modules", "workspaces"):
+        assert titles[name].endswith(f" at batch {smaller} with cudnn"), titles[name]
+    assert {fact.name: fact.value for fact in content.facts}["batch size"] == str(smaller)
 
 
 def test_workspaces_are_those_of_the_replay(estimated, profile):
