@@ -22,6 +22,7 @@ from autofit_workers.spec.trace import UNPROTECTED, Trace
 from autofit_workers.spec.versions import SUPPORTED_RELEASES, is_supported
 from autofit_workers.trials.door import SELF_TEST_BATCH_SIZE, findings
 
+_TRACING = Path(autofit_workers.__path__[0]) / "tracing"
 SUPPORTED = " or ".join(SUPPORTED_RELEASES)
 
 
@@ -41,8 +42,7 @@ class SelfTest:
 
 def run_self_test(run: Runner) -> SelfTest:
     """Predicts a tiny workload whose memory events on a GPU are known."""
-    source = Path(autofit_workers.__path__[0]) / "tracing" / "self_test.py"
-    workload = WorkloadRef(kind="file", target=f"{source}:workload")
+    workload = WorkloadRef(kind="file", target=f"{_TRACING / 'self_test.py'}:workload")
     outcome = run(TrialSpec(workload=workload, batch_size=SELF_TEST_BATCH_SIZE, probe=Probe.PREDICT))
     unprotected = ""
     if outcome.trace_json is not None:
@@ -116,6 +116,6 @@ def require_release(version: str, environment: Mapping[str, str]) -> None:
 def _build() -> str:
     """Names a PyTorch build together with the code that relies on its internals."""
     digest = hashlib.sha256(importlib.metadata.version("torch").encode())
-    for source in sorted((Path(autofit_workers.__path__[0]) / "predict").rglob("*.py")):
+    for source in sorted(_TRACING.rglob("*.py")):
         digest.update(source.read_bytes())
     return digest.hexdigest()[:16]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 
 import pytest
 
@@ -8,6 +9,7 @@ from autofit import paths
 from autofit.errors import InfrastructureError
 from autofit.identity import told_version
 from autofit.paths import UNVERIFIED_VARIABLE
+from autofit.predict import self_test
 from autofit.predict.self_test import checked, require_prediction, require_release, run_self_test
 from autofit_workers.spec.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.spec.trace import Trace
@@ -44,6 +46,19 @@ def test_the_result_is_remembered_for_this_build_of_pytorch(outcome):
     require_prediction(run)
     assert len(calls) == 1
     assert len(list(paths.cache_dir().iterdir())) == 1
+
+
+def test_the_result_is_not_remembered_beyond_the_code_that_traces(monkeypatch, tmp_path):
+    tracing = tmp_path / "tracing"
+    shutil.copytree(self_test._TRACING, tracing)
+    monkeypatch.setattr(self_test, "_TRACING", tracing)
+    self_test._build.cache_clear()
+    before = self_test._build()
+    (tracing / "probe.py").write_text("changed = True\n")
+    self_test._build.cache_clear()
+    changed = self_test._build()
+    self_test._build.cache_clear()
+    assert changed != before
 
 
 def test_a_checked_runner_tests_itself_before_its_first_trial_only(outcome):
