@@ -265,7 +265,7 @@ def _loader() -> Load:
         import sys
 
         name = "autofit_workers"
-        is_here = pathlib.Path(driver_root, name, "protocol.py").is_file()
+        is_here = pathlib.Path(driver_root, name, "__init__.py").is_file()
         found = (
             importlib.machinery.PathFinder.find_spec(name, [driver_root])
             if is_here
