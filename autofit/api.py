@@ -85,7 +85,7 @@ def estimate(workload: Workload | Script | str, *, batch_size: int | None = None
 
 
 def check(workload: Workload | Script | str, *, batch_size: int, **options: Any) -> CheckResult:
-    """Says whether one configuration fits: surely, surely not, or neither; from one trace.
+    """Predicts from one trace whether a configuration fits: surely, surely not, or unsure.
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
@@ -108,7 +108,7 @@ def observe(
     batch_size: int | None = None,
     **options: Any,
 ) -> ObservedPeak:
-    """Compares a peak that a real run had with its prediction, and keeps it: later answers are sharper.
+    """Compares a real run's peak with its prediction, and keeps it: later answers are sharper.
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
@@ -132,7 +132,7 @@ def observe(
 
 
 def kv(model: str, *, gpu: str, **options: Any) -> KvCache:
-    """Predicts what a server of a language model has left for its KV cache.
+    """Predicts the memory that a server of a language model has left for its KV cache.
 
     Args:
         model: of transformers, `hf:MODEL_TYPE` or `hf:path/to/config.json`.
@@ -174,13 +174,13 @@ def peak_surface(workload: Workload | str, **options: Any) -> PredictedSurface:
 def _prediction(
     workload: Workload | Script | str, options: dict[str, Any], what: str
 ) -> tuple[TuneSettings, Predictor]:
-    """The settings of one configuration, and what predicts it."""
+    """Settings of one configuration, and its predictor."""
     settings = resolve_one_configuration({**options, **_named(workload)}, what)
     return settings, local_predictor(_referred(workload, settings), setup=settings.setup)
 
 
 def _named(workload: Workload | Script | str) -> dict[str, Any]:
-    """The options that say what is run."""
+    """Options that name the workload or the script, and how a script's ranks are started."""
     if isinstance(workload, str):
         return {"model": workload}
     if not isinstance(workload, Script):

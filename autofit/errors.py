@@ -60,7 +60,7 @@ class AutofitError(Exception):
         message: one sentence for the user, with the next step in it.
 
     Attributes:
-        message: that sentence, without secrets and what a terminal would obey.
+        message: that sentence, without secrets and characters that control a terminal.
         kind: a stable word for programs that read the error.
         exit_code: the exit code of a command that fails with this error.
     """
@@ -138,14 +138,14 @@ class WorkloadFailedError(AutofitError):
 
 
 class UnpredictableCardError(WorkloadFailedError):
-    """Nothing is predicted of the workload on that card; on others it may be."""
+    """The workload cannot be predicted on the given card; on others it may be."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, kind="unsupported")
 
 
 class UntimedCardError(UsageError):
-    """What needs the times of steps cannot be answered for that card; for others it may be."""
+    """An answer needs step times, which are not predicted on the given card; on others they may be."""
 
 
 class InfrastructureError(AutofitError):
@@ -162,7 +162,7 @@ class StorageError(InfrastructureError):
 
 
 class StorageDeniedError(StorageError):
-    """The database lets this user read, but not do this."""
+    """The database lets its user read, but refuses what else was tried."""
 
 
 class DispatchError(InfrastructureError):
@@ -188,7 +188,7 @@ class OutputError(InfrastructureError):
 
 
 class ReaderGoneError(AutofitError):
-    """Whoever read stdout went away, as `head` does; the shell's code of a command that SIGPIPE ended."""
+    """The reader of stdout went away, as `head` does; exits with the shell's code for SIGPIPE."""
 
     kind = "reader-gone"
     exit_code = ExitCode.READER_GONE
@@ -198,7 +198,7 @@ class ReaderGoneError(AutofitError):
 
 
 class InternalError(AutofitError):
-    """Autofit itself is wrong."""
+    """Autofit itself has a fault."""
 
     kind = "internal"
     exit_code = ExitCode.INTERNAL
@@ -220,7 +220,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def either(names: Sequence[str]) -> str:
-    """`a, b or c`; of many the first few, and how many more there are."""
+    """Names joined as `a, b or c`; of many names the first few, and how many others there are."""
     if len(names) > _NUM_NAMED:
         return f"{', '.join(names[:_NUM_NAMED])} or one of {len(names) - _NUM_NAMED} others"
     *others, last = names

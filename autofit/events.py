@@ -1,8 +1,8 @@
-"""What the tuner says while it works.
+"""Events that the tuner emits while it works.
 
-The tuner emits; progress display, metrics and journal consume. An event is plain data, so that a
-consumer can be added without the tuner knowing of it. `autofit serve` emits the same events of what
-it reads from the storage.
+Progress display, metrics and journal consume them. An event is plain data, so that a consumer can be
+added without the tuner knowing of it. `autofit serve` emits the same events of what it reads from the
+storage.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class TuneStarted:
     """A search begins, or is taken up again.
 
     Attributes:
-        workload: its short name, as in `WorkloadRef.name`.
-        gpu: what it is for, see `autofit.settings.target.gpu_label`.
+        workload: the workload's short name, as in `WorkloadRef.name`.
+        gpu: the card that the search is for, see `autofit.settings.target.gpu_label`.
         budget_bytes: what the allocator may reserve (CPU: what the process may use).
         study: the name the study can be resumed by; the events of a search all have it.
         started_seconds: epoch.
@@ -80,7 +80,8 @@ class PredictionCompared:
 
     Attributes:
         trial: its number in the study.
-        predicted_bytes, measured_bytes: of what is held against the budget; the likely prediction.
+        predicted_bytes: the likely prediction of the peak that is held against the budget.
+        measured_bytes: that peak as it was measured.
     """
 
     study: str
@@ -112,12 +113,12 @@ class BoundaryMoved:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecommendationMade:
-    """A search is over, and recommends what a practitioner would take of what fits.
+    """A search is over, and recommends the configuration that a practitioner would take.
 
     Attributes:
-        knobs, batch_size: of it; None where nothing fits.
+        knobs, batch_size: the configuration; None where nothing fits.
         predicted_step_seconds: the likely time of its step; None where it is not sure enough to be said.
-        step_time_error: (predicted − measured) / measured step, where it was measured.
+        step_time_error: (predicted − measured) / measured step time, where the step was measured.
     """
 
     study: str
@@ -129,7 +130,7 @@ class RecommendationMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersChanged:
-    """So many of the workers that a search may use are at a trial, so many wait for one."""
+    """The numbers of busy and idle workers, of those that a search may use, have changed."""
 
     study: str
     num_busy: int
@@ -138,7 +139,7 @@ class WorkersChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsCounted:
-    """The jobs of a cluster.
+    """The jobs of a cluster were counted.
 
     Attributes:
         by_state: how many there are in each state; a state without jobs may be left out.
@@ -149,7 +150,7 @@ class JobsCounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableCounted:
-    """The records of a storage that cannot be read, and are left aside.
+    """The records of a storage that cannot be read, and are left aside, were counted.
 
     Attributes:
         source: the storage.
@@ -175,7 +176,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """Something that whoever waits should know at once; the answer says it among its notes too."""
+    """A note that the waiting user should read at once; it is among the answer's notes too."""
 
     text: str
 
@@ -214,7 +215,7 @@ EventSink = Callable[[Event], None]
 
 
 def ignore(_event: Event) -> None:
-    """The sink of whoever does not watch."""
+    """Event sink that does nothing."""
 
 
 def fan_out(*sinks: EventSink) -> EventSink:

@@ -1,4 +1,4 @@
-"""What tells one answer from another: the versions it was made with, and the digest of what decided it."""
+"""Identity of an answer: the versions it was made with, and the digest of the settings that decided it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autofit_workers.spec.versions import is_supported
 
 
 def versions() -> dict[str, str]:
-    """What an answer is made with."""
+    """Versions of Python, PyTorch, autofit, Ray and Optuna that an answer is made with."""
     return dict(_versions())
 
 
@@ -30,10 +30,10 @@ def _versions() -> Mapping[str, str]:
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """A digest that is equal for equal settings (JSON's types), in whatever order they are."""
+    """Digest that is equal for equal settings (JSON's types), whatever their order."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def told_version(version: str) -> str:
-    """A version of PyTorch as answers name it: one that was not tried says so."""
+    """Version of PyTorch as answers name it, marked where autofit was not tried with it."""
     return version if is_supported(version) else f"{version} (predictions unverified)"

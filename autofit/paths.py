@@ -1,4 +1,4 @@
-"""Where durable things live, and how they are written.
+"""Folders of autofit's durable files, and the writing of files.
 
 $AUTOFIT_STATE_DIR/       default: the platform's state directory
 ├── studies/              Optuna journals, one a study
@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 
 
 def state_dir() -> Path:
-    """The folder of everything durable; it is not created here.
+    """Folder of all durable files; it is not created here.
 
     `~` in `$AUTOFIT_STATE_DIR` is the user's home.
     """
@@ -57,7 +57,7 @@ def studies_dir() -> Path:
     """The folder of the studies' journals, created where it is missing.
 
     Raises:
-        StorageError: when it cannot be created or written to.
+        StorageError: when the folder cannot be created or written to.
     """
     return _writable(studies_path())
 
@@ -93,12 +93,12 @@ def errors_dir() -> Path:
 
 
 def cache_path() -> Path:
-    """The folder of what can be made again; it is not created here."""
+    """Folder of files that can be made again; it is not created here."""
     return state_dir() / "cache"
 
 
 def cache_dir() -> Path:
-    """The folder of what can be made again, created where it is missing; raises `StorageError` likewise."""
+    """Folder of files that can be made again, created where it is missing; raises `StorageError` likewise."""
     return _writable(cache_path())
 
 
@@ -118,9 +118,10 @@ def _writable(folder: Path) -> Path:
 
 
 def _narrow(folder: Path) -> None:
-    """Takes from others what they may read in a folder that an earlier version made.
+    """Takes away other users' access to a folder that an earlier version of autofit opened to them.
 
-    One that they may write to as well, or that is somebody else's or a link, is shared on purpose.
+    A folder that others may write to as well, or that is another user's or a link, is shared on purpose: it
+    stays as it is.
     """
     try:
         found = folder.lstat()
@@ -133,10 +134,10 @@ def _narrow(folder: Path) -> None:
 
 
 def require_writable(path: Path) -> None:
-    """Finds out, before long work, whether `write_atomically` will be able to write a file there.
+    """Checks, before long work, that `write_atomically` will be able to write a file at a path.
 
     Raises:
-        StorageError: it will not.
+        StorageError: the file cannot be written.
     """
     try:
         if stat.S_ISDIR(_mode(path)):
@@ -148,7 +149,7 @@ def require_writable(path: Path) -> None:
 
 
 def _mode(path: Path) -> int:
-    """What is there; 0 for nothing, or a link that leads nowhere, where a file will be."""
+    """Mode of the file at a path; 0 where there is none yet, or a link that leads nowhere."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:
@@ -158,7 +159,7 @@ def _mode(path: Path) -> int:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Writes a file so that it is there whole or, after a crash, as it was before.
+    """Writes a file so that a crash leaves it as it was before, never half written.
 
     A link leads to the file that is written. A device or a pipe is written to as it is.
 
@@ -185,7 +186,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def _write_through(path: Path, data: bytes) -> None:
-    """Writes to what is no file; a pipe that nobody reads is an error at once."""
+    """Writes to a device or a pipe; a pipe that nobody reads is an error at once."""
     number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     os.set_blocking(number, True)
     with os.fdopen(number, "wb") as file:
@@ -193,7 +194,7 @@ def _write_through(path: Path, data: bytes) -> None:
 
 
 def keep(folder: Callable[[], Path], name: str, content: Callable[[], str | bytes]) -> None:
-    """Keeps what can be made again in one of the folders above; where nothing can be written, nowhere."""
+    """Writes a file that can be made again, unless it exists; a failure to write is only logged."""
     try:
         path = folder() / name
         if not path.exists():

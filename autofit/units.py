@@ -83,5 +83,5 @@ def parse_percent(text: str) -> Decimal:
 
 
 def size_or_dash(num_bytes: int | None) -> str:
-    """A size where there is one, as `format_bytes` has it."""
+    """Size as `format_bytes` writes it, or a dash for None."""
     return "–" if num_bytes is None else format_bytes(num_bytes)

@@ -1,4 +1,4 @@
-"""A browser without a screen that looks at pages: Debian's chromium, steered by selenium."""
+"""A headless browser for tests of pages: Debian's chromium, driven by selenium."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ needs_browser = pytest.mark.skipif(
 
 
 class Browser:
-    """A window without a screen; whatever a page's scripts complain of fails the test that looks."""
+    """A headless browser window; errors of a page's scripts fail the test."""
 
     def __init__(self, driver: webdriver.Chrome) -> None:
         self._driver = driver
 
     def text(self, url: str, *, once_it_says: str) -> str:
-        """What a page says, once its scripts have put that on it."""
+        """Text of a page, once its scripts have put `once_it_says` on it."""
         self._driver.get(url)
         WebDriverWait(self._driver, _PAGE_SECONDS).until(
             lambda _: once_it_says in self._said(), f"{url} never said {once_it_says!r}"
@@ -39,11 +39,11 @@ class Browser:
         return self._said()
 
     def require_quiet(self) -> None:
-        """Fails where a script has complained since the last look."""
+        """Fails where a script of the page has logged an error since the last call."""
         assert [entry for entry in self._driver.get_log("browser") if entry["level"] == "SEVERE"] == []
 
     def show(self, *, width: int, scheme: str) -> None:
-        """Makes the window so wide, in pixels, and as high as the page; light or dark, as a system is."""
+        """Sets the window's width in pixels, its height to the page's, and the light or dark `scheme`."""
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self._driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
         for height in (1400, None):  # a page is as high as its width makes it
@@ -53,11 +53,11 @@ class Browser:
             )
 
     def await_true(self, script: str) -> None:
-        """Waits until a script returns true: a page follows its window when it gets to it."""
+        """Waits until `script` returns true, since a page reacts to its window with a delay."""
         WebDriverWait(self._driver, _PAGE_SECONDS).until(lambda _: self.run(script), f"never true: {script}")
 
     def run(self, script: str) -> Any:
-        """What a script of the test's returns."""
+        """Runs a script in the page; returns its value."""
         return self._driver.execute_script(script)
 
     def click(self, selector: str) -> None:
@@ -72,10 +72,10 @@ class Browser:
 
 @contextmanager
 def browsing(home: Path) -> Iterator[Browser]:
-    """A browser whose own files are in a folder.
+    """Starts a browser whose own files are in a folder; ends it with the block.
 
     Args:
-        home: the folder, which is there.
+        home: the folder, which must exist.
     """
     options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium")

@@ -1,4 +1,4 @@
-"""What a test sees of a command."""
+"""Result of a command, as tests see it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Finished:
-    """What a shell sees of a command that ended."""
+    """Exit code and outputs of a command that ended."""
 
     code: int
     out: str
@@ -17,6 +17,6 @@ class Finished:
 
     @property
     def document(self) -> dict[str, Any]:
-        """Standard output as the one JSON document that it must be."""
+        """Standard output parsed as one JSON document."""
         parsed: dict[str, Any] = json.loads(self.out)
         return parsed

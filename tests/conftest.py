@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _look_for_garbage_of_the_file_alone() -> None:
-    """What came before it stays: to look through it again costs seconds in every test that collects."""
+    """Freezes the garbage collector's objects of earlier files, which cost seconds per collection."""
     import hypothesis  # noqa: F401 - it warns where it is imported later, and finds no referrers
 
     gc.collect()
@@ -72,7 +72,7 @@ def _childrens_coverage() -> str | None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _cover_the_children_of_tests_of_workers_alone(request: pytest.FixtureRequest) -> None:
-    """What runs in child processes is `autofit_workers`, whose own tests have to reach it."""
+    """Turns coverage of child processes on for tests/workers only, since children run `autofit_workers`."""
     config = _childrens_coverage()
     covers = request.path.is_relative_to(pathlib.Path(__file__).parent / "workers")
     if config is None or covers == (_CHILDRENS_COVERAGE in os.environ):
@@ -86,14 +86,14 @@ def _cover_the_children_of_tests_of_workers_alone(request: pytest.FixtureRequest
 
 @pytest.fixture(scope="session", autouse=True)
 def _let_the_last_children_end_by_themselves() -> Iterator[None]:
-    """What a process covered is kept as it ends; xdist's processes would leave with theirs still running."""
+    """Ends the warm child at the end of the session, since coverage is saved when a process ends."""
     yield
     close_predictor()
 
 
 @event.listens_for(Engine, "connect")
 def _leave_writing_to_the_system(connection: object, _record: object) -> None:
-    """What a crash of the machine would lose does not matter here; a killed process loses nothing."""
+    """Turns SQLite's synchronous writes off: only a crash of the machine would lose data."""
     if isinstance(connection, sqlite3.Connection):
         connection.execute("PRAGMA synchronous = OFF")
 
@@ -108,14 +108,14 @@ def state_dir(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathli
 
 @pytest.fixture(scope="module")
 def mark() -> Iterator[str]:
-    """Marks the processes that a module's tests start, however far down."""
+    """Marks the processes that a module's tests start, their descendants too; the mark's value."""
     with marking() as value:
         yield value
 
 
 @pytest.fixture
 def no_server() -> Iterator[None]:
-    """Begins and ends without a process of libcudnn, so that the test's own can be counted."""
+    """Ends processes of libcudnn before and after a test, so that the test's own can be counted."""
     cudnn_plans._server.close()
     assert servers() == []
     yield

@@ -1,4 +1,4 @@
-"""Programs that run beside a test: started, waited for until they say that they are ready, and ended."""
+"""Programs that run beside a test: started, awaited until their log says ready, and ended."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Daemon:
 
     Args:
         command: program and arguments.
-        log: takes both outputs.
-        environment: variables over those of this process.
+        log: the file for both outputs.
+        environment: variables that are added to this process's.
     """
 
     def __init__(
@@ -46,11 +46,11 @@ class Daemon:
 
     @property
     def log(self) -> str:
-        """What it has said so far."""
+        """Output of the process so far."""
         return self._log.read_text(errors="replace")
 
     def await_log(self, text: str) -> str:
-        """Waits until it has said `text`, and returns the line; one that ends before fails the test."""
+        """Waits for `text` in the output; returns its line. A process that ends before fails the test."""
         give_up = time.monotonic() + _READY_SECONDS
         while True:
             has_ended = self.process.poll() is not None  # asked first: its last words count
@@ -62,12 +62,12 @@ class Daemon:
             time.sleep(_LOOK_SECONDS)
 
     def kill(self) -> None:
-        """Ends it with no chance to tidy up."""
+        """Kills the process with SIGKILL, and waits for its end."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> None:
-        """Asks it to end, and ends it where it does not; once more does no harm."""
+        """Ends the process with SIGTERM, or SIGKILL after 30 seconds; may be called again."""
         self.process.send_signal(signal.SIGTERM)
         try:
             self.process.wait(timeout=_END_SECONDS)
@@ -86,7 +86,7 @@ class Daemon:
 def free_ports(num_ports: int) -> list[int]:
     """Ports of the loopback interface that nobody listens on, all different.
 
-    Below those that the kernel hands out: a server that is started again later finds its own still free.
+    They lie below those that the kernel hands out, so that a server started again finds its own free.
     """
     with ExitStack() as stack:
         found: list[int] = []

@@ -1,4 +1,4 @@
-"""One test over many things: it fails with the name of each thing that does not hold, and why."""
+"""Check of many things in one test, which fails with the name and error of each wrong thing."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ Thing = TypeVar("Thing")
 def check_each(
     things: Iterable[Thing], check: Callable[[Thing], object], *, name: Callable[[Thing], str]
 ) -> None:
-    """Checks all things, those behind one that fails too.
+    """Checks all things, also after one has failed, and then fails with all errors.
 
     Args:
         check: raises where something is wrong with a thing.
+        name: returns a thing's name for the message.
     """
     checked = {}
     for thing in things:

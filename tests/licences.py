@@ -1,8 +1,8 @@
-"""Holds the licences of what autofit installs against a list: `python tests/licences.py`.
+"""Checks the licences of autofit's dependencies against a list: `python tests/licences.py`.
 
-Reads the metadata of the environment it runs in, from autofit, with PostgreSQL's driver, down through
-all that is required at run time. Prints a line for each licence and exits with 1 where a distribution
-has none of the list.
+Reads the metadata of the environment that it runs in, from autofit, with PostgreSQL's driver, down through
+all that is required at run time. Prints a line for each licence and exits with 1 where a distribution's
+licence is not in the list.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def required(root: str) -> Iterator[str]:
-    """The distributions that one requires here, itself among them; those that are not installed are not."""
+    """Installed distributions that `root` requires, directly or not, itself included."""
     extras_of: dict[str, set[str]] = {}
     waiting = [Requirement(root)]
     while waiting:
@@ -80,7 +80,7 @@ def required(root: str) -> Iterator[str]:
 
 
 def licence_of(metadata: importlib.metadata.PackageMetadata) -> str:
-    """An expression of SPDX: as stated, else from the licence's name, else from the classifiers."""
+    """SPDX expression of a licence: as stated, else from its name, else from the classifiers."""
     if stated := metadata.get("License-Expression"):
         return stated
     name = metadata.get("License") or ""
@@ -91,7 +91,7 @@ def licence_of(metadata: importlib.metadata.PackageMetadata) -> str:
 
 
 def is_allowed(licence: str) -> bool:
-    """Whether all of `A AND B`, and one of `A OR B`, is in the list."""
+    """Whether a licence is in the list: all parts of `A AND B`, and one of `A OR B`."""
     return any(
         all(part.strip("() ") in ALLOWED for part in re.split(r"\bAND\b", choice))
         for choice in re.split(r"\bOR\b", licence)

@@ -1,4 +1,4 @@
-"""Marks for the processes that tests start, by which they are found however far down they are."""
+"""Marks for the processes that tests start, by which their descendants are found too."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CRD_FOLDER_VARIABLE = "TEST_CRD_DIR_OF_AUTOFIT"  # AUTOFIT_CRD_DIR, as the tests
 
 @contextmanager
 def marking() -> Iterator[str]:
-    """Marks all processes that are started meanwhile, and says with what."""
+    """Marks all processes started within the block; yields the mark's value."""
     value = uuid.uuid4().hex
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(MARK, value)

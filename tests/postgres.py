@@ -24,10 +24,10 @@ _FAST = {"fsync": "off", "full_page_writes": "off", "autovacuum": "off"}
 
 
 class Postgres:
-    """A cluster in a folder of its own, on a free port of the loopback; every password is accepted.
+    """A PostgreSQL cluster in a folder of its own, on a free loopback port; accepts every password.
 
     Attributes:
-        port: where it listens, the same after every start.
+        port: the port that it listens on, the same after every start.
         programs: the folder of its programs, psql among them.
     """
 
@@ -41,7 +41,7 @@ class Postgres:
 
     @property
     def url(self) -> str:
-        """Of the database that a new cluster has."""
+        """URL of the database that a new cluster has."""
         return self.url_of(_SUPERUSER)
 
     def url_of(self, database: str, *, password: str | None = None) -> str:
@@ -55,18 +55,18 @@ class Postgres:
         return self.url_of(name)
 
     def start(self) -> None:
-        """Starts the server; it answers when this returns."""
+        """Starts the server, and waits until it answers."""
         settings = {**_FAST, "port": str(self.port), "listen_addresses": "127.0.0.1"}
         given = " ".join(f"-c {name}={value}" for name, value in settings.items())
         sockets = "-c unix_socket_directories="
         self._run("pg_ctl", "-D", self._data, "-l", self._log, "-w", "-o", f"{given} {sockets}", "start")
 
     def stop(self, mode: str = "fast") -> None:
-        """Stops it: `smart`, `fast`, or `immediate`, which is a crash that recovers at the next start."""
+        """Stops the server: `smart`, `fast`, or `immediate`, a crash that recovers at the next start."""
         self._run("pg_ctl", "-D", self._data, "-m", mode, "-w", "stop")
 
     def kill(self) -> None:
-        """Ends all of its processes at once with SIGKILL."""
+        """Kills all processes of the server at once with SIGKILL."""
         server = psutil.Process(int((self._data / "postmaster.pid").read_text().split()[0]))
         processes = [server, *server.children(recursive=True)]
         for process in processes:
@@ -78,7 +78,7 @@ class Postgres:
         (self._data / "postmaster.pid").unlink()
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends it a signal: SIGTERM lets its clients end first, SIGINT does not, SIGKILL is a crash."""
+        """Signals the server: SIGTERM lets its clients end first, SIGINT does not, SIGKILL is a crash."""
         if number is signal.SIGKILL:
             self.kill()
         else:
@@ -111,7 +111,7 @@ class Postgres:
 
 
 def _has_ended(process: psutil.Process) -> bool:
-    """Whether a process has ended, be it that nobody has asked for its exit status yet."""
+    """Whether a process has ended, reaped or not."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -120,7 +120,7 @@ def _has_ended(process: psutil.Process) -> bool:
 
 @contextlib.contextmanager
 def running_postgres() -> Iterator[Postgres]:
-    """A started server, which is gone with its folder at the end; skips where PostgreSQL is missing."""
+    """Starts a server, removed with its folder after the block; skips where PostgreSQL is missing."""
     binaries = _binaries()
     if binaries is None:
         pytest.skip("PostgreSQL's initdb and pg_ctl are not installed (Debian: postgresql)")
@@ -140,7 +140,7 @@ def running_postgres() -> Iterator[Postgres]:
 
 
 def _binaries() -> Path | None:
-    """The folder of the newest version's programs: on PATH, or where Debian keeps them."""
+    """Folder of PostgreSQL's programs: on PATH, else Debian's newest version; None where missing."""
     on_path = shutil.which("initdb")
     if on_path is not None:
         return Path(on_path).resolve().parent

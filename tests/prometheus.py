@@ -1,4 +1,4 @@
-"""Debian's Prometheus, with data of its own, and what its API answers."""
+"""Debian's Prometheus with data of its own, and queries to its API."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ needs_prometheus = pytest.mark.skipif(
 
 
 class Prometheus(Daemon):
-    """A Prometheus that scrapes what its configuration names.
+    """A Prometheus server that scrapes the targets of its configuration.
 
     Args:
         config: the configuration's file.
-        folder: takes its data and its log.
+        folder: the folder for its data and its log.
     """
 
     def __init__(self, config: Path, *, folder: Path) -> None:
@@ -41,7 +41,7 @@ class Prometheus(Daemon):
         self.await_log("Server is ready to receive web requests")
 
     def query(self, expression: str) -> list[dict[str, Any]]:
-        """The vector of an instant query; an expression that Prometheus rejects fails the test."""
+        """Vector of an instant query; an expression that Prometheus rejects fails the test."""
         url = f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
         try:
             with urllib.request.urlopen(url, timeout=30) as response:

@@ -1,4 +1,4 @@
-"""A Ray cluster as operators start one: `ray start`, each node in processes that a test can kill."""
+"""Ray clusters for tests, started by `ray start`; the processes of each node can be killed."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _NOTICES_SOON = {
 
 
 class RayNode:
-    """A node of a cluster.
+    """A node of a Ray cluster.
 
     Args:
-        arguments: of `ray start`, beside those that all nodes share.
-        folder: takes its log and its temporary files; short, because sockets are below it.
-        environment: of its processes, and so of the drivers and trials that run there.
-        command: is given the arguments instead of `ray start`.
+        arguments: arguments of `ray start`, beside those that all nodes share.
+        folder: the folder for its log and temporary files; its path is short, because sockets are below it.
+        environment: variables of its processes, and so of the drivers and trials that run there.
+        command: the command that gets the arguments, by default `ray start`.
 
     Attributes:
         folder: the given one.
@@ -74,11 +74,11 @@ class RayNode:
 
     @property
     def processes(self) -> list[psutil.Process]:
-        """All that runs on this node, drivers and trials included."""
+        """All processes on this node, drivers and trials included."""
         return marked_processes(self._mark)
 
     def given(self, argument: str) -> list[psutil.Process]:
-        """Those of them that were started with this argument."""
+        """Processes of the node that were started with this argument."""
         found = []
         for process in self.processes:
             with suppress(psutil.NoSuchProcess):  # it ended meanwhile
@@ -87,12 +87,12 @@ class RayNode:
         return found
 
     def kill_raylet(self) -> None:
-        """Makes the node die: without its raylet, whatever runs there has to end by itself."""
+        """Kills the node's raylet: the other processes of the node then have to end by themselves."""
         (raylet,) = [each for each in self.processes if each.name() == "raylet"]
         raylet.kill()
 
     def end(self) -> None:
-        """Ends the node and whatever it started, and makes sure of it."""
+        """Kills the node and all processes that it started, and checks that none is left."""
         self._start.kill()
         # What is killed may have started another meanwhile.
         while left := self.processes:
@@ -105,16 +105,16 @@ class RayNode:
 class RayCluster:
     """A head with Ray's dashboard and job server, which takes drivers and no trials; nodes join it.
 
-    Nothing of it is in the home directory or in `/tmp/ray`, where other clusters would look.
+    The cluster has no files in the home directory or in `/tmp/ray`, where other clusters would look.
 
     Args:
-        num_drivers: how many the head has room for, as the resource `autofit_driver`; None for a
-            cluster that does not offer it.
-        token: guards the cluster.
-        environment: of all its nodes, over this process's.
+        num_drivers: the number of drivers that the head offers as the resource `autofit_driver`; None
+            for a cluster that does not offer it.
+        token: the token that the cluster asks for.
+        environment: variables of all its nodes, added to this process's.
 
     Attributes:
-        environment: what a client of the cluster needs to have in its environment.
+        environment: the variables that a client of the cluster needs.
     """
 
     def __init__(
@@ -154,17 +154,17 @@ class RayCluster:
 
     @property
     def jobs_address(self) -> str:
-        """Where jobs are submitted."""
+        """URL of the dashboard, which jobs are submitted to."""
         return f"http://127.0.0.1:{self._dashboard_port}"
 
     @property
     def service_discovery(self) -> Path:
-        """The file by which Prometheus finds the nodes."""
+        """File by which Prometheus finds the nodes."""
         return self.head.folder / "prom_metrics_service_discovery.json"
 
     @property
     def logs(self) -> list[Path]:
-        """What its processes have written, those of drivers and trials among them."""
+        """Log files of the cluster's processes, those of drivers and trials included."""
         return [
             file for node in self.nodes for file in node.folder.glob("session_2*/logs/**/*") if file.is_file()
         ]
@@ -174,7 +174,7 @@ class RayCluster:
             node.await_started()
 
     def add_nodes(self, num_nodes: int, *, num_cpus: int, num_gpus: int = 0) -> list[RayNode]:
-        """Starts nodes side by side and waits for them; their GPUs are none, but Ray believes in them."""
+        """Starts nodes side by side and waits for them; their GPUs exist for Ray only."""
         self.head.await_started()
         added = [
             self._node(
@@ -192,7 +192,7 @@ class RayCluster:
         return self.nodes[-1]
 
     def end(self) -> None:
-        """Ends all nodes; the nodes first, which would complain of a head that is gone."""
+        """Ends all nodes, the head last, and removes the cluster's folder."""
         for node in reversed(self.nodes):
             node.end()
         # What has changed its title has lost its mark, and would write into the folder while it goes.
@@ -212,7 +212,7 @@ class RayCluster:
 
 
 def _writers_below(folder: Path) -> list[psutil.Process]:
-    """The processes that have a file in the folder open."""
+    """Processes that have a file in the folder open."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):  # it ended meanwhile, or is another user's

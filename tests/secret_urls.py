@@ -1,4 +1,4 @@
-"""Spellings of addresses with a secret in them: as they should be, and as they are mistyped."""
+"""Addresses and texts with a secret in them, spelled correctly and mistyped."""
 
 from __future__ import annotations
 

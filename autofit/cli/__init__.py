@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
 
 
 def _start_to_predict(options: Sequence[str]) -> None:
-    """Starts the process of the predictions, whose import of torch takes as long as all that follows."""
+    """Starts the process of the predictions early: importing torch takes it as long as all that follows."""
     if _NOT_WITH.isdisjoint(option.partition("=")[0] for option in options):
         from autofit_workers.trials.door import start_predictor
 

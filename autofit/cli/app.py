@@ -1,4 +1,4 @@
-"""The console entry: the group of commands, and how every failure ends."""
+"""Console entry point: the group of commands, and the reporting of every failure."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from autofit_workers.installation import DISTRIBUTION
 
 
 class _InOrder(click.Group):
-    """Lists its commands as they were added: what is wanted most comes first."""
+    """Command group that lists its commands in the order they were added, the most wanted first."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -68,7 +68,7 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
 
     Args:
         arguments: without the program's name; those of the process unless given.
-        backend: what the commands call.
+        backend: the functions that the commands call.
 
     Returns:
         The exit code, an `ExitCode` where autofit decides it.
@@ -89,10 +89,10 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
 
 
 def _end(error: BaseException, arguments: Sequence[str]) -> int:
-    """Tells how a command failed; its exit code.
+    """Prints a failed command's error and returns its exit code.
 
     Raises:
-        OutputError, ReaderGoneError: that was it.
+        OutputError, ReaderGoneError: the command failed with this error.
     """
     if isinstance(error, OutputError | ReaderGoneError):
         raise error
@@ -112,7 +112,7 @@ def _end(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def _usage_error(error: click.ClickException) -> UsageError:
-    """Click's message as one sentence of ours, with its next step."""
+    """Usage error of autofit for one of click's: its message as one sentence, with the next step."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     message = error.format_message().rstrip(".")
     return UsageError(message if context is None else f"{message}; see `{context.command_path} --help`")

@@ -1,4 +1,4 @@
-"""What the commands call: the doors by which tests let stand-ins in."""
+"""Functions that the commands call, in a class by which tests replace them."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ if TYPE_CHECKING:
 
 
 def tune(settings: TuneSettings, workload: WorkloadRef, emit: EventSink) -> TuneResult:
-    """Searches; see `autofit.tuning.session.run`."""
+    """Searches for the largest batch that fits; see `autofit.tuning.session.run`."""
     return session.run(settings, workload, emit=emit)
 
 
 def tune_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, emit: EventSink) -> CardResults:
-    """Searches for each of several cards; see `autofit.tuning.session.run_each`."""
+    """Searches for the largest batch on each of several cards; see `autofit.tuning.session.run_each`."""
     return session.run_each(on_cards, workload, emit=emit)
 
 
 def estimate(
     settings: TuneSettings, workload: WorkloadRef, batch_size: int | None, emit: EventSink
 ) -> Estimate:
-    """Predicts one configuration."""
+    """Predicts the peak memory of one configuration."""
     predictor = _predictor(settings, workload, emit)
     return predictor.estimate(*_configuration(settings), batch_size)
 
@@ -102,7 +102,7 @@ def report_on_estimate(
 
 
 def _predictor(settings: TuneSettings, workload: WorkloadRef, emit: EventSink, **details: bool) -> Predictor:
-    """The predictor that the settings ask for; `details` are what its traces are to have beside events."""
+    """Predictor that the settings ask for; `details` name what its traces record beside events."""
     return local_predictor(
         workload,
         setup=settings.setup,
@@ -116,20 +116,20 @@ def _configuration(settings: TuneSettings, what: str = "an estimate") -> tuple[K
 
 
 def profile(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> Profile:
-    """Predicts one configuration, with all that the views need."""
+    """Predicts one configuration, with the tensors and calls that a profile's views need."""
     predictor = _predictor(settings, workload, emit, with_tensors=True, with_calls=True)
     return predictor.profile(*_configuration(settings, "a profile"), batch_size)
 
 
 def check(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> CheckResult:
-    """Holds the prediction of one configuration against its budget."""
+    """Checks the predicted peak of one configuration against its budget."""
     return run_check(settings, _predictor(settings, workload, emit), batch_size, emit=emit)
 
 
 def cards(
     settings: TuneSettings, workload: WorkloadRef, question: CardsQuestion, emit: EventSink
 ) -> CardsAnswer:
-    """Holds the prediction of one configuration against several cards."""
+    """Checks the predicted peak of one configuration against the budgets of several cards."""
     if question.parallels:
         return on_how_many(
             lambda setup: local_predictor(workload, setup=setup, emit=emit), settings, question, emit=emit
@@ -138,14 +138,14 @@ def cards(
 
 
 def observe(settings: TuneSettings, workload: WorkloadRef, peak: RealPeak, emit: EventSink) -> ObservedPeak:
-    """Holds an observed peak against its prediction, and keeps it."""
+    """Compares an observed peak with its prediction, and keeps it."""
     return run_observe(settings, workload, _predictor(settings, workload, emit), peak)
 
 
 def compare(
     settings: TuneSettings, workloads: Sequence[WorkloadRef], batch_size: int, emit: EventSink
 ) -> Comparison:
-    """Holds forward passes of several workloads against each other."""
+    """Compares the forward passes of several workloads."""
     return compare_workloads(
         workloads,
         batch_size=batch_size,
@@ -165,12 +165,12 @@ def kv(workload: WorkloadRef, question: KvQuestion, emit: EventSink) -> KvCache:
 def conv_layers(
     workload: WorkloadRef, batch_size: int, card: Card | None, setup: Setup, emit: EventSink
 ) -> ConvLayers:
-    """What each convolution algorithm takes for a model's layers."""
+    """Workspace that each convolution algorithm takes for a model's layers."""
     return find_conv_layers(workload, batch_size=batch_size, card=card, setup=setup, emit=emit)
 
 
 def examine() -> tuple[Check, ...]:
-    """The checks of `autofit doctor`."""
+    """Results of the checks of `autofit doctor`."""
     from autofit.questions import doctor
 
     return doctor.examine()
@@ -178,7 +178,7 @@ def examine() -> tuple[Check, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """The functions behind the commands."""
+    """Functions behind the commands, each of which a test can replace."""
 
     tune: Callable[[TuneSettings, WorkloadRef, EventSink], TuneResult] = tune
     tune_each: Callable[[Sequence[TuneSettings], WorkloadRef, EventSink], CardResults] = tune_each

@@ -1,4 +1,4 @@
-"""What is told, and kept, where autofit itself is wrong."""
+"""Report of an internal error: its message, and the file with its traceback."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PACKAGES = ("autofit", "torch", "ray", "optuna")
 
 
 def internal_error(error: BaseException, arguments: Sequence[str]) -> InternalError:
-    """Keeps the traceback of an unexpected exception in the state directory, and says where.
+    """Error for an unexpected exception, which says where in the state directory its traceback was written.
 
     The same failure of the same command is one file, however often it happens. Where nothing can
     be written the traceback is printed.

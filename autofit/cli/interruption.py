@@ -1,11 +1,11 @@
-"""Ctrl-C, and SIGTERM as batch systems send it: at any moment they end a command in order, with 130.
+"""Interruption by Ctrl-C, or SIGTERM as batch systems send it: ends a command in order, with exit code 130.
 
     first signal ─▶ KeyboardInterrupt ─▶ trials end, then Ray ─▶ one document, exit 130
           └──────▶ a thread, nine seconds later: the document if it is still due, exit 130
 
-Further signals change nothing, so that nobody's impatience leaves processes behind. What an exception
-cannot end in time, the thread does: a library may swallow a `KeyboardInterrupt`, or compute for longer.
-The processes of trials and of Ray see that this one is gone, and end.
+Signals may come at any moment; further ones change nothing, so that a second Ctrl-C leaves no processes
+behind. The thread ends what an exception cannot end in time: a library may swallow a `KeyboardInterrupt`,
+or compute for longer. The processes of trials and of Ray see that this one is gone, and end.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LONGEST_SECONDS = 9.0
 
 
 class SearchInterruptedError(AutofitError):
-    """Ctrl-C or SIGTERM; the study keeps what had ended."""
+    """Ctrl-C or SIGTERM ended a command; the study keeps the trials that had ended."""
 
     kind = "interrupted"
     exit_code = ExitCode.INTERRUPTED
 
 
 class Interruption:
-    """The interruption of this process's command, which may never come.
+    """Interruption of the command that this process runs, whether a signal has come or not.
 
     Attributes:
         is_wanted: whether a signal came.
@@ -48,11 +48,11 @@ class Interruption:
         self._comes, self._goes = threading.Lock(), threading.Lock()
 
     def error(self) -> SearchInterruptedError:
-        """What the command ends with."""
+        """Error that an interrupted command ends with."""
         return SearchInterruptedError(self.describe())
 
     def end(self, *, as_json: bool) -> int:
-        """Prints what is still due, and returns the exit code."""
+        """Prints an interrupted command's error, as JSON if its document is still due; returns the code."""
         if not as_json:
             print(f"error: {self.error().message}", file=sys.stderr)  # noqa: T201 - click may not be imported yet
         elif not self.is_answered:
@@ -62,7 +62,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def heeded(self, *, as_json: bool, to_the_end: bool) -> Iterator[None]:
-        """Takes the signals in the block; in the main thread alone, the only one that may.
+        """Handles SIGINT and SIGTERM in the block, in the main thread; other threads may not handle signals.
 
         Args:
             as_json: whether standard output is to have a document.
@@ -92,7 +92,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def printing(self) -> Iterator[None]:
-        """Lets a document be written whole, whatever comes meanwhile."""
+        """Delays an interruption until the document that the block prints is written whole."""
         self._is_printing = True
         try:
             yield
@@ -128,7 +128,7 @@ class Interruption:
 
 
 def _write_at_once(descriptor: int, text: str) -> None:
-    """Writes by descriptor, as the main thread may hold a stream's locks; not where nobody reads."""
+    """Writes to a descriptor, if it takes text at once, as the main thread may hold a stream's locks."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     if poll.poll(0):
@@ -139,7 +139,7 @@ _current = Interruption()
 
 
 def current() -> Interruption:
-    """That of the command that this process runs now."""
+    """Interruption of the command that this process runs now."""
     return _current
 
 

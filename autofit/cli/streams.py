@@ -1,4 +1,4 @@
-"""stdout and stderr of a command: what is written there is safe to show, and how they fail is defined.
+"""Guarded stdout and stderr of a command: texts are made safe to show, and failures have a defined end.
 
     click.echo, print, logging, Ray ──▶ sys.stdout ─┬─ redacted, controls escaped ─▶ the stream
     rich, of which every text was escaped ──▶ .own ─┴─ redacted ───────────────────▶
@@ -24,7 +24,7 @@ from autofit_workers.spec.shown import redacted, shown
 
 
 def open_missing() -> None:
-    """Opens closed descriptors 0 to 2; writing to such a stdout fails as it would have."""
+    """Opens closed descriptors 0 to 2 on the null device; writing to a closed stdout still fails."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
@@ -43,18 +43,18 @@ class _Closed(io.TextIOBase):
 
 class _NotOurs(io.IOBase):
     def close(self) -> None:
-        """Leaves the stream open that is written to."""
+        """Does nothing, so that the underlying stream stays open."""
 
 
 class Guarded(_NotOurs, io.TextIOBase):
-    """A stream that shows what others wrote as it may be shown.
+    """Stream that redacts secrets and escapes control characters in all that is written to it.
 
     Args:
-        stream: where to.
-        ends: whether the command ends with the stream; else what cannot be written is dropped.
+        stream: the stream that is written to.
+        ends: whether a failed write ends the command; else the text is dropped.
 
     Attributes:
-        own: the same stream for rich, which escapes what it is given to show.
+        own: the same stream for rich, whose texts were escaped already.
         buffer: the same stream for bytes, which click writes where the encoding is ASCII.
     """
 
@@ -92,7 +92,7 @@ class Guarded(_NotOurs, io.TextIOBase):
         return len(text)
 
     def put(self, text: str) -> None:
-        """Writes what is safe to show."""
+        """Writes text that was made safe to show."""
         with self._failing():
             self._stream.write(text)
 
@@ -102,7 +102,7 @@ class Guarded(_NotOurs, io.TextIOBase):
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Raises a failure at every later call too: click swallows what its trying of streams raises."""
+        """Raises a write failure at every later call too, as click swallows errors when it tries a stream."""
         try:
             yield
         except OSError as error:
@@ -122,7 +122,7 @@ def _cannot_be_written(error: OSError) -> OutputError:
 
 
 class _Own(_NotOurs, io.TextIOBase):
-    """Redacts alone."""
+    """Stream for rich that redacts secrets and escapes nothing."""
 
     def __init__(self, stream: Guarded) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class _Bytes(_NotOurs, io.RawIOBase):
 
 
 def _silence(stream: TextIO) -> None:
-    """Lets what is written from now on vanish, Python's own flush at the end of the process included."""
+    """Sends later output of a stream to the null device, Python's flush at the process's end included."""
     with contextlib.suppress(OSError):  # a stream in memory has no descriptor
         descriptor = stream.fileno()
         null = os.open(os.devnull, os.O_WRONLY)
@@ -167,7 +167,7 @@ def _silence(stream: TextIO) -> None:
 
 
 def _whole(stream: TextIO) -> TextIO:
-    """With a buffer, where `PYTHONUNBUFFERED` took it: of what a signal interrupts the rest would be lost."""
+    """Stream with a buffer, where `PYTHONUNBUFFERED` took it: else a signal loses the rest of a write."""
     if not isinstance(getattr(stream, "buffer", None), io.RawIOBase):
         return stream
     return open(
@@ -177,7 +177,7 @@ def _whole(stream: TextIO) -> TextIO:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Guards both streams in the block."""
+    """Replaces stdout and stderr by guarded streams in the block."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):  # a sign that the terminal lacks must not cost an answer

@@ -1,4 +1,4 @@
-"""Where trials run: on this machine, or on a Ray cluster."""
+"""Dispatchers, which run trials on this machine or on a Ray cluster."""
 
 from autofit.dispatch.apart import RayApart
 from autofit.dispatch.base import Devices, Dispatcher, Runner

@@ -1,4 +1,4 @@
-"""Addresses of Ray clusters: reading them, and asking whether Ray answers there at all."""
+"""Addresses of Ray clusters: their parsing, and the check that Ray answers at one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _HTTP2_SETTINGS = b"\x04"
 
 
 def require_answer(address: str, *, cluster_here: Callable[[], str | None]) -> None:
-    """Asks for the greeting of a gRPC server: without one, Ray tries for more than a minute.
+    """Checks that a gRPC server answers at an address; without one, Ray tries for more than a minute.
 
     Args:
         address: `auto`, `host:port` or `ray://host:port`.
         cluster_here: the address of the cluster that runs on this machine, for `auto`.
 
     Raises:
-        UsageError: the address is none.
+        UsageError: the text is no address.
         DispatchError: nobody answers there, or something other than Ray does.
     """
     if address == "auto":

@@ -1,4 +1,4 @@
-"""Ray in a process of its own, so that nothing it does to a process is done to this one; see `ray_host`."""
+"""Dispatcher with Ray in a process of its own, so that Ray changes nothing in this one; see `ray_host`."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ _POLL_SECONDS = 0.1
 
 
 class RayApart(Dispatcher):
-    """Hands trials to a Ray cluster by way of a process of its own, which ends with this one.
+    """Dispatcher that hands trials to a Ray cluster through another process, which ends with this one.
 
     Args:
         address, wishes, node_wait_seconds, emit: see `RayDispatcher`.
 
     Raises:
         RayStartError, DispatchError, UsageError: see `RayDispatcher`.
-        StoppedError: nobody wants it any more; see `autofit_workers.trials.isolate.ended_by`.
+        StoppedError: nobody wants the dispatcher any more; see `autofit_workers.trials.isolate.ended_by`.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class RayApart(Dispatcher):
             os.close(requests)
 
     def _send(self, call: str, *, trial: Future[TrialOutcome] | None = None, **details: Any) -> Future[Any]:
-        """Asks the host for something; the future has its answer."""
+        """Sends a request to the host, and returns a future for the host's answer."""
         answer: Future[Any] = Future()
         with self._lock:
             if self._lost is not None or self._closed.is_set():
@@ -179,7 +179,7 @@ class RayApart(Dispatcher):
         return answer
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Hands on what the host says, until it has nothing more to say."""
+        """Reads the host's messages and hands them on, until the host's output ends."""
         assert process.stdout is not None
         try:
             with process.stdout as answers:
@@ -206,7 +206,7 @@ class RayApart(Dispatcher):
                 answer.set_result(said["result"])
 
     def _lose(self, how: str) -> None:
-        """Fails everything that waits, and what is asked from now on."""
+        """Marks the host as lost: fails all waiting calls and trials, and every later request."""
         with self._lock:
             if self._lost is None:
                 self._lost = how

@@ -1,4 +1,4 @@
-"""What every dispatcher is: trials in, outcomes out."""
+"""Base of the dispatchers, which take trials and return their outcomes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Runner = Callable[[TrialSpec], TrialOutcome]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Devices:
-    """The GPUs that a dispatcher can reach.
+    """GPUs that a dispatcher can reach.
 
     Attributes:
-        names: one for each GPU, as far as they are known: the driver's names on this machine,
+        names: a name for each GPU, as far as names are known: the driver's on this machine,
             Ray's accelerator types on a cluster.
     """
 
@@ -32,14 +32,14 @@ class Devices:
 
 
 class Dispatcher(ABC):
-    """Runs trials somewhere, several at once where there is room.
+    """Base of the dispatchers, which run trials, several at once where there is room.
 
     How a trial ended is never an exception: a worker that dies makes an outcome with the verdict
-    `LOST`, one that hangs `TIMEOUT`. What is an exception, of `autofit.errors.DispatchError`, is
-    that no worker can be had at all. As a context manager it closes itself.
+    `LOST`, one that hangs `TIMEOUT`. That no worker can be had at all is an exception,
+    `autofit.errors.DispatchError`. As a context manager a dispatcher closes itself.
 
     Attributes:
-        notes: what is to be known of how trials run here, beside their outcomes; one sentence each.
+        notes: sentences about how trials run here, beside their outcomes.
     """
 
     notes: tuple[str, ...] = ()
@@ -48,29 +48,29 @@ class Dispatcher(ABC):
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
         """Starts a trial, or queues it where `capacity` is used up.
 
-        A trial runs once: whoever asked for it decides about another try. The future is cancelled
+        A trial runs once: the caller decides about another try. The future is cancelled
         when the dispatcher is closed first. To cancel the future by hand discards the outcome and
         does not stop the trial.
 
         Raises:
-            DispatchError: when nothing that can be reached could ever run the trial; where it may
-                still come, the future raises it after a while.
+            DispatchError: when no worker that can be reached could ever run the trial; where one may
+                still come, the future raises this error after a while.
         """
 
     @abstractmethod
     def capacity(self, trial: Probe | TrialSpec) -> int:
-        """How many trials of this probe, or such as this one, may run at once.
+        """Number of trials of a probe, or of trials like a given one, that may run at once.
 
-        0 where there is no such device. A trial's threads and its memory count where a spec is given.
+        0 where there is no device for them. A trial's threads and its memory count where a spec is given.
         """
 
     @abstractmethod
     def devices(self) -> Devices:
-        """The GPUs that trials could run on now."""
+        """GPUs that trials could run on now."""
 
     @abstractmethod
     def close(self) -> None:
-        """Kills what is running, cancels what is queued and leaves no process behind.
+        """Kills running trials, cancels queued ones and leaves no process behind.
 
         May be called again, and from a handler of Ctrl-C.
         """
@@ -85,7 +85,7 @@ class Dispatcher(ABC):
 
 
 class PendingTrials(Generic[Handle]):
-    """The futures handed out and not yet completed, each with a handle on what runs its trial.
+    """Futures of trials that were handed out and not completed yet, each with a handle on its trial.
 
     A future stays pending until its outcome is there, so that the future of a running trial can
     still be cancelled.
@@ -102,12 +102,12 @@ class PendingTrials(Generic[Handle]):
         return future
 
     def snapshot(self) -> dict[Future[TrialOutcome], Handle]:
-        """The futures that are open now, with their handles."""
+        """Copy of the futures that are open now, with their handles."""
         with self._lock:
             return dict(self._handles)
 
     def complete(self, future: Future[TrialOutcome], outcome: TrialOutcome | BaseException) -> None:
-        """Hands over an outcome, or why there is none; nothing where the future is closed already."""
+        """Completes a future with an outcome or an error; does nothing where it is not open any more."""
         with self._lock:
             is_open = future in self._handles
             self._handles.pop(future, None)
@@ -119,7 +119,7 @@ class PendingTrials(Generic[Handle]):
             future.set_result(outcome)
 
     def cancel_all(self) -> list[Handle]:
-        """Cancels every open future, wakes those who wait for one, and returns the handles."""
+        """Cancels every open future, wakes threads that wait for one, and returns the handles."""
         with self._lock:
             handles, self._handles = self._handles, {}
         for future in handles:

@@ -1,4 +1,4 @@
-"""The dispatcher that a search asked for; this machine alone, where Ray cannot start.
+"""Choice of the dispatcher that a search asked for; an inline one where Ray cannot start.
 
 ray       connected        the cluster that this process is connected to
           an address       that cluster, by way of a process of its own; what fails there is an error
@@ -34,7 +34,7 @@ def connect(
 
     Raises:
         DispatchError: the cluster at the address cannot be reached.
-        UsageError: the address is none.
+        UsageError: the text is no address.
     """
     if dispatch == INLINE:
         return InlineDispatcher()
@@ -54,6 +54,6 @@ def connect(
 
 
 def _is_connected() -> bool:
-    """Whether this process is connected to Ray, which is not imported for that."""
+    """Whether the process is connected to Ray, which this check does not import."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(getattr(ray, "is_initialized", lambda: False)())

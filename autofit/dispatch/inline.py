@@ -1,4 +1,4 @@
-"""Trials on this machine, each in a child process of this one; Ray has no part in it."""
+"""Trials on this machine, each in a child process of this one, without Ray."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from autofit_workers.trials.door import ended_by
 
 
 class InlineDispatcher(Dispatcher):
-    """Runs trials here, from a pool of threads that each wait for a child process.
+    """Dispatcher that runs trials on this machine, from threads that each wait for a child process.
 
     Args:
-        num_parallel: so many CPU trials run at once. CUDA trials never share the machine's GPU,
+        num_parallel: the number of CPU trials that run at once. CUDA trials never share the machine's GPU,
             and predictions share one warm process.
-        runner: what runs a trial; it is told by `ended_by` to end one.
+        runner: runs a trial; `ended_by` tells it to end one.
         gpus: asks the driver for the machine's GPUs, of which those count that CUDA shows this process.
         notes: see `Dispatcher`.
     """
@@ -75,7 +75,7 @@ class InlineDispatcher(Dispatcher):
         return visible_gpus(self._gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     def _node(self, probe: Probe) -> Node:
-        """This machine as a node of a cluster; the driver is asked where its GPUs matter alone."""
+        """Resources of this machine as a node; the driver is asked for GPUs for the CUDA probe only."""
         return self._machine | ({"GPU": len(self._visible_gpus())} if probe is Probe.CUDA else {})
 
     def _too_much(self, spec: TrialSpec) -> DispatchError:

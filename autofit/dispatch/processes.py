@@ -1,4 +1,4 @@
-"""The processes that a dispatcher started, found by what they run and ended by their number; their files."""
+"""Search and end of the processes that a dispatcher started, by command and number, and of their files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REMOVAL_SECONDS = 2.0
 
 
 def children_running(folder: Path) -> list[psutil.Process]:
-    """This process's children whose command names that folder or something in it."""
+    """Children of this process whose command names a folder or something in it."""
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
@@ -25,14 +25,14 @@ def children_running(folder: Path) -> list[psutil.Process]:
 
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
-    """All that a process started, down to the last; nothing where it is gone."""
+    """Processes below a process, children of children included; none where the process is gone."""
     with suppress(psutil.NoSuchProcess):
         return list(process.children(recursive=True))
     return []
 
 
 def see_them_end(processes: Iterable[psutil.Process], *, within_seconds: float = 10.0) -> None:
-    """Waits until the processes are dead, and kills those that live on."""
+    """Waits until processes are dead, and kills those that live on after `within_seconds`."""
     give_up = time.monotonic() + within_seconds
     while (alive := [process for process in processes if is_alive(process)]) and time.monotonic() < give_up:
         psutil.wait_procs(alive, timeout=_POLL_SECONDS)
@@ -42,7 +42,7 @@ def see_them_end(processes: Iterable[psutil.Process], *, within_seconds: float =
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process still runs; a dead one that nobody has reaped does not."""
+    """Whether a process still runs; a dead process that nobody has reaped does not."""
     try:
         # Nobody reaps an orphan in a container whose first process is no init.
         return bool(process.status() != psutil.STATUS_ZOMBIE)
@@ -51,7 +51,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder of processes that were ended; a thread of a killed one may still make a last file."""
+    """Removes a folder of ended processes, again for two seconds, as a killed one may write a last file."""
     give_up = time.monotonic() + _REMOVAL_SECONDS
     shutil.rmtree(folder, ignore_errors=True)
     while folder.exists() and time.monotonic() < give_up:

@@ -6,9 +6,9 @@
 
 Ray is imported when a dispatcher is made, never by `import autofit`.
 
-Ray repeats nothing of itself: a trial whose worker or node is gone is LOST, and whoever asked for
-it decides about another one. With no retries Ray does not repeat after a kill of its memory monitor
-either (`TaskManager::AddPendingTask`).
+Ray is told to repeat nothing: a trial whose worker or node is gone is LOST, and whoever asked for
+the trial decides about another one. With no retries Ray does not repeat after a kill of its memory
+monitor either (`TaskManager::AddPendingTask`).
 
 A request that no node can satisfy is handed to Ray all the same, so that an autoscaler sees it, and
 given up after a while; Ray would wait for ever.
@@ -66,7 +66,7 @@ _SAME_VERSION = "install the same autofit on every node of the cluster"
 
 
 class RayDispatcher(Dispatcher):
-    """Hands trials to a Ray cluster.
+    """Dispatcher that hands trials to a Ray cluster.
 
     A connection that this process has already is used and left open; else one is made here, and
     ends with `close`.
@@ -74,18 +74,19 @@ class RayDispatcher(Dispatcher):
     Args:
         address: `local`, which is also None, starts a cluster on this machine that ends with the
             dispatcher; `auto`, `host:port` and `ray://host:port` name one that runs.
-        wishes: what every trial asks for beside what its spec says.
-        node_wait_seconds: so long a trial waits for a node that could run it, which an autoscaler
+        wishes: the resources that every trial asks for, beside those that follow from its spec.
+        node_wait_seconds: how long a trial waits for a node that could run it, which an autoscaler
             may add; 0 for not at all. Nothing is waited for on a cluster started here.
         emit: is told when a trial waits for a node.
-        runner: what a worker calls instead of `autofit_workers.trials.run`; it has to pickle by value.
-        folder: where a cluster that is started has its files, and whoever gives it removes it; a private
-            one, gone with the dispatcher, unless given.
+        runner: the function that a worker calls instead of `autofit_workers.trials.run`; it has to pickle
+            by value.
+        folder: the folder for the files of a cluster that is started, which the caller removes; a private
+            folder, gone with the dispatcher, unless given.
 
     Raises:
         RayStartError: Ray is not installed in order, or does not start here.
         DispatchError: nobody answers at the address.
-        UsageError: the address is none.
+        UsageError: the text is no address, or this process is connected to another cluster.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class RayDispatcher(Dispatcher):
         )
 
     def _able(self, trial: Probe | TrialSpec) -> list[tuple[Node, int]]:
-        """The nodes, and how many such trials each of them can run at once."""
+        """Nodes of the cluster, each with the number of trials like `trial` that it can run at once."""
         probe, spec = (trial, None) if isinstance(trial, Probe) else (trial.probe, trial)
         nodes = _nodes()
         request = self._wishes.request(probe, spec, nodes)
@@ -188,7 +189,7 @@ class RayDispatcher(Dispatcher):
 
     @property
     def gcs_address(self) -> tuple[str, int]:
-        """Where the cluster's head answers."""
+        """Host and port where the cluster's head (its GCS) answers."""
         import ray
 
         host, _, port = str(ray.get_runtime_context().gcs_address).rpartition(":")
@@ -218,7 +219,7 @@ class RayDispatcher(Dispatcher):
             ray.shutdown()
 
     def _give_up_waiting(self) -> None:
-        """Ends trials that wait for a node that does not come."""
+        """Ends trials that have waited `node_wait_seconds` for a node, until the dispatcher is closed."""
         least, most = _LOOK_SECONDS
         waiting_since: dict[Future[TrialOutcome], float] = {}
         while not self._closed.wait(min(max(self._node_wait_seconds / 4, least), most)):
@@ -256,7 +257,7 @@ class _Trial:
 
 
 def _loader() -> Load:
-    """Makes what has a Ray worker take the package; a nested function, because those are pickled by value."""
+    """Makes the function by which a Ray worker imports the package; nested, as those pickle by value."""
 
     def load(driver_root: str) -> None:
         import importlib.machinery
@@ -283,7 +284,7 @@ def _loader() -> Load:
 
 
 def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
-    """Makes what a Ray worker runs; a nested function as well."""
+    """Makes the function that a Ray worker runs for a trial; nested, as those pickle by value."""
 
     def supervise(spec_json: str, driver_root: str) -> str:
         import importlib
@@ -299,7 +300,7 @@ def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
 def _interrupt(references: list[Any]) -> None:
     """Ends Ray tasks; those that run see a KeyboardInterrupt first, and end their trial's processes.
 
-    By force, Ray kills a worker and its children, but not theirs.
+    By force, Ray kills a worker and its children, but not the children's own.
     """
     import ray
 
@@ -313,7 +314,7 @@ def _interrupt(references: list[Any]) -> None:
 
 
 def _nodes() -> list[dict[str, float]]:
-    """The resources in total of each node that is alive."""
+    """Total resources of each node that is alive."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call, unused-ignore]
@@ -338,7 +339,7 @@ def _no_node(
 
 
 def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchError:
-    """What a finished Ray task says: lost workers are verdicts, other failures are errors."""
+    """Outcome of a finished Ray task: lost workers are verdicts, other failures are errors."""
     error = answer.exception()
     if error is not None:
         return _of_error(spec, error)
@@ -349,7 +350,7 @@ def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchErr
 
 
 def _of_a_failed_node(spec: TrialSpec, error: BaseException) -> TrialOutcome:
-    """The same of a node that runs some ranks of a trial."""
+    """Outcome of a rank whose node failed with an error of Ray's; raises errors that are no outcome."""
     if isinstance(error, TimeoutError):
         return _lost(spec, f"its node is lost ({brief_error(error)})")
     outcome = _of_error(spec, error)

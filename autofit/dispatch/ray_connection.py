@@ -1,4 +1,4 @@
-"""The connection of a process to a Ray cluster: one that runs, or one that is started on this machine."""
+"""Connection of a process to a Ray cluster that runs, or that is started on this machine."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _LONGEST_FOLDER_BYTES = 107 - 2 - 64
 
 
 class RayStartError(DispatchError):
-    """Ray cannot be had on this machine.
+    """Ray cannot be imported or started on this machine.
 
     Args:
-        reason: why, in short.
+        reason: the cause, in short.
     """
 
     def __init__(self, message: str, *, reason: str) -> None:
@@ -48,7 +48,7 @@ class RayStartError(DispatchError):
 
 
 def imported() -> Any:
-    """Ray's package, of which an installation may lack parts."""
+    """Package `ray`, imported; raises `RayStartError` where the import fails."""
     try:
         import ray
     except Exception as error:
@@ -62,7 +62,7 @@ def imported() -> Any:
 
 
 def processes_of_ray() -> list[psutil.Process]:
-    """Those that this process started as a cluster, and all below them."""
+    """Processes of a cluster that this process started, with all their descendants."""
     import ray
 
     started = processes.children_running(Path(ray.__file__).parent)
@@ -70,7 +70,7 @@ def processes_of_ray() -> list[psutil.Process]:
 
 
 def servers_of_ray() -> dict[str, psutil.Process]:
-    """The servers of a cluster that this process started, by name; those that run."""
+    """Running servers of a cluster that this process started, by name."""
     found = {}
     for process in processes_of_ray():
         with suppress(psutil.NoSuchProcess):
@@ -80,10 +80,10 @@ def servers_of_ray() -> dict[str, psutil.Process]:
 
 
 def private_folder() -> Path:
-    """Makes a folder for the files of a cluster that others of this machine cannot enter.
+    """Makes a folder for a cluster's files that other users of this machine cannot enter.
 
     Raises:
-        RayStartError: it cannot be made.
+        RayStartError: the folder cannot be made.
     """
     places = [os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), tempfile.gettempdir(), "/tmp"]  # noqa: S108
     for place in places:
@@ -98,7 +98,7 @@ def private_folder() -> Path:
 
 
 def connect(address: str, folder: Path | None) -> bool:
-    """Connects this process to Ray, and returns whether that was needed."""
+    """Connects this process to Ray, and returns whether it was not connected before."""
     import ray
 
     if ray.is_initialized():
@@ -141,7 +141,7 @@ def connect(address: str, folder: Path | None) -> bool:
 
 
 def no_start(reason: str) -> RayStartError:
-    """Says that Ray cannot start here, and why."""
+    """Error that says that Ray cannot start on this machine, and why."""
     return RayStartError(
         f"Ray cannot start on this machine ({reason}): free memory and disk, or measure without it "
         "(--dispatch inline)",
@@ -150,10 +150,10 @@ def no_start(reason: str) -> RayStartError:
 
 
 def _require_connections() -> None:
-    """Tries whether processes can reach each other here: where they cannot, Ray tries for minutes.
+    """Checks that processes can reach each other on this machine; else Ray would try for minutes.
 
     Raises:
-        RayStartError: they cannot.
+        RayStartError: processes cannot reach each other.
     """
     from ray.util import get_node_ip_address
 
@@ -166,7 +166,7 @@ def _require_connections() -> None:
 
 
 def cluster_of_this_machine() -> str | None:
-    """The address of the Ray cluster that this machine belongs to."""
+    """Address of the Ray cluster that this machine belongs to; None without one."""
     from ray._private.services import canonicalize_bootstrap_address
 
     try:
@@ -178,7 +178,7 @@ def cluster_of_this_machine() -> str | None:
 
 @contextmanager
 def process_state_kept() -> Iterator[None]:
-    """Undoes what connecting to Ray changes of this process: its environment, SIGTERM's handler."""
+    """Restores after a block what connecting to Ray changes: the environment and SIGTERM's handler."""
     environment = dict(os.environ)
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -192,7 +192,7 @@ def process_state_kept() -> Iterator[None]:
 
 
 def _protect_local_cluster() -> None:
-    """Gives the cluster to be started a token of its own.
+    """Gives the cluster that is to be started a token of its own, unless the user has chosen one.
 
     Ray guards a cluster by a token, and writes one that it makes itself into the home directory,
     where it would stay and be used for other clusters too.
@@ -203,7 +203,7 @@ def _protect_local_cluster() -> None:
 
 
 def use_token_at_hand() -> None:
-    """Shows a cluster the token that there is; Ray itself does so on `RAY_AUTH_MODE=token` alone."""
+    """Enables Ray's token authentication where a token exists; Ray needs `RAY_AUTH_MODE=token` to do so."""
     from ray._private.authentication.authentication_token_setup import (
         maybe_enable_token_auth_if_token_available,
     )
@@ -213,5 +213,5 @@ def use_token_at_hand() -> None:
 
 @functools.cache
 def own_token() -> str:
-    """What protects the clusters that this process starts: one for all, because Ray remembers the first."""
+    """Token of the clusters that this process starts: one for all, because Ray remembers the first."""
     return secrets.token_hex(32)

@@ -1,4 +1,4 @@
-"""The process that speaks with Ray for a search, and the one above it that sees everything end.
+"""Processes apart from a search: the host, which speaks with Ray, and its keeper, which ends everything.
 
     coordinator              keeper                          host
       requests, a line each ──────────────────────────────▶    RayDispatcher, ray.init
@@ -50,7 +50,7 @@ _ANSWER_SECONDS = 1.0
 
 
 def main(folder: str) -> None:
-    """Keeps the host until it ends or its coordinator does; then ends what is left and removes the folder."""
+    """Runs the host until it or its coordinator ends, then kills what is left and removes the folder."""
     coordinator = os.getppid()
     adopt_orphans()
     is_hurried = threading.Event()
@@ -73,7 +73,7 @@ def main(folder: str) -> None:
 
 
 def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
-    """Waits for the host's end, or some seconds longer than its coordinator wants it."""
+    """Waits for the host's end, or for `GRACE_SECONDS` after the coordinator closed its pipe or ended."""
     requests = select.poll()
     requests.register(0, 0)  # the pipe's end alone, which its reader may see too
     give_up: float | None = None
@@ -89,7 +89,7 @@ def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
 
 
 def _speak(folder: Path) -> None:
-    """Is the host, and never returns."""
+    """Runs the host in this process, and never returns."""
     # Whatever Ray prints on standard output goes to the log.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -103,11 +103,11 @@ def _speak(folder: Path) -> None:
 
 
 class _Host:
-    """Answers requests from standard input by a `RayDispatcher`.
+    """Host, which answers requests from standard input by a `RayDispatcher`.
 
     Args:
-        answers: takes the answers.
-        folder: where a cluster that is started may have its files.
+        answers: the stream for the answers.
+        folder: the folder for the files of a cluster that is started.
     """
 
     def __init__(self, answers: TextIO, folder: Path) -> None:
@@ -166,7 +166,7 @@ class _Host:
             self._gcs = self._dispatcher.gcs_address
 
     def _watch_servers(self) -> None:
-        """Says so when a server of the cluster dies, and ends this process: Ray would wait for a minute."""
+        """Reports the death of a server of the cluster and ends this process; Ray would wait for a minute."""
         servers: dict[str, psutil.Process] = {}
         while not (dead := [name for name, server in servers.items() if not is_alive(server)]):
             time.sleep(_LOOK_SECONDS)
@@ -204,7 +204,7 @@ class _Host:
 
 
 def _refuses(address: tuple[str, int]) -> bool:
-    """Whether nobody listens at an address of this machine any more."""
+    """Whether an address of this machine refuses connections, as nobody listens there any more."""
     try:
         socket.create_connection(address, timeout=_ANSWER_SECONDS).close()
     except ConnectionRefusedError:
@@ -215,14 +215,14 @@ def _refuses(address: tuple[str, int]) -> bool:
 
 
 def error_to_dict(error: BaseException) -> dict[str, str]:
-    """An error as a message holds it; `error_from_dict` makes it again, of any other one of dispatch."""
+    """Error as a message holds it, for `error_from_dict`; unknown errors become a `DispatchError`."""
     kind = next((name for name, made in _ERRORS.items() if isinstance(error, made)), "dispatch")
     message = error.message if isinstance(error, AutofitError) else brief_error(error)
     return {"kind": kind, "message": message, "reason": getattr(error, "reason", "")}
 
 
 def error_from_dict(error: Mapping[str, str]) -> AutofitError:
-    """The error that the host met."""
+    """Error of the host, made again from a message."""
     if error["kind"] == "start":
         return RayStartError(error["message"], reason=error["reason"])
     return _ERRORS[error["kind"]](error["message"])

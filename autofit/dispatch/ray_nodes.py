@@ -34,14 +34,14 @@ Told = Callable[[TrialSpec, BaseException], TrialOutcome]
 
 
 def agent_class(load: Load) -> type:
-    """Makes the class of what runs the ranks of a node; a nested one, because those are pickled by value.
+    """Makes the class of the agent that runs a node's ranks; nested, as nested classes pickle by value.
 
     Args:
-        load: makes `autofit_workers` importable there; pickled by value too.
+        load: makes `autofit_workers` importable on the node; pickled by value too.
     """
 
     class Agent:
-        """Runs the ranks of one node, and ends them once others have ended."""
+        """Agent on one node, which runs the node's ranks, and ends them when it is told to."""
 
         def __init__(self, driver_root: str) -> None:
             import importlib
@@ -54,13 +54,13 @@ def agent_class(load: Load) -> type:
             self._listener: Any = None
 
         def listen(self, spec_json: str) -> tuple[str, int]:
-            """Opens the socket that all ranks meet at, on the node of rank 0."""
+            """Opens the socket that all ranks meet at, on the node of rank 0, and returns its address."""
             spec = self._protocol.TrialSpec.from_json(spec_json)
             self._listener = self._ranks.listening(self._address(), spec)
             return self._address(), self._listener.getsockname()[1]
 
         def run(self, spec_json: str, node: int, meeting: tuple[str, int]) -> list[str | None]:
-            """Runs its ranks to their end, each outcome as JSON."""
+            """Runs the node's ranks to their end, and returns their outcomes as JSON."""
             spec = self._protocol.TrialSpec.from_json(spec_json)
             address, port = meeting
             place = self._ranks.Place(
@@ -91,14 +91,15 @@ def agent_class(load: Load) -> type:
 
 
 class TrialOnNodes:
-    """A trial on several nodes, under way in a thread of its own.
+    """Trial on several nodes, which runs in a thread of its own.
 
     Args:
-        spec: of more than one node.
-        request: what it asks each of its nodes for.
+        spec: the trial's spec, of more than one node.
+        request: the resources that the trial asks of each of its nodes.
         agent: Ray's class of `agent_class`.
         driver_root: the folder of the driver's own package.
-        told: the outcome of a rank whose node ended with an error of Ray's; raises what is no outcome.
+        told: returns the outcome of a rank whose node ended with an error of Ray's; raises an error that is
+            no outcome.
         complete: takes the outcome, or why there is none; is not called once the trial was cancelled.
     """
 
@@ -126,11 +127,11 @@ class TrialOnNodes:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Has it end, without an outcome."""
+        """Ends the trial, without an outcome."""
         self._unwanted.set()
 
     def join(self, timeout_seconds: float) -> None:
-        """Waits for its end."""
+        """Waits for the end of the trial's thread, for `timeout_seconds` at most."""
         self._thread.join(timeout_seconds)
 
     def _run(self) -> None:
@@ -183,7 +184,7 @@ class TrialOnNodes:
         return options.remote(self._driver_root)
 
     def _outcomes(self, spec: TrialSpec, agents: Sequence[Any]) -> list[TrialOutcome | None]:
-        """Those of all ranks, in their order; None for one that was ended for what became of another."""
+        """Outcomes of all ranks in order; None for a rank that was ended because of another rank's end."""
         import ray
 
         text = spec.to_json()
@@ -206,7 +207,7 @@ class TrialOnNodes:
         return [outcome for node in sorted(told) for outcome in told[node]]
 
     def _answered(self, spec: TrialSpec, answer: Any) -> list[TrialOutcome | None]:
-        """What a node says of its ranks; where it died, what that means for each."""
+        """Outcomes of the ranks of a node: the node's answer, or lost outcomes where the node died."""
         import ray
         from ray.exceptions import RayError
 

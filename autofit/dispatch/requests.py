@@ -1,8 +1,8 @@
-"""What a trial asks of a node of a cluster, and which nodes can give it; in Ray's resources.
+"""Requests of trials to nodes of a cluster, and the nodes that can serve them, in Ray's resources.
 
-A node is what it has in total, by the resource's name, as `ray.nodes()` tells it. The card that a
-node has is a resource too, of amount 1: Ray names its type `accelerator_type:A100`, from what the
-driver calls the first of the node's GPUs.
+A node is its resources in total, by their names, as `ray.nodes()` tells them. The card that a node has is a
+resource too, of amount 1: Ray names its type `accelerator_type:A100`, from the driver's name of the first of
+the node's GPUs.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What every trial of a search asks for beside what its spec says.
+    """Resources that every trial of a search asks for, beside those that follow from its spec.
 
     Attributes:
         resources: amounts by the names of custom resources.
-        accelerator_types: of the card that a CUDA trial is for, any of them, the preferred first;
+        accelerator_types: types of which a CUDA trial's card may have any, the preferred first;
             empty where any card will do.
     """
 
@@ -39,10 +39,10 @@ class Wishes:
     accelerator_types: tuple[str, ...] = ()
 
     def request(self, probe: Probe, spec: TrialSpec | None, nodes: Sequence[Node]) -> Request:
-        """What such a trial asks of one of these nodes; without a spec, the least it may ask.
+        """Resources that a trial asks of one of the nodes; without a spec, the least that it may ask.
 
-        One node has what all of its ranks need, so that nothing but PyTorch has to bring them together; of a
-        trial on several nodes each has what its share of them needs.
+        One node has the resources of all ranks, so that nothing but PyTorch has to bring them together; of a
+        trial on several nodes, each node has the resources of its share of the ranks.
         A CPU trial that names no number of threads gets one CPU, because Ray sets
         `OMP_NUM_THREADS` to the CPUs that a task asked for.
         """
@@ -59,10 +59,10 @@ class Wishes:
         return {**request, **self.resources}
 
     def _accelerator_type(self, nodes: Sequence[Node]) -> str | None:
-        """The first of the types that a node has; Ray's own name for the card where none has one.
+        """First of `accelerator_types` that a node has; the last, Ray's own name, where no node has one.
 
-        Nodes whose card Ray could not name are taken as they are if none of the nodes has a name:
-        the probe tells what it ran on.
+        None where any card will do, and where Ray could name the card of no node with GPUs: the probe tells
+        what it ran on.
         """
         if not self.accelerator_types:
             return None
@@ -74,7 +74,7 @@ class Wishes:
 
 
 def accelerator_type(node: Node) -> str | None:
-    """Ray's name for the node's card; to Ray, the GPUs of one node are of one type."""
+    """Accelerator type that Ray gives a node's card; to Ray, the GPUs of one node are of one type."""
     return next(iter(_accelerator_types(node)), None)
 
 
@@ -83,17 +83,17 @@ def _accelerator_types(node: Node) -> list[str]:
 
 
 def num_at_once(node: Node, request: Request) -> int:
-    """How many such requests the node can serve at the same time, were it idle."""
+    """Number of copies of a request that a node could serve at the same time if it were idle."""
     return min(int(node.get(name, 0) / amount + _ROUNDING) for name, amount in request.items())
 
 
 def can_run(nodes: Iterable[Node], request: Request, num_nodes: int = 1) -> bool:
-    """Whether so many of the nodes could serve the request, each once, were they idle."""
+    """Whether `num_nodes` of the nodes could serve the request, each once, if they were idle."""
     return sum(num_at_once(node, request) > 0 for node in nodes) >= num_nodes
 
 
 def num_groups_at_once(nodes: Iterable[Node], request: Request, num_nodes: int) -> int:
-    """How many groups of so many nodes could serve it on each of theirs at the same time, were they idle."""
+    """Number of groups of `num_nodes` idle nodes that could serve a request on each node at the same time."""
     counts = [num_at_once(node, request) for node in nodes]
     most = sum(counts) // num_nodes
     # A node is in a group once, and so serves no more of them than there are.
@@ -103,12 +103,12 @@ def num_groups_at_once(nodes: Iterable[Node], request: Request, num_nodes: int) 
 
 
 def in_words(request: Request) -> str:
-    """What is asked for: `1 CPU, 1 GPU of type A100, 1 rack`."""
+    """Request in words: `1 CPU, 1 GPU of type A100, 1 rack`."""
     return _in_words(request, request)
 
 
 def offers_in_words(nodes: Iterable[Node], request: Request) -> str:
-    """What each of the nodes has of it."""
+    """Amounts in words that each of the nodes has of the resources of a request."""
     return "; ".join(sorted({_in_words(node, request) for node in nodes})) or "nothing"
 
 

@@ -1,4 +1,4 @@
-"""Why a summary of layers and the simulated peak differ: one account from the first to the second.
+"""Account of the difference between a summary of layers and the simulated peak, term by term.
 
     summary ─ what it counts that is not there ─ + what it leaves out ─▶ allocated peak
                                     + what the allocator holds unused ─▶ reserved peak ─ + context ─▶ device
@@ -22,11 +22,11 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """One step of the account.
+    """Term of the account of a difference: one step of it.
 
     Attributes:
-        num_bytes: what it adds, or with a minus takes away.
-        note: what it consists of.
+        num_bytes: what the term adds, or with a minus takes away.
+        note: what the term consists of.
     """
 
     name: str
@@ -36,12 +36,12 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """The account from a summary's total to the simulated peaks.
+    """Account from a summary's total to the simulated peaks.
 
     Attributes:
-        terms: from the summary to the allocated peak.
-        unused_bytes: held by the allocator at its reserved peak beyond the allocated one.
-        peak_phase: where the allocated peak is, in words.
+        terms: the terms from the summary to the allocated peak.
+        unused_bytes: bytes that the reserved peak has beyond the allocated one.
+        peak_phase: the phase of the allocated peak, in words.
     """
 
     summary_bytes: int
@@ -76,12 +76,12 @@ def explain_difference(summary: Summary, profile: Profile) -> Difference:
 
 @dataclass(slots=True)
 class _Listed:
-    """The outputs that a summary lists, sorted by what became of them.
+    """Outputs that a summary lists, sorted by what became of them.
 
     Attributes:
         first: the allocation of each output with memory of its own → bytes that the summary gives it.
         again: bytes of outputs in memory that is counted already, by class of the layer.
-        passed_on: those of layers with children, whose output is one of their children's.
+        passed_on: bytes of outputs of layers with children, whose output is one of their children's.
     """
 
     first: dict[int, int] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class _Listed:
 
 
 class _Account:
-    """The terms for one moment: the allocated peak."""
+    """Works out the terms of a difference for one moment: the allocated peak."""
 
     def __init__(self, summary: Summary, profile: Profile, *, alive: Sequence[int], step: int) -> None:
         self._summary = summary
@@ -105,7 +105,7 @@ class _Account:
         self._outputs = {matching[number] for number in self._listed.first if number in matching}
 
     def terms(self) -> Iterator[Term]:
-        """In the order in which they are told."""
+        """Yields the terms in the order in which they are told."""
         yield from self._what_is_not_there()
         yield from self._what_is_left_out()
         alive = self._alive
@@ -188,7 +188,7 @@ class _Account:
         return sum(self._sizes[number] for number in numbers)
 
     def _operators(self, numbers: Iterable[int]) -> str:
-        """The operators that made most of it."""
+        """Names of the operators that made most of some allocations' bytes."""
         sizes = collections.Counter[str]()
         for number in numbers:
             operator = self._allocations[number].operator.removeprefix("aten.")
@@ -220,7 +220,7 @@ def _named(counted: collections.Counter[str]) -> str:
 
 
 def _made_in(profile: Profile, name: str) -> set[int]:
-    """The numbers of what was allocated in the phases of a name."""
+    """Numbers of the allocations made in the phases of a name."""
     events = profile.trace.events
     return {
         event
@@ -232,7 +232,7 @@ def _made_in(profile: Profile, name: str) -> set[int]:
 
 
 def _counterparts(profile: Profile, step: int) -> dict[int, int]:
-    """For each activation of the first step, which is listed, that of another step.
+    """Maps each activation of the first step, which is listed, to its counterpart in another step.
 
     Both are the same call of the same operator in the same module; a step that does something else
     has no counterpart for some.
@@ -245,7 +245,7 @@ _Key = tuple[object, ...]
 
 
 def _activations(profile: Profile, step: int) -> dict[_Key, int]:
-    """The activations made in the forward pass of a step, by what they are."""
+    """Activations made in the forward pass of a step, by module, operator, shape, type and count."""
     num_seen = collections.Counter[_Key]()
     found: dict[_Key, int] = {}
     for phase in phases(profile):

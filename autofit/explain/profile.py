@@ -1,4 +1,4 @@
-"""A profile: all memory events of a few steps with every size, and its document `autofit.profile/1`."""
+"""Profile: all memory events of a few steps with every size, and its document `autofit.profile/1`."""
 
 from __future__ import annotations
 
@@ -31,32 +31,32 @@ _SAVE_AGAIN = "save it again with `autofit profile … --save FILE`"
 
 
 class ProfileError(UsageError):
-    """What was given is no profile that this version can read."""
+    """A profile cannot be read by this version: it is none, damaged, or of another version."""
 
     kind = "profile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """The memory of a few steps at one batch size on one card.
+    """Memory of a few steps at one batch size on one card.
 
-    A saved profile is this as gzipped JSON: the fields below by their names, `trace` as the document
+    A saved profile is gzipped JSON of it: the fields below by their names, `trace` as the document
     of `autofit_workers.spec.trace`, and `schema`.
 
     Attributes:
-        knobs: those that were asked for; the trace has those that decide its events.
+        knobs: the knobs that were asked for; the trace has those that decide its events.
         card: a key of the catalogue, or the architecture where none was named.
         architecture: `sm_XY`.
-        requested_bytes: of every allocation by its number in the trace, workspaces and scratch memory
+        requested_bytes: bytes of every allocation by its number in the trace, workspaces and scratch memory
             among them, with the likely plans.
-        block_bytes: of the block that each one got: what allocated peaks are sums of.
+        block_bytes: bytes of the block that each one got: what allocated peaks are sums of.
         context_bytes: what the process holds outside the allocator.
         peak_allocated_bytes, peak_reserved_bytes: the simulator's.
         workspace_source: where the workspaces of convolutions are from, in words.
         found_bytes: by the number of each allocation that is room to time cuDNN's plans in, what the plan
             that is found there takes.
-        versions: of what it was made with.
-        timing: of its last whole step; None where no times are predicted.
+        versions: the versions of what it was made with.
+        timing: the timing of its last whole step; None where no times are predicted.
         time_note: what the times rest on, or why there are none or no seconds, in a sentence.
     """
 
@@ -77,16 +77,16 @@ class Profile:
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The devices that it has events of, by PyTorch's names."""
+        """Devices whose events the profile has, by PyTorch's names."""
         return ("cuda:0",)
 
     @property
     def allocator_settings(self) -> AllocatorSettings:
-        """What its blocks and peaks were replayed with."""
+        """Allocator settings with which the profile's blocks and peaks were replayed."""
         return AllocatorSettings.of_knob(self.knobs.allocator)
 
     def to_bytes(self) -> bytes:
-        """The document; the same for equal profiles."""
+        """Profile as its document, gzipped JSON; the same for equal profiles."""
         plain = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         document = {
             "schema": PROFILE_SCHEMA,
@@ -100,10 +100,10 @@ class Profile:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Reads a document back.
+        """Reads a profile from its document.
 
         Raises:
-            ProfileError: it is none, cut off, damaged, or of another version.
+            ProfileError: `data` is no profile, cut off, damaged, or of another version.
         """
         with without_collections():
             document = _document(data)
@@ -207,18 +207,18 @@ def _is_size(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lifetimes:
-    """When every allocation was made and freed, by its number.
+    """Positions at which every allocation was made and freed, by its number.
 
     Attributes:
-        births: the position right before each was made.
-        deaths: the position right before each was freed; the number of events for what never was.
+        births: the position right before each allocation was made.
+        deaths: the position right before each was freed; the number of events for one that never was.
     """
 
     births: tuple[int, ...]
     deaths: tuple[int, ...]
 
     def alive_at(self, position: int) -> list[int]:
-        """The numbers of those alive after so many events, in the order of their allocation."""
+        """Numbers of the allocations alive after `position` events, in the order of their allocation."""
         return [
             number
             for number, (birth, death) in enumerate(zip(self.births, self.deaths, strict=True))
@@ -227,7 +227,7 @@ class Lifetimes:
 
 
 def lifetimes(profile: Profile) -> Lifetimes:
-    """When every allocation of a profile was made and freed."""
+    """Positions at which every allocation of a profile was made and freed."""
     events = profile.trace.events
     births = [len(events)] * len(profile.trace.allocations)
     deaths = births.copy()
@@ -250,26 +250,26 @@ def allocated_after(profile: Profile) -> list[int]:
 
 
 def peak_position(profile: Profile, start: int = 0, stop: int | None = None) -> int:
-    """The number of events up to and including the first at which live blocks peak, in a stretch of them.
+    """Number of events up to and including the first at which live blocks peak, in a stretch of events.
 
     Args:
-        start, stop: the positions of its bounds; all events unless given. Without events it is `start`.
+        start, stop: the bounds of the stretch; all events unless given. Without events it is `start`.
     """
     allocated = allocated_after(profile)[start:stop]
     return start + allocated.index(max(allocated)) + 1 if allocated else start
 
 
 def alive_at(profile: Profile, position: int) -> list[int]:
-    """The numbers of the allocations that are alive after so many events."""
+    """Numbers of the allocations that are alive after `position` events."""
     return lifetimes(profile).alive_at(position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """A stretch of the events.
+    """Phase of a step: a stretch of the events.
 
     Attributes:
-        step: from 1; 0 while the model is built.
+        step: the step's number, from 1; 0 while the model is built.
         name: `model`, `input`, `forward` (with the loss), `backward` or `optimizer`; of a script also
             `evaluation`, `generation` and `checkpoint`, whose step is the one that follows.
         start, stop: the positions of its bounds.
@@ -282,28 +282,28 @@ class Phase:
 
     @property
     def label(self) -> str:
-        """`step 2 backward`; `model` alone while it is built."""
+        """Step and name of the phase, as `step 2 backward`; `model` alone while the model is built."""
         return f"step {self.step} {self.name}" if self.step else self.name
 
     @property
     def in_words(self) -> str:
-        """`backward of step 2`, likewise."""
+        """Name and step of the phase, as `backward of step 2`; `model` alone while the model is built."""
         return f"{self.name} of step {self.step}" if self.step else self.name
 
 
 def phases(profile: Profile) -> tuple[Phase, ...]:
-    """The phases of a profile, in their order and without gaps."""
+    """Phases of a profile, in their order and without gaps."""
     return _phases(profile.trace.marks, len(profile.trace.events))
 
 
 def phase_of(profile: Profile, position: int) -> Phase:
-    """The phase of the last of so many events; that of the first for position 0."""
+    """Phase of the last of the first `position` events; for position 0 the phase of the first event."""
     found = phases(profile)
     return next((each for each in found if position <= each.stop and each.start < each.stop), found[-1])
 
 
 def timed_step(profile: Profile) -> int | None:
-    """The number of the step that the timing is of; None where there is no timing."""
+    """Number of the step that the profile's timing is of; None where there is no timing."""
     if profile.timing is None:
         return None
     start, _ = last_step(profile.trace.marks, len(profile.trace.events))
@@ -314,7 +314,7 @@ def phase_peaks(trace: Trace, block_bytes: Sequence[int]) -> dict[str, int]:
     """The allocated peak of each phase by its name, over all steps, in bytes.
 
     Args:
-        block_bytes: of each allocation's block.
+        block_bytes: bytes of each allocation's block.
     """
     changes = (block_bytes[event] if event >= 0 else -block_bytes[~event] for event in trace.events)
     allocated = list(itertools.accumulate(changes, initial=0))

@@ -1,4 +1,4 @@
-"""What a part of a step comes to: the sizes of its allocations, and its operators' share of the time."""
+"""Sizes of a part of a step: the bytes of its allocations, and its operators' share of the time."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _BITS = re.compile(r"[a-z]+([0-9]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """What some allocations and operators come to.
+    """Sums over some allocations and operators of a step.
 
     Attributes:
-        requested_bytes: that the allocations asked for.
-        peak_bytes: of their blocks that are alive at the peak.
-        count: how many allocations they are.
-        step_share: of the step's time, from 0 to 1, that the operators take on the device.
+        requested_bytes: bytes that the allocations asked for.
+        peak_bytes: bytes of their blocks that are alive at the peak.
+        count: the number of allocations.
+        step_share: share of the step's time, from 0 to 1, that the operators take on the device.
     """
 
     requested_bytes: int = 0
@@ -36,7 +36,7 @@ class Sizes:
 
 
 class Sized(Protocol):
-    """What can be ordered and filtered: a row of a list, or a node of a tree with all below it."""
+    """Item that can be ordered and filtered: a row of a list, or a node of a tree with all below it."""
 
     @property
     def name(self) -> str: ...
@@ -46,6 +46,6 @@ class Sized(Protocol):
 
 @functools.cache
 def element_bytes(dtype: str) -> int:
-    """Bytes of an element by the bits in PyTorch's name of its type: `bfloat16`; 0 for no type."""
+    """Bytes of an element, by the bits in PyTorch's name of its type, as in `bfloat16`; 0 for no type."""
     bits = _BITS.match(dtype)
     return max(1, int(bits[1]) // 8) if bits else int(dtype == "bool")

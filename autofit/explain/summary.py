@@ -1,4 +1,4 @@
-"""The account of a model that torchsummary gives: what every layer returns, and what it holds.
+"""Summary of a model as torchsummary gives it: what every layer returns, and what it holds.
 
 By the rules of torchsummary 1.5.1 (github.com/sksq96/pytorch-summary, `torchsummary.py`), so that both
 agree to the digit:
@@ -8,9 +8,9 @@ agree to the digit:
     bytes       4 an element, whatever its type; outputs twice, for their gradients
     MB          1024² bytes
 
-Where those rules have no answer a summary goes on: a model that is a single layer lists that; several
-tensors returned by a layer are added; and of a model that consists of branches, each of which takes its
-part of the batch, every branch is a model of its own.
+Where those rules have no answer, a summary adds to them: a model that is a single layer lists that layer;
+several tensors returned by a layer are added; and of a model that consists of branches, each of which
+takes its part of the batch, every branch is a model of its own.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ OUTPUT_COPIES = 2  # an output and its gradient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRow:
-    """One call of a layer.
+    """Row of a summary: one call of a layer.
 
     Attributes:
-        name: its class and its number, `Conv2d-1`.
-        layer: what the trace has of it.
+        name: the layer's class and its number, `Conv2d-1`.
+        layer: what the trace has of the layer.
     """
 
     name: str
@@ -48,13 +48,13 @@ class SummaryRow:
 
     @property
     def num_elements(self) -> int:
-        """Of all that it returned."""
+        """Number of elements of all tensors that the call returned."""
         return sum(map(math.prod, self.layer.output_shapes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryPart:
-    """The summary of one model, or of a branch of one.
+    """Summary of one model, or of a branch of one.
 
     Attributes:
         name: path of the branch; empty for the whole model.
@@ -77,7 +77,7 @@ class SummaryPart:
 
     @property
     def forward_backward_bytes(self) -> int:
-        """Of outputs and their gradients."""
+        """Bytes of all outputs and their gradients."""
         return OUTPUT_COPIES * ELEMENT_BYTES * sum(row.num_elements for row in self.rows)
 
     @property
@@ -91,7 +91,7 @@ class SummaryPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """The summaries of a workload's model: one, or one for each of its branches."""
+    """Summaries of a workload's model: one for the whole, or one for each of its branches."""
 
     workload: str
     batch_size: int
@@ -123,7 +123,7 @@ class Summary:
 
 
 def summarize(trace: Trace) -> Summary:
-    """The summary of a trace that lists its tensors and layers."""
+    """Summary of the model of a trace that lists its tensors and layers."""
     model = next((layer for layer in trace.layers if not layer.name), None)
     branches = () if model is None else _branches(model, trace.layers)
     parts = [
@@ -133,7 +133,7 @@ def summarize(trace: Trace) -> Summary:
 
 
 def _branches(model: ListedLayer, layers: Sequence[ListedLayer]) -> tuple[ListedLayer, ...]:
-    """The children that the model consists of, if each takes nothing but its part of the batch."""
+    """Children that a model consists of, if each takes nothing but its part of the batch; else none."""
     children = [layer for layer in layers if layer.name and "." not in layer.name]
     alone = len({child.name for child in children}) == len(children) > 1
     given = set(model.inputs)
@@ -164,7 +164,7 @@ def _part(model: ListedLayer, layers: Iterable[ListedLayer]) -> SummaryPart:
 
 
 def _unnamed(trace: Trace) -> ListedLayer:
-    """Stands for a model that the workload never calls as a whole: it is given the batch."""
+    """Stand-in for a model that the workload never calls as a whole; its input is the batch."""
     batch = [tensor for tensor in trace.tensors if tensor.role is Role.INPUT]
     return ListedLayer(
         name="",

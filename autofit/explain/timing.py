@@ -1,7 +1,7 @@
-"""The predicted time of a profile's step: operators on the clocks of host and device, as shares of the step.
+"""Predicted time of a profile's step: its operators on host and device, as shares of the step.
 
-Shares throughout, so that a time that is not sure enough to be said is nowhere: `Timing.seconds` alone turns
-them into seconds, and is None there.
+All times are shares, so that a time that is not sure enough to be said is nowhere: `Timing.seconds` alone
+turns them into seconds, and is None there.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _LONGEST = 1e9  # seconds, or steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeconds:
-    """The predicted time of a step, in seconds.
+    """Predicted time of a step, in seconds.
 
     Attributes:
-        low, high: between them the time lies with 95 % confidence, …
+        low, high: between them the time lies with 95 % confidence.
         likely: the likely time.
-        low_80, high_80: … and between these with 80 %.
+        low_80, high_80: between them the time lies with 80 % confidence.
     """
 
     low: float
@@ -42,14 +42,14 @@ class StepSeconds:
 
 @dataclass(frozen=True, slots=True)
 class TimedKernel:
-    """What an operator runs on the device.
+    """Kernel that an operator runs on the device, with its share of the step's time.
 
     Attributes:
-        kind: its class.
-        share: of the step's time, from 0 to 1.
-        flops: of its products; 0 where it makes none.
-        moved_bytes: that it reads and writes.
-        dtype: what it computes in; `tf32` where tensor cores make float32's products.
+        kind: the class of the kernel.
+        share: its share of the step's time, from 0 to 1.
+        flops: operations of its products; 0 where it makes none.
+        moved_bytes: bytes that it reads and writes.
+        dtype: the type that it computes in; `tf32` where tensor cores make float32's products.
     """
 
     kind: KernelClass
@@ -61,16 +61,16 @@ class TimedKernel:
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """An operator of the step.
+    """Operator of a step, with its times as shares of the step.
 
     Attributes:
         operator: PyTorch's name, `aten.addmm`.
         module: path of the module that ran it, as of an allocation.
         position: so many of the trace's events came before it.
         launched: when the host has launched it, as a share of the step.
-        start, end: of its kernels on the device, likewise.
+        start, end: when its kernels start and end on the device, as shares of the step.
         times: how often it counts: more than once where later passes of a generation do the same.
-        kernels: that it runs, one after the other.
+        kernels: the kernels that it runs, one after the other.
     """
 
     operator: str
@@ -84,17 +84,17 @@ class TimedCall:
 
     @property
     def share(self) -> float:
-        """Of the step's time, that it takes on the device."""
+        """Share of the step's time that the operator takes on the device."""
         return self.times * (self.end - self.start)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofs:
-    """What the card can do at most, at the clocks that it keeps up.
+    """Highest speeds of a card, at the clocks that it keeps up.
 
     Attributes:
         flops: operations a second, by what products are made in: a data type, or `tf32`.
-        vector_flops: outside tensor cores.
+        vector_flops: operations a second outside tensor cores.
         bandwidth: bytes a second between the device and its memory.
     """
 
@@ -103,18 +103,18 @@ class Roofs:
     bandwidth: float
 
     def of(self, dtype: str) -> float:
-        """Operations a second of products in a type."""
+        """Highest operations a second of products in a data type."""
         return self.flops.get(dtype, self.vector_flops)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """The time of the last whole step of a profile.
+    """Time of the last whole step of a profile, operator by operator.
 
     Attributes:
         calls: the operators that have something to do, in their order.
-        seconds: of the step; None where they are not sure enough to be said.
-        roofs: of the card.
+        seconds: the seconds of the step; None where they are not sure enough to be said.
+        roofs: the highest speeds of the card.
     """
 
     calls: tuple[TimedCall, ...]
@@ -123,20 +123,20 @@ class Timing:
 
     @cached_property
     def device_share(self) -> float:
-        """Of the step, that the device works."""
+        """Share of the step's time in which the device works."""
         return sum(call.share for call in self.calls)
 
     @property
     def waiting_share(self) -> float:
-        """Of the step, that the device waits for the host."""
+        """Share of the step's time in which the device waits for the host."""
         return max(0.0, 1.0 - self.device_share)
 
     def seconds_of(self, share: float) -> float | None:
-        """The likely seconds of a share of the step; None where seconds are not said."""
+        """Likely seconds of a share of the step; None where seconds are not said."""
         return None if self.seconds is None else share * self.seconds.likely
 
     def to_plain(self) -> dict[str, Any]:
-        """Tables and rows of numbers: steps repeat the same names and kernels many times."""
+        """Timing as plain tables and rows of numbers, as steps repeat names and kernels many times."""
         names: dict[str, int] = {}
         kernels: dict[TimedKernel, int] = {}
         calls = [
@@ -160,13 +160,13 @@ class Timing:
 
     @classmethod
     def from_plain(cls, data: dict[str, Any], *, num_events: int) -> Self:
-        """The inverse of `to_plain`.
+        """Reads a timing from the plain data of `to_plain`.
 
         Args:
-            num_events: of the trace that it is of.
+            num_events: the number of events of the timing's trace.
 
         Raises:
-            KeyError, IndexError, TypeError, ValueError: it is malformed.
+            KeyError, IndexError, TypeError, ValueError: the data is malformed.
         """
         names = from_plain(tuple[str, ...], data["names"])
         kernels = [
@@ -206,13 +206,13 @@ class Timing:
 
 
 class EventClock:
-    """When what the events of a timed step stand for happens, as shares of the step.
+    """Times at which the events of a timed step happen, as shares of the step.
 
-    An operator's events are while it is done: after the one before, before its own end.
+    An operator's events happen while it runs: after the end of the one before, before its own end.
 
     Args:
-        positions: of the operators among the trace's events.
-        ends: when each is done.
+        positions: the positions of the operators among the trace's events.
+        ends: when each operator is done.
         start, stop: positions of the step's bounds.
     """
 
@@ -223,31 +223,31 @@ class EventClock:
 
     @classmethod
     def of_host(cls, timing: Timing, start: int, stop: int) -> Self:
-        """By the host, which allocates and launches ahead of the device."""
+        """Clock of the host, which allocates and launches ahead of the device."""
         calls = timing.calls
         return cls([call.position for call in calls], [call.launched for call in calls], start, stop)
 
     @classmethod
     def of_device(cls, timing: Timing, start: int, stop: int) -> Self:
-        """By the device, which comes to what was allocated in the same order."""
+        """Clock of the device, which comes to what was allocated in the same order."""
         calls = timing.calls
         return cls([call.position for call in calls], [call.end for call in calls], start, stop)
 
     @property
     def end(self) -> float:
-        """When all is done."""
+        """Share of the step's time at which all operators are done."""
         return self._ends[-1] if self._ends else 0.0
 
     def begin(self, number: int) -> float:
-        """When an operator's turn comes, by its number."""
+        """Time at which an operator's turn comes, by its number, as a share of the step."""
         return self._ends[number - 1] if number else 0.0
 
     def at(self, position: int) -> float:
-        """When the turn comes of what follows so many events."""
+        """Time at which the first operator after `position` events has its turn, as a share of the step."""
         return self.begin(bisect_left(self._positions, position))
 
     def of_event(self, index: int) -> float:
-        """When an event happens, by its number in the trace."""
+        """Time at which an event happens, by its number in the trace, as a share of the step."""
         first, last = self._bounds
         # Of operators at one position the last has the events that follow.
         number = max(bisect_right(self._positions, index) - 1, 0)

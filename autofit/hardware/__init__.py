@@ -1,1 +1,1 @@
-"""The card: the catalogue, its chips, what a process holds on it, and the budget that is left."""
+"""Cards: their catalogue, their chips, memory outside the allocator, and the budget that is left."""

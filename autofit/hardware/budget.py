@@ -1,4 +1,4 @@
-"""The budget: what is left for PyTorch's allocator of a device's memory.
+"""Budget of a device: the memory that is left for PyTorch's allocator.
 
     device total ─ CUDA context ─ other processes ─ margin = usable
 
@@ -30,7 +30,7 @@ _SMALLEST_MEANT_BYTES = 1024**2  # no device has less: the number was written wi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """A device's memory and what of it is taken before the allocator's first segment.
+    """Memory of a device, and what of it is taken before the allocator's first segment.
 
     Attributes:
         device_total_bytes: on a GPU the total that CUDA reports; on the CPU what the process may
@@ -67,17 +67,17 @@ def make_budget(
     mesh: Sequence[int] = (),
     num_ranks: int | None = None,
 ) -> Budget:
-    """Takes context, reserve and margin off a device's memory.
+    """Makes the budget of a device: its memory less context, reserve and margin.
 
     Args:
         device_total_bytes: as in `Budget`.
-        architecture: which decides the context; None assumes `sm_80`.
+        architecture: that of the card, which decides the context; None assumes `sm_80`.
         card: its key or CUDA name, where it is known, which decides the context more closely.
         margin: a share of the device's total, from 0 up to but not including 1. Exact: a float is
             taken as the decimal number that it prints as.
         reserve_bytes: what other processes on the device are left.
         kind: `cuda`, or `cpu`, where there is no context.
-        mesh, num_ranks: of processes that train together, one on each card, see `assumed_context`.
+        mesh, num_ranks: those of processes that train together, one on each card, see `assumed_context`.
 
     Raises:
         BudgetError: when nothing is left.
@@ -116,7 +116,7 @@ def make_budget(
 def budget_among(
     budget: Budget, groups: Sequence[int], num_ranks: int, *, architecture: str | None, card: str | None
 ) -> Budget:
-    """The same with what NCCL takes for groups of so many of all ranks; arguments are `assumed_context`'s.
+    """Budget less NCCL's memory for process groups of so many ranks; arguments are `assumed_context`'s.
 
     Raises:
         BudgetError: when nothing is left.
@@ -158,14 +158,14 @@ def assumed_context(
     mesh: Sequence[int] = (),
     num_ranks: int | None = None,
 ) -> tuple[ContextInterval, tuple[str, ...]]:
-    """What a process holds outside the allocator, and in words what was assumed for that.
+    """Memory that a process holds outside the allocator, and in words what was assumed for it.
 
     Args:
         architecture: None where only the memory of the card is known.
         card: its key or CUDA name, where it is known.
-        mesh: of processes that train together, how many each dimension has, or each of other groups of
-            them; with any NCCL's memory is added.
-        num_ranks: of all; None where the dimensions are those of a mesh.
+        mesh: how many processes that train together each dimension has, or each of other groups of
+            them; with any, NCCL's memory is added.
+        num_ranks: the number of all ranks; None where the dimensions are those of a mesh.
     """
     context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
     name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card is named"
@@ -188,7 +188,7 @@ def assumed_context(
 
 
 def _assumed_wheel(architecture: str | None) -> tuple[str, ...]:
-    """That a build of PyTorch is installed which runs on the card, where that is not the usual one."""
+    """Assumption that a PyTorch build for the card is installed, where the usual build does not run on it."""
     card = None if architecture is None else Architecture.of(architecture)
     if card is None or card.vendor is not Vendor.NVIDIA:
         return ()
@@ -197,7 +197,7 @@ def _assumed_wheel(architecture: str | None) -> tuple[str, ...]:
 
 
 class _Names(NamedTuple):
-    """What a vendor calls the memory that a process holds outside the allocator, and what shows all of it."""
+    """Names that a vendor gives to memory outside the allocator, and the tool that shows all of it."""
 
     context: str
     communicator: str
@@ -215,17 +215,17 @@ def _names(architecture: str | None) -> _Names:
 
 
 def outside_allocator(architecture: str | None, *, exchanges: bool) -> str:
-    """What a process holds of the card outside PyTorch's allocator, in words.
+    """Names of the memory that a process holds on the card outside PyTorch's allocator.
 
     Args:
-        exchanges: whether it exchanges anything with others.
+        exchanges: whether the process exchanges anything with others.
     """
     names = _names(architecture)
     return names.context if not exchanges else f"{names.context} and {names.communicator}"
 
 
 def shown_by(architecture: str | None) -> str:
-    """The tool that shows what a process holds of the card."""
+    """Name of the tool that shows what a process holds of the card."""
     return _names(architecture).tool
 
 

@@ -1,4 +1,4 @@
-"""The card that a prediction is for."""
+"""Card that a prediction is for."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from autofit.hardware.budget import DEFAULT_ARCHITECTURE, assumed_context
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """The card that a prediction is for.
+    """Card that a prediction is for.
 
     Attributes:
-        name: of the catalogue, or what stands for it where only the memory is known.
+        name: its key in the catalogue, or what stands for it where only the memory is known.
         architecture: `sm_XY`; where the card is not named, the one that is likely.
         context_bytes: the most that a process holds outside the allocator.
         may_be: the architectures that it may be of where it is not named; the ends of intervals span
@@ -32,12 +32,12 @@ class Card:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The most that PyTorch's allocator can reserve there; None where nobody said how large it is."""
+        """The most that PyTorch's allocator can reserve on the card; None where its memory is not known."""
         return None if self.memory_bytes is None else max(0, self.memory_bytes - self.context_bytes)
 
     @property
     def multiprocessors(self) -> int | None:
-        """Of that very card; None where the catalogue does not have it, or only its memory is known."""
+        """Number of the card's multiprocessors; None where the card is not named or not in the catalogue."""
         gpu = self._gpu
         return None if gpu is None else gpu.num_sms
 
@@ -50,25 +50,25 @@ class Card:
         return gpu if gpu.architecture == self.architecture else None
 
     def among(self, groups: Sequence[int], num_ranks: int) -> Card:
-        """The same with what NCCL takes there for groups of so many of all ranks."""
+        """Card whose context includes NCCL's memory for process groups of so many of all ranks."""
         architecture, name = (None, None) if self.may_be else (self.architecture, self.name)
         context, _ = assumed_context(architecture, name, groups, num_ranks)
         return replace(self, context_bytes=context.high_bytes)
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """All that an interval spans, the likely one first."""
+        """Architectures that an interval spans, the likely one first."""
         others = (each for each in self.may_be if each != self.architecture)
         return (self.architecture, *others)
 
 
 def card_named(name: str | None, mesh: Sequence[int] = ()) -> Card:
-    """The card that a prediction assumes: one of the catalogue, or likely one of `DEFAULT_ARCHITECTURE`.
+    """Card that a prediction assumes: one of the catalogue, or likely one of `DEFAULT_ARCHITECTURE`.
 
     Without a name its interval spans all that the catalogue has.
 
     Args:
-        mesh: of processes that train together, one on each such card, how many each dimension has.
+        mesh: how many processes that train together, one on each such card, each dimension has.
     """
     if name is None:
         context, _ = assumed_context(None, mesh=mesh)

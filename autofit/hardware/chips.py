@@ -1,4 +1,4 @@
-"""From one of NVIDIA's cards of the catalogue to the properties that cuDNN plans by.
+"""Properties of NVIDIA's cards in the catalogue by which cuDNN makes its plans.
 
 What differs within an architecture is in `data/chips.toml`, with its sources; what does not is in
 `autofit_workers.replay.plans.device_properties`.
@@ -38,7 +38,7 @@ def _chips() -> Mapping[str, Mapping[str, Any]]:
 
 
 def device_properties(gpu: Gpu) -> DeviceProperties:
-    """What cuDNN wants to know of that card or MIG slice."""
+    """Properties by which cuDNN plans for a card or MIG slice of the catalogue."""
     card = find_gpu(gpu.whole_card_key)
     chip = _chips()[card.key]
     # Bus and cache of a slice: 640 of 5120 bits and 6400 of 51200 KiB are seen on an H100's 1g.10gb
@@ -57,7 +57,7 @@ def device_properties(gpu: Gpu) -> DeviceProperties:
 
 
 def properties_for(architecture: str, name: str | None = None) -> DeviceProperties:
-    """What cuDNN wants to know of a card of which little is known.
+    """Properties by which cuDNN plans for a card of which little is known.
 
     Args:
         architecture: `sm_XY`.

@@ -1,4 +1,4 @@
-"""What a process holds on a card outside PyTorch's allocator: the CUDA context and loaded kernels.
+"""Memory of a process on a card outside PyTorch's allocator: the CUDA context and loaded kernels.
 
 No table is published. What was seen is in `data/contexts.toml`, and nearly all of it follows one line:
 CUDA sets memory aside for every thread that can be resident on the card (its stack and more), so a
@@ -49,11 +49,11 @@ _BEYOND_AMD = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What one process was seen to hold; see `data/contexts.toml`.
+    """Memory that one process was seen to hold outside the allocator; see `data/contexts.toml`.
 
     Attributes:
-        num_bytes: outside the allocator.
-        left_out: why it is not counted, or empty.
+        num_bytes: the memory outside the allocator.
+        left_out: why the observation is not counted, or empty.
     """
 
     card: str
@@ -67,13 +67,13 @@ class Observation:
 
     @property
     def num_threads(self) -> int:
-        """How many threads can be resident on the card at once."""
+        """Number of threads that can be resident on the card at once."""
         return self.num_sms * ARCHITECTURE_LIMITS[self.architecture].max_threads_per_sm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInterval:
-    """Between which sizes the memory outside the allocator lies, at 95 % confidence.
+    """Sizes between which the memory outside the allocator lies, at 95 % confidence.
 
     Attributes:
         basis: where the sizes come from, in words.
@@ -87,7 +87,7 @@ class ContextInterval:
 
 @functools.cache
 def observations(vendor: Vendor = Vendor.NVIDIA) -> tuple[Observation, ...]:
-    """What was seen on a vendor's cards, in the order of the file: by architecture."""
+    """Observations on a vendor's cards, in the order of the file: by architecture."""
     text = importlib.resources.files("autofit").joinpath("data/contexts.toml").read_text(encoding="utf-8")
     table = "of_amd" if vendor is Vendor.AMD else "observations"
     return tuple(map(_observation, tomllib.loads(text)[table]))
@@ -118,14 +118,14 @@ def _card(name: str) -> tuple[str, int]:
 def context_interval(
     architecture: str, name: str | None = None, *, loading: Loading = "lazy"
 ) -> ContextInterval:
-    """What a process of PyTorch holds outside the allocator.
+    """Memory that a process of PyTorch holds on a card outside the allocator.
 
     Args:
-        architecture: of the card. Of NVIDIA's that are not in the catalogue the largest is taken; where no
-            process was seen, the interval is twice as wide.
+        architecture: that of the card. For one of NVIDIA's that is not in the catalogue the largest known
+            card is taken; where no process was seen, the interval is twice as wide.
         name: the card's key or CUDA name, where it is known; else the architecture's typical card
             is taken.
-        loading: of kernels. Every release of PyTorch that is supported loads lazily, unless
+        loading: how kernels are loaded. Every release of PyTorch that is supported loads lazily, unless
             `CUDA_MODULE_LOADING=EAGER` is set.
     """
     if Architecture.of(architecture).vendor is Vendor.AMD:
@@ -155,7 +155,7 @@ def context_interval(
 
 
 def _of_amd() -> ContextInterval:
-    """From the least to well beyond the most that was seen on AMD's cards, likely the middle one."""
+    """Interval on AMD's cards: from the least seen to well beyond the most, likely the median."""
     sizes = [seen.num_bytes for seen in observations(Vendor.AMD)]
     return ContextInterval(
         low_bytes=min(sizes),
@@ -166,7 +166,7 @@ def _of_amd() -> ContextInterval:
 
 
 def counted(loading: Loading = "lazy") -> tuple[Observation, ...]:
-    """The observations that are not left out."""
+    """Observations on NVIDIA's cards that are not left out."""
     return tuple(seen for seen in observations() if seen.loading == loading and not seen.left_out)
 
 

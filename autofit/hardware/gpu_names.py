@@ -1,4 +1,4 @@
-"""What people call a card, and what is said of devices that the catalogue does not have.
+"""Matches names that people give cards, and knows what to say of devices outside the catalogue.
 
 GTX 1080 Ti, gtx1080ti, 1080 Ti          gtx-1080-ti
 A100-SXM4-80GB, A100 PCIe 80GB           a100-80g
@@ -51,7 +51,7 @@ _IN_SLICES = "-mig-"
 
 
 class Named(Protocol):
-    """What is sold under a name, as `Gpu` is."""
+    """Card that is sold under a name, as `Gpu` is."""
 
     @property
     def key(self) -> str: ...
@@ -67,7 +67,7 @@ _Card = TypeVar("_Card", bound=Named)
 
 
 def matching(name: str, cards: Iterable[_Card]) -> list[_Card]:
-    """The cards that a name may stand for, in their order: the one of that name, else all that are called so.
+    """Cards that a name may stand for, in their order: the one of that name, else all it fits.
 
     Case, spaces, hyphens and the seller's words (NVIDIA, GeForce, AMD Instinct, …) do not matter. Where no
     card has the name, it may leave out what follows, and neither words of a board (SXM4, PCIe) nor those of a
@@ -90,26 +90,26 @@ def matching(name: str, cards: Iterable[_Card]) -> list[_Card]:
 
 
 def known_elsewhere(name: str) -> str | None:
-    """What is said of a device that no catalogue of cards has, with what to do; None where nothing is."""
+    """Advice on a device that no catalogue of cards has, with what to do; None where it is unknown."""
     wanted = "".join(_words(name))
     return next((words for like, words in _ELSEWHERE.items() if re.fullmatch(like, wanted)), None)
 
 
 def _begins(wanted: str, names: Iterable[list[str]]) -> bool:
-    """Whether it is the first word of a name, or the first two, or as many as there are."""
+    """Whether `wanted` is the first word of one of the names, or its first two, or up to all its words."""
     return any(wanted in itertools.accumulate(words) for words in names)
 
 
 def _names(card: Named) -> Iterator[list[str]]:
-    """Of a card's key and of its name the words."""
+    """Words of a card's key, then words of its name."""
     yield _words(card.key)
     yield _words(card.name)
 
 
 def _looser_names(card: Named) -> Iterator[list[str]]:
-    """The same without words of its board, and of its series too, with the memory that it is sold with.
+    """Words of a card's key and name without those of its board, and of its series, with its sold memory.
 
-    A card whose key has a word of its board differs by it from others.
+    Nothing for a card whose key has a word of its board, as it differs by that word from others.
     """
     if _without_board(_words(card.key)) != _words(card.key):
         return

@@ -1,4 +1,4 @@
-"""The cards: the catalogue, and what NVML reports about the cards of this machine.
+"""Catalogue of cards, and what NVML reports about the cards of this machine.
 
 The catalogue is `data/gpus.toml`, which also says where each of its figures comes from.
 """
@@ -36,7 +36,7 @@ class Gpu:
         total_bytes: the total memory CUDA or HIP reports (`totalGlobalMem` of the device's properties).
         provenance: `reported` when that total was seen in a log, `derived` when it was concluded
             from a similar card.
-        source: which log, or which card and how.
+        source: the log, or the similar card and how the total follows from it.
     """
 
     key: str
@@ -63,7 +63,7 @@ class Gpu:
 
     @property
     def accelerator_types(self) -> tuple[str, ...]:
-        """What a Ray cluster may call the card, the most exact name first and Ray's own last.
+        """Names by which a Ray cluster may call the card, the most exact first and Ray's own last.
 
         Ray names a node's card from what the driver calls it (`_gpu_name_to_accelerator_type` of
         `ray/_private/accelerators/nvidia_gpu.py`), AMD's from their device ids (`amd_gpu.py` beside it).
@@ -89,7 +89,7 @@ class LocalGpu:
     Attributes:
         total_bytes: NVML's total less what the driver keeps for itself; what CUDA reports may be
             some 30 MiB less.
-        used_bytes: what all processes together hold of it now.
+        used_bytes: what all processes together hold of the card now.
         architecture: `sm_XY`, from its compute capability.
     """
 
@@ -127,7 +127,7 @@ def _gpu(key: str, architecture: str, entry: dict[str, Any]) -> Gpu:
 
 
 def find_gpu(name: str) -> Gpu:
-    """The card of that key or CUDA name, or the only one that is called so; see `matching`.
+    """Card of the catalogue with a key or CUDA name, or the only card that the name fits; see `matching`.
 
     Raises:
         UnknownGpuError: with the cards that the name may stand for, or the keys that come near, or what is
@@ -153,7 +153,7 @@ def find_gpu(name: str) -> Gpu:
 
 
 def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
-    """The cards that somebody who asks for `total_bytes` may have, the smallest total first.
+    """Cards that somebody who asks for `total_bytes` may have, the smallest total first.
 
     A card sold as 16 GB is meant by 16 GiB, by 16 × 10⁹ bytes, and by anything between what it
     reports and 16 GiB. MIG slices are not sold, so they are left out.
@@ -168,10 +168,10 @@ def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
 
 
 def catalogue_architectures() -> tuple[str, ...]:
-    """The architectures that a card may be of which is not named, the oldest first.
+    """Architectures that an unnamed card may be of, the oldest first.
 
     They are those of NVIDIA's cards from Volta on: AMD's and older ones need another build of PyTorch, so
-    that who has one knows it.
+    that whoever has one knows it.
     """
     names = {gpu.architecture for gpu in catalogue().values()}
     return oldest_first(name for name in names if Architecture.of(name).is_planned_for)
@@ -218,12 +218,12 @@ def local_gpus(nvml: Any = None) -> tuple[LocalGpu, ...]:
 
 
 def visible_gpus(gpus: Sequence[LocalGpu], variable: str | None) -> tuple[LocalGpu, ...]:
-    """Those of a machine's GPUs that CUDA shows a process.
+    """GPUs of a machine that CUDA shows a process.
 
     Args:
-        gpus: all of them, in the driver's order.
-        variable: the process's `CUDA_VISIBLE_DEVICES`: numbers, or beginnings of UUIDs, of which the
-            first that is none ends the list.
+        gpus: all GPUs of the machine, in the driver's order.
+        variable: the process's `CUDA_VISIBLE_DEVICES`: numbers, or beginnings of UUIDs; the first part
+            that names no GPU ends the list.
     """
     if variable is None:
         return tuple(gpus)
@@ -248,7 +248,7 @@ def _driver_error(error: Exception) -> DriverError:
 
 
 def _devices(nvml: Any, card: Any) -> Iterator[Any]:
-    """What CUDA sees of a card: its slices in MIG mode, else the card."""
+    """Devices that CUDA sees of a card: its slices in MIG mode, else the card itself."""
     try:
         mig_mode, _ = nvml.nvmlDeviceGetMigMode(card)
     except nvml.NVMLError_NotSupported:

@@ -1,4 +1,4 @@
-"""The card memory that NCCL holds outside PyTorch's allocator, for a rank that trains with others.
+"""Card memory that NCCL holds outside PyTorch's allocator, for a rank that trains with others.
 
 Every process group that runs a collective has a communicator with memory of its own, unless it is split
 from another and shares that one's (`split_share`, an option that is off:
@@ -46,10 +46,10 @@ _NVLS_OF_BLACKWELL = ((48, 32), (96, 8))
 
 
 def communicator_interval(num_ranks: int, architecture: str | None = None) -> ContextInterval:
-    """What NCCL's memory comes to on each of so many ranks, 2 or more, with one communicator.
+    """Memory of NCCL on each of `num_ranks` ranks, 2 or more, with one communicator.
 
     Args:
-        architecture: of the cards; None where it is not known, which counts nothing for NVLink SHARP.
+        architecture: that of the cards; None where it is not known, which counts nothing for NVLink SHARP.
     """
     likely = _LIKELY_OF_TWO_MIB if num_ranks == 2 else _LIKELY_MIB
     return ContextInterval(
@@ -63,7 +63,7 @@ def communicator_interval(num_ranks: int, architecture: str | None = None) -> Co
 def communicators_interval(
     degrees: Sequence[int], architecture: str | None = None, num_ranks: int | None = None
 ) -> ContextInterval:
-    """The same for the communicators of a mesh of ranks, one for each dimension; or of other groups of them.
+    """Memory of NCCL on each rank of a mesh, with a communicator for each dimension, or other group.
 
     A dimension that all ranks are in has the default process group's (`_init_one_process_group` of
     torch/distributed/device_mesh.py): FSDP2 on one dimension has one, HSDP and FSDP with tensor parallelism
@@ -73,7 +73,7 @@ def communicators_interval(
     Args:
         degrees: how many ranks each dimension, or group, has, 2 or more.
         architecture: as for one communicator.
-        num_ranks: of all; None where the dimensions are those of a mesh.
+        num_ranks: the number of all ranks; None where the dimensions are those of a mesh.
     """
     parts = [communicator_interval(degree, architecture) for degree in degrees]
     whole = num_ranks or math.prod(degrees)
@@ -87,7 +87,7 @@ def communicators_interval(
 
 
 def _nvls_mib(num_ranks: int, architecture: str | None) -> int:
-    """The most that NVLink SHARP may take, which only cards that are sold with NVSwitch have."""
+    """The most that NVLink SHARP may take in MiB; only cards that are sold with NVSwitch have it."""
     card = None if architecture is None else Architecture.of(architecture)
     if card is None or card.vendor is not Vendor.NVIDIA or not 90 <= card.capability < 120:
         return 0

@@ -1,1 +1,1 @@
-"""Searches as jobs of a Ray cluster: the queue, what a job brings, and its driver."""
+"""Searches as jobs of a Ray cluster: the queue, the packages of code, and the drivers."""

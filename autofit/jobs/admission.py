@@ -1,4 +1,4 @@
-"""Admission: which of the queued jobs get a driver now, and what becomes of those whose driver is gone.
+"""Admission: starts drivers of queued jobs, and repeats or ends jobs whose driver is gone.
 
     queue ── claim_next ─▶ admit ── submit ─▶ Ray's job server ─▶ driver: autofit tune … --job ID
       ▲                      ▲                                        │
@@ -32,17 +32,16 @@ from autofit.jobs.submission import entrypoint, storage_for_driver
 MAX_ATTEMPTS = 2
 STOPPED = "stopped; the study keeps its trials, and submitting the job with --again continues it"
 
-# Who claimed a job starts its driver at once; after so long it was killed before it could.
+# A process that claimed a job starts its driver at once; after this time it was killed before it could.
 _CLAIM_SECONDS = 60.0
 _KILL_SECONDS = 15.0  # until Ray has seen that a killed driver is gone
 _LOOK_SECONDS = 0.2
 
 
 def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
-    """Sees to jobs whose driver is gone, and starts drivers of queued jobs as far as there is room.
+    """Repeats or ends jobs whose driver is gone, and starts queued jobs as far as there is room.
 
-    Several processes may do so at once, and one that is killed in it leaves nothing that the next
-    does not put right.
+    Several processes may call it at once, and the next call repairs whatever a killed process left behind.
 
     Returns:
         The jobs of which a driver was started.
@@ -59,13 +58,13 @@ def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
 
 
 def stop(queue: JobQueue, job: JobRecord, connect: Callable[[], RayJobs]) -> None:
-    """Ends a job; what its trials showed stays in its study.
+    """Stops a job and its driver; its trials stay in its study.
 
     Args:
-        connect: asked for the cluster where the job has a driver to be stopped.
+        connect: returns the cluster's job server; called only where the job has a driver to stop.
 
     Raises:
-        DispatchError: the driver could not be told; the job is marked, so that no other is started.
+        DispatchError: the driver could not be stopped; the job stays marked, so that no other is started.
     """
     queue.request_stop(job)
     if job.attempts:
@@ -89,9 +88,9 @@ class _Admission:
     needs_slot: bool
 
     def start(self, job: JobRecord, *, attempt: int) -> bool:
-        """Starts the driver of that attempt, unless it was started before, and says whether it did.
+        """Starts a job's driver for an attempt, unless it was started before; returns whether it did.
 
-        A job that no driver can be started for is given up.
+        A job for which no driver can be started is given up.
         """
         submission_id = f"{job.job_id}.{attempt}"
         command = entrypoint(
@@ -111,7 +110,7 @@ class _Admission:
         return is_new
 
     def started_again(self, job: JobRecord) -> bool:
-        """Looks after a running job: whether its driver had ended and another was started."""
+        """Checks a running job; returns whether its driver was gone and another was started."""
         if not job.attempts:
             is_under_way = time.time() - (job.claimed_seconds or 0.0) < _CLAIM_SECONDS
             return not is_under_way and self.start(job, attempt=1)
@@ -126,7 +125,7 @@ class _Admission:
         return self._after_loss(now, driver)
 
     def _after_loss(self, job: JobRecord, driver: Driver | None) -> bool:
-        """Stops, repeats or gives up a job whose driver ended without an answer."""
+        """Stops, repeats or gives up a job whose driver ended unanswered; returns whether it was repeated."""
         if job.stop_requested or (driver is not None and driver.status == "STOPPED"):
             self.queue.request_stop(job)
             self.queue.give_up(job, STOPPED)
@@ -144,7 +143,7 @@ class _Admission:
 
     @contextmanager
     def _working_dir(self, job: JobRecord) -> Iterator[str | None]:
-        """What Ray is given: the job's package as a file, or where every node fetches it from."""
+        """Yields the job's package as a file's path, or the URI that nodes fetch it from, or None."""
         working_dir = job.spec.working_dir
         if working_dir is None or working_dir.digest is None:
             yield None if working_dir is None else working_dir.where

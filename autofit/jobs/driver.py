@@ -1,4 +1,4 @@
-"""The driver's side of a job: what `autofit tune --job ID` does beside its search."""
+"""Driver of a job: the part of `autofit tune --job ID` beside its search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLUSTER_VARIABLE = "RAY_ADDRESS"  # Ray tells its drivers so
 
 @dataclass(frozen=True, slots=True)
 class JobDriver:
-    """A search that belongs to a job; as an event sink, it notes where the trials are kept."""
+    """Driver of a job; as an event sink, it records the study that keeps the job's trials."""
 
     queue: JobQueue
     job: JobRecord
@@ -31,23 +31,23 @@ class JobDriver:
             self.queue.note_study(self.job, event.study)
 
     def answer(self, result: TuneResult) -> None:
-        """Ends the job with what was found."""
+        """Ends the job with the result of its search."""
         self.queue.finish(self.job, result.to_dict())
 
 
 @contextmanager
 def driving(job_id: str, storage: str | None, *, warn: Callable[[str], None]) -> Iterator[JobDriver]:
-    """Does a job: an expected error is its answer too, and another job is admitted at the end.
+    """Runs a job within the block: an expected error is its answer too, then another job is admitted.
 
     An interruption that nobody asked for leaves the job to another attempt, as does any end
     without an answer.
 
     Args:
-        storage: where the job is kept.
-        warn: is told why no other job could be admitted.
+        storage: the storage that keeps the job.
+        warn: takes a sentence why no other job could be admitted.
 
     Raises:
-        UsageError: the storage has no such job, or it is over.
+        UsageError: the storage has no such job, or the job is over.
     """
     with JobQueue.open(storage) as queue:
         job = queue.record(job_id)

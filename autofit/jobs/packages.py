@@ -1,8 +1,8 @@
-"""The folder with a job's code: packed the same way every time, and kept in the storage.
+"""Packages of a job's code: a folder is packed reproducibly, and kept in the storage.
 
 Ray forgets an uploaded package ten minutes after its last use and with the head, but a job may wait
-for longer than that. So the package is in the storage, in a study of its own that nothing reads but
-the admission of its job, and goes to Ray when the job's driver is started.
+for longer than that. So the package is in the storage, in a study of its own that only the
+admission of its job reads, and goes to Ray when the job's driver is started.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PackageGoneError(StorageError):
 
 
 def pack(folder: Path, files: Iterable[Path]) -> bytes:
-    """Packs files below a folder into a zip that is the same bytes for the same names and contents.
+    """Packs files below a folder into a zip, byte for byte equal for equal names and contents.
 
     Raises:
         UsageError: a file cannot be read, or the package is larger than the storage keeps.
@@ -79,7 +79,7 @@ def _too_large(folder: Path, sized: list[tuple[Path, int]], how_large: str) -> U
 
 
 def store(storage: Storage, package: bytes) -> WorkingDir:
-    """Keeps a package, once however often it is stored."""
+    """Stores a package, unless the storage holds it already."""
     digest = hashlib.sha256(package).hexdigest()
     name = f"{_STUDY_PREFIX}{digest[:32]}"
 
@@ -101,10 +101,10 @@ def store(storage: Storage, package: bytes) -> WorkingDir:
 
 
 def load(storage: Storage, working_dir: WorkingDir) -> bytes:
-    """The package of a working directory that was stored.
+    """Reads the stored package of a working directory.
 
     Raises:
-        PackageGoneError: it is not there any more.
+        PackageGoneError: the package is no longer in the storage.
     """
 
     def read() -> list[FrozenTrial]:
@@ -125,7 +125,7 @@ def load(storage: Storage, working_dir: WorkingDir) -> bytes:
 
 
 def _content_of(trial: FrozenTrial, digest: str | None) -> bytes | None:
-    """The package that a trial keeps; None where it is not the one of that digest, whatever it is."""
+    """Package that a trial keeps; None where it has another digest or cannot be read."""
     try:
         package = base64.b64decode(trial.user_attrs[_CONTENT])
     except UNREADABLE:

@@ -1,19 +1,19 @@
-"""The jobs of a cluster, as the shared storage keeps them: the trials of one Optuna study.
+"""Queue of a cluster's jobs in the shared storage: the trials of one Optuna study.
 
     enqueue ─▶ WAITING ── claim_next ─▶ RUNNING ── finish ─▶ COMPLETE   its value: the best batch, or 0
                queued                   running │            succeeded
                   │                             └─ finish ─▶ FAIL
                   └──────── stopped ───────────────────────▶ failed, stopped
 
-One process alone wins the step from WAITING to RUNNING: the storage sees to it. As all of them take
-the oldest job that waits, that step is also what keeps the number of running jobs within a limit,
-however many processes admit jobs at once.
+The storage lets one process alone take a trial from WAITING to RUNNING. As all processes take the oldest
+job that waits, that step also keeps the number of running jobs within a limit, however many processes admit
+jobs at once.
 
-Everything else about a job is a user attribute of its trial, and the state comes last: a job that
+Everything else about a job is a user attribute of its trial, and the state is written last: a job that
 is over has its result. This module alone knows the attributes' names.
 
-Each job is read by itself: one that is damaged, of a newer version or not signed as the storage's key
-asks is left aside, where it is, and neither shown nor started.
+Each job is read by itself: a job that is damaged, of a newer version or not signed with the storage's key
+stays in the storage, and is neither shown nor started.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _Answer = TypeVar("_Answer")
 def _tried_again(
     method: Callable[Concatenate[JobQueue, _Arguments], _Answer],
 ) -> Callable[Concatenate[JobQueue, _Arguments], _Answer]:
-    """Makes an operation that may be repeated wait for a storage that went away."""
+    """Decorates a repeatable operation: while the storage cannot be reached it waits and repeats."""
 
     @functools.wraps(method)
     def wrapped(self: JobQueue, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Answer:
@@ -81,17 +81,18 @@ def _tried_again(
 
 
 class JobQueue:
-    """The jobs in an open storage; use it in a `with` statement, or close it.
+    """The queue of jobs in an open storage; use it in a `with` statement, or close it.
 
-    Reading costs what has changed: records of jobs that are over are not read again.
+    Records of jobs that are over are not read again, so that reading costs only what has changed.
 
     Every method raises `StorageError` when the storage cannot be read or written.
 
     Args:
-        key: signs the jobs that are enqueued; others are not read. Without it jobs need no signature.
+        key: signs the jobs that are enqueued, and jobs not signed with it are not read; without a key jobs
+            need no signature.
 
     Attributes:
-        url: where the storage is, with whatever secret is in it.
+        url: the URL or path of the storage, with whatever secret is in it.
         unreadable: the records that were left aside when the jobs were last read.
     """
 
@@ -104,7 +105,7 @@ class JobQueue:
 
     @classmethod
     def open(cls, storage: str | None) -> Self:
-        """Opens a storage, see `open_storage`; None is a journal in the state directory.
+        """Opens the queue of a storage, see `open_storage`; None is a journal in the state directory.
 
         Raises:
             UsageError: the storage's key in the environment is too short to be one.
@@ -133,22 +134,22 @@ class JobQueue:
 
     @_tried_again
     def records(self) -> list[JobRecord]:
-        """All jobs, in the order in which they were enqueued."""
+        """Reads all jobs, in the order in which they were enqueued."""
         return list(self._jobs().values())
 
     @_tried_again
     def record(self, job_id: str) -> JobRecord | None:
-        """The job of that id.
+        """Reads the job of that id; None where there is none.
 
         Raises:
-            StorageError: it is there and cannot be read.
+            StorageError: the job is there and cannot be read.
         """
         trial = self._trials().get(job_id)
         return None if trial is None else self._required(trial)
 
     @property
     def has_key(self) -> bool:
-        """Whether only signed jobs are read."""
+        """Whether the queue has a key, so that only jobs signed with it are read."""
         return self._key is not None
 
     def enqueue(self, job_id: str, spec: JobSpec, *, again: bool = False) -> tuple[JobRecord, bool]:
@@ -188,10 +189,10 @@ class JobQueue:
         """Takes the oldest job that waits, so that this process alone starts its driver.
 
         Args:
-            max_running: beside the limit that the job itself brings.
+            max_running: the most running jobs, beside the limit in the job's spec.
 
         Returns:
-            None where no job waits, or so many run already.
+            None where no job waits, or the largest number of jobs is running.
         """
         while True:
             jobs = self._jobs().values()
@@ -209,7 +210,7 @@ class JobQueue:
 
     @_tried_again
     def record_attempt(self, job: JobRecord, submission_id: str) -> JobRecord:
-        """Notes that a driver was started under that submission id; a second time changes nothing."""
+        """Records that a driver was started under `submission_id`; a second call changes nothing."""
         trial = self._known(job)
         attempts = list(trial.user_attrs.get(_ATTEMPTS, ()))
         if all(attempt.submission_id != submission_id for attempt in self._required(trial).attempts):
@@ -219,19 +220,19 @@ class JobQueue:
 
     @_tried_again
     def explain(self, job: JobRecord, reason: str) -> None:
-        """Says in a sentence why the job is where it is; nothing once it is over."""
+        """Records a sentence that explains the job's state; does nothing once the job is over."""
         self._set_attribute(self._known(job), _STATE_REASON, reason)
 
     @_tried_again
     def note_study(self, job: JobRecord, study: str) -> None:
-        """Says in which study the job's trials are; nothing once it is over."""
+        """Records the study that keeps the job's trials; does nothing once the job is over."""
         self._set_attribute(self._known(job), _STUDY, study)
 
     @_tried_again
     def request_stop(self, job: JobRecord) -> None:
-        """Marks the job as not wanted any more; nothing once it is over.
+        """Marks the job as to be stopped; does nothing once the job is over.
 
-        Its driver, where it has one, is to be stopped by the caller.
+        The caller has to stop the job's driver, where it has one.
         """
         self._set_attribute(self._known(job), _STOPPED, True)
 
@@ -240,7 +241,7 @@ class JobQueue:
         """Ends a job with its driver's answer, `autofit.tune/1` or `autofit.error/1`.
 
         Returns:
-            Whether this call ended it: False where it was over.
+            Whether this call ended the job: False where it was over.
         """
         trial = self._known(job)
         self._set_attribute(trial, _PACKED_RESULT, packed(document))
@@ -248,10 +249,10 @@ class JobQueue:
 
     @_tried_again
     def settle(self, job: JobRecord) -> bool:
-        """Ends a job whose driver recorded its answer and was killed before the state, if there is one.
+        """Ends a job whose driver recorded an answer but not the final state; else does nothing.
 
         Returns:
-            Whether this call ended it.
+            Whether this call ended the job.
         """
         trial = self._known(job)
         recorded = trial.user_attrs.get(_PACKED_RESULT)
@@ -264,7 +265,7 @@ class JobQueue:
         return self._end(trial, document)
 
     def _end(self, trial: FrozenTrial, document: dict[str, Any]) -> bool:
-        """Sets the state that a recorded answer leads to; returns whether this call did."""
+        """Sets the final state that a recorded answer leads to; returns whether this call set it."""
         found = document.get("schema") == TUNE_SCHEMA
         best = document["best"] if found else None
         if not found:
@@ -280,7 +281,7 @@ class JobQueue:
     def give_up(self, job: JobRecord, reason: str) -> bool:
         """Ends a job for which no driver will answer; returns whether this call ended it.
 
-        One whose driver recorded its answer ends with that.
+        A job whose driver recorded an answer ends with that answer.
         """
         if self.settle(job):
             return True
@@ -292,7 +293,7 @@ class JobQueue:
     # ── trials ──────────────────────────────────────────────────────────────────────────────────
 
     def _study(self, *, create: bool) -> optuna.Study | None:
-        """The study, which keeps what it has read of finished trials."""
+        """Study of the jobs, which caches finished trials; None where the storage has none."""
         if self._known_study is None:
             backend = self._storage.backend
             with quiet_optuna():
@@ -305,7 +306,7 @@ class JobQueue:
         return self._known_study
 
     def _trials(self, *, create: bool = False) -> dict[str, FrozenTrial]:
-        """The trial of each job: of those with one id, which met in the storage, the first."""
+        """Trial of each job by its id; of several trials with one id, the first."""
         study = self._study(create=create)
         trials: dict[str, FrozenTrial] = {}
         for trial in () if study is None else study.get_trials(deepcopy=False):
@@ -314,7 +315,7 @@ class JobQueue:
         return trials
 
     def _jobs(self) -> dict[str, JobRecord]:
-        """The jobs that can be read; notes those that cannot."""
+        """Reads the jobs; those that cannot be read are noted in `unreadable`."""
         jobs: dict[str, JobRecord] = {}
         left_aside: list[Unreadable] = []
         for job_id, trial in self._trials().items():
@@ -335,14 +336,14 @@ class JobQueue:
             ) from error
 
     def _record(self, trial: FrozenTrial, note: Callable[[Unreadable], None]) -> JobRecord:
-        """The job of a trial.
+        """Reads the job that a trial keeps.
 
         Args:
-            note: is told of attempts that cannot be read. Their names and times are made up for: a
-                driver is called after its job and its number.
+            note: called for attempts that cannot be read. Their names and times are inferred: a
+                driver is named after its job and its number.
 
         Raises:
-            UnreadableError: it is damaged, of a newer version, or not signed with the queue's key.
+            UnreadableError: the job is damaged, of a newer version, or not signed with the queue's key.
         """
         attributes = trial.user_attrs
         require_whole(attributes)
@@ -398,14 +399,14 @@ class JobQueue:
         return job if self._key is None else self._key.signed(job_id, job)
 
     def _set_attribute(self, trial: FrozenTrial, name: str, value: Any) -> None:
-        """Sets an attribute; not of a job that another process has ended meanwhile."""
+        """Sets an attribute of a trial; does nothing where another process has ended the trial."""
         try:
             self._storage.backend.set_trial_user_attr(_trial_id(trial), name, value)
         except UpdateFinishedTrialError:
             return
 
     def _set_state(self, trial: FrozenTrial, state: TrialState, values: list[float] | None = None) -> bool:
-        """Whether the step was this process's: not where another was quicker."""
+        """Sets the state of a trial; returns False where another process was quicker."""
         try:
             with self._storage.alone():
                 return self._storage.backend.set_trial_state_values(_trial_id(trial), state, values)
@@ -432,7 +433,7 @@ def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
 
 
 def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadable], None]) -> Attempt:
-    """An attempt, in the place of one that cannot be read what it must have been."""
+    """Reads a stored attempt; where it cannot be read, infers its name and start."""
     submission_id = f"{job.job_id}.{number}"
     try:
         require_schema(stored, _SCHEMA)
@@ -447,7 +448,7 @@ def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadabl
 
 
 def _ignored(_left_aside: Unreadable) -> None:
-    """For whom a record is read by itself."""
+    """Ignores attempts that cannot be read."""
 
 
 def _state(trial: FrozenTrial) -> JobState:

@@ -1,4 +1,4 @@
-"""A cluster's job server: drivers of jobs as Ray jobs; Ray's own client behind it is imported late."""
+"""Client of a cluster's job server, which runs drivers as Ray jobs; Ray is imported late."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _OLDEST_RAY, _NEXT_RAY = (2, 60), (3, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Driver:
-    """A Ray job as its server tells it.
+    """State of a driver's Ray job, as the job server reports it.
 
     Attributes:
         status: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED.
-        message: Ray's, its first line.
+        message: the first line of Ray's message.
     """
 
     status: str
@@ -54,15 +54,15 @@ class RayJobs:
     """The job server of a cluster.
 
     Args:
-        address: of Ray's dashboard, such as http://head:8265; `auto` or host:port for a cluster
-            that this machine belongs to.
+        address: the address of Ray's dashboard, such as http://head:8265; `auto` or host:port for a
+            cluster that this machine belongs to.
 
     Attributes:
-        address: the dashboard's, as it was found.
+        address: the dashboard's URL, as it was found.
 
     Raises:
-        DispatchError: nobody answers, what answers is no job server, it asks for another token, or
-            runs another Ray.
+        DispatchError: nothing answers, the answer is not a job server's, the server asks for another token,
+            or runs a release of Ray that is not supported.
     """
 
     def __init__(self, address: str) -> None:
@@ -79,7 +79,7 @@ class RayJobs:
 
         Args:
             working_dir: the path of a zip file of this machine, or the URI of one.
-            needs_slot: whether it asks for one of the cluster's `autofit_driver`.
+            needs_slot: whether the job asks for 1 of the cluster's resource `autofit_driver`.
 
         Returns:
             False where a job was started under that id before.
@@ -102,7 +102,7 @@ class RayJobs:
         return True
 
     def driver(self, submission_id: str) -> Driver | None:
-        """What has become of a driver; None where the cluster does not know it (any more)."""
+        """State of a driver; None where the cluster does not know the driver, or not any more."""
         try:
             with _ray_errors(self.address):
                 details = self._client.get_job_info(submission_id)
@@ -113,7 +113,7 @@ class RayJobs:
         return Driver(status=str(details.status), message=brief(text_of(details.message or "")))
 
     def stop(self, submission_id: str) -> None:
-        """Signals a driver to end; one that is gone has ended."""
+        """Signals a driver to end; does nothing where the cluster does not know the driver."""
         try:
             with _ray_errors(self.address):
                 self._client.stop_job(submission_id)
@@ -122,21 +122,21 @@ class RayJobs:
                 raise
 
     def logs(self, submission_id: str) -> str | None:
-        """What a driver has written; None where the cluster does not know it."""
+        """Text that a driver has written so far; None where the cluster does not know the driver."""
         if self.driver(submission_id) is None:
             return None
         with _ray_errors(self.address):
             return str(self._client.get_job_logs(submission_id))
 
     def follow(self, submission_id: str) -> Iterator[str]:
-        """What a driver writes, from its beginning until it ends."""
+        """Yields the text that a driver writes, from its beginning until it ends."""
         with closing(asyncio.new_event_loop()) as loop, _ray_errors(self.address):
             tail = self._client.tail_job_logs(submission_id)
             while (chunk := loop.run_until_complete(anext(tail, None))) is not None:
                 yield chunk
 
     def driver_slots(self) -> int | None:
-        """How many drivers the cluster offers to run; None where it does not say."""
+        """Number of drivers that the cluster offers to run; None where no node offers the resource."""
         with _ray_errors(self.address):
             response = self._client._do_request("GET", "/api/v0/nodes?detail=1&limit=10000")  # noqa: SLF001
             response.raise_for_status()
@@ -148,7 +148,7 @@ class RayJobs:
 
 
 def working_dir_files(folder: Path) -> list[Path]:
-    """The files of a working directory that Ray would upload: not what .gitignore and .rayignore name."""
+    """Files of a folder that Ray would upload: without those that .gitignore and .rayignore name."""
     from ray._private import ray_constants
     from ray._private.runtime_env import packaging
 
@@ -165,7 +165,7 @@ def working_dir_files(folder: Path) -> list[Path]:
 
 
 class RefusedError(DispatchError):
-    """The job server understood the request, and says no."""
+    """The job server refused a request."""
 
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
@@ -173,7 +173,7 @@ class RefusedError(DispatchError):
 
 
 def _dashboard(address: str) -> str:
-    """The dashboard's URL; a cluster's own address is asked for it."""
+    """URL of the dashboard; for a cluster's own address, the cluster is asked for it."""
     if address.startswith(("http://", "https://")):
         return address.rstrip("/")
     use_token_at_hand()
@@ -192,7 +192,7 @@ def _dashboard(address: str) -> str:
 
 
 def _require_listener(address: str) -> None:
-    """Raises within seconds where nobody listens; a request would wait for minutes."""
+    """Raises `DispatchError` within 3 seconds where nobody listens; a request would wait for minutes."""
     try:
         parts = urlsplit(address)
         endpoint = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
@@ -216,7 +216,7 @@ def _client(address: str) -> Any:
     from ray.job_submission import JobSubmissionClient
 
     class Client(JobSubmissionClient):
-        """Ray's own, which waits for ever for a head that is stuck."""
+        """Ray's client with a time limit on requests, so that a stuck head is not waited for for ever."""
 
         def _do_request(self, *arguments: Any, **options: Any) -> Any:
             return super()._do_request(*arguments, **{"timeout": _REQUEST_SECONDS, **options})
@@ -229,7 +229,7 @@ def _client(address: str) -> Any:
 
 @contextmanager
 def _ray_errors(address: str, *, connecting: bool = False) -> Iterator[None]:
-    """Turns what Ray's client raises into sentences of ours."""
+    """Turns errors of Ray's client within the block into `DispatchError`, with the next step."""
     import aiohttp
     import requests
     from ray.exceptions import AuthenticationError

@@ -1,4 +1,4 @@
-"""What is known of a job: plain data, as the queue reads it from the storage and the commands show it."""
+"""Records of jobs: plain data, as the queue reads it from the storage and the commands show it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_MAX_DRIVERS = 4  # a driver is a few processes and a hundred megabytes o
 
 
 class JobState(StrEnum):
-    """Where a job is on its way."""
+    """State of a job: queued, running, or how it ended."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -32,7 +32,7 @@ class JobState(StrEnum):
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing about the job will change any more."""
+        """Whether the job has ended: succeeded, failed or stopped."""
         return self not in (JobState.QUEUED, JobState.RUNNING)
 
 
@@ -41,7 +41,7 @@ class WorkingDir:
     """The folder with which a job's code comes to the cluster.
 
     Attributes:
-        digest: SHA-256 of its package; None where it is fetched from elsewhere.
+        digest: SHA-256 of its package; None where nodes fetch it from a URI.
         where: the study that holds the package, or the URI that every node fetches it from.
     """
 
@@ -51,13 +51,13 @@ class WorkingDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """What a job is to do.
+    """The task of a job: the options of its `autofit tune`, and where it runs.
 
     Attributes:
-        options: of `autofit tune`, by name; the text as on a command line.
+        options: options of `autofit tune` by name, each as text of a command line.
         workload: its short name.
         gpu: the card's key in the catalogue.
-        fleet: joins jobs that ask the same for several cards.
+        fleet: the name that joins jobs which ask the same for several cards.
         max_drivers: the job is started only while fewer drivers run.
     """
 
@@ -70,16 +70,16 @@ class JobSpec:
 
 
 def packed(document: Mapping[str, Any]) -> str:
-    """A document as short text: whoever reads a queue holds those of all jobs, most of them for nothing."""
+    """Compressed text of a document, since a reader of the queue holds those of all jobs."""
     text = json.dumps(document, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
 
 def unpacked(text: str) -> tuple[dict[str, Any], _Result | _Failure]:
-    """The inverse of `packed`, and what is asked of the answer most often.
+    """Document of a packed answer, and the values of it that are read most often.
 
     Raises:
-        DamagedError: it is no answer, or grows beyond what one takes.
+        DamagedError: `text` is no answer, or unpacks to more than 16 MiB.
     """
     try:
         document = from_plain(dict, parse_json(inflate(base64.b64decode(text), _MOST_ANSWER_BYTES)))
@@ -106,7 +106,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """What is asked of a result, whichever version wrote it."""
+    """Values read from a result, whichever version wrote it."""
 
     best: _Found | None
     recommended: _Found | None = None
@@ -114,7 +114,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """What is asked of an answer that is no result."""
+    """Values read from an answer that is no result but an error."""
 
     schema: str
     kind: str
@@ -127,8 +127,8 @@ class Attempt:
     """One driver that was started for a job.
 
     Attributes:
-        submission_id: what Ray calls it.
-        started_seconds: epoch.
+        submission_id: Ray's name of the driver.
+        started_seconds: when it was started; epoch.
     """
 
     submission_id: str
@@ -137,21 +137,21 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """What the storage knows of a job.
+    """Record of a job in the storage.
 
-    Of its driver's answer it keeps a few values once they are asked for; the whole is unpacked for whoever
-    takes it, as a list of jobs with all of their answers would be large.
+    A few values of its driver's answer are kept once they were read; the whole answer is unpacked on each
+    access, since a list of jobs with all of their answers would be large.
 
     Attributes:
-        number: of its trial; jobs are admitted in this order.
-        stop_requested: whether somebody asked for its end, which a running driver may still be at.
-        state_reason: a sentence, where it failed, was stopped, or is tried again.
+        number: the number of its trial; jobs are admitted in this order.
+        stop_requested: whether somebody asked for its end; a running driver may still be ending.
+        state_reason: a sentence, where the job failed, was stopped, or is tried again.
         packed_document: `autofit.tune/1` or `autofit.error/1` as `packed` has it, once its driver has
-            answered. It is recorded before the state: the job's answer only once it is over.
+            answered. It is recorded before the state, and is the job's answer only once the job is over.
         study: the name of the study of its trials, once its driver has begun.
         submitted_seconds, ended_seconds: epoch.
-        claimed_seconds: when a process took it to start its first driver; epoch.
-        is_signed: whether it has a signature, which whoever has the storage's key has verified.
+        claimed_seconds: when a process took the job to start its first driver; epoch.
+        is_signed: whether the record has a signature, which a process with the storage's key has verified.
     """
 
     number: int
@@ -170,21 +170,21 @@ class JobRecord:
 
     @property
     def started_seconds(self) -> float | None:
-        """When its first driver was started; epoch."""
+        """Time when the job's first driver was started, epoch; None where none was."""
         return self.attempts[0].started_seconds if self.attempts else None
 
     @property
     def document(self) -> dict[str, Any] | None:
-        """What its driver answered; None where it left nothing, or the job is not over.
+        """Answer of the job's driver; None where it left none, or the job is not over.
 
-        Unpacked anew every time. In place of what is no answer an error says so.
+        The answer is unpacked anew every time. In place of a damaged one there is an error document.
         """
         document, _ = self._unpack()
         return document
 
     @cached_property
     def gist(self) -> _Result | _Failure | DamagedError | None:
-        """What is asked of its answer most often; None where its driver left none, or it is not over."""
+        """Most used values of the answer, or its damage; None where it is missing or the job not over."""
         _, gist = self._unpack()
         return gist
 
@@ -200,17 +200,17 @@ class JobRecord:
 
     @property
     def damage(self) -> DamagedError | None:
-        """Why its answer cannot be read."""
+        """Error for an answer that cannot be read; None where the answer is sound or missing."""
         return self.gist if isinstance(self.gist, DamagedError) else None
 
     @property
     def result(self) -> _Result | None:
-        """What its answer says, where it is one of a search."""
+        """Values of the answer where it is the result of a search; else None."""
         return self.gist if isinstance(self.gist, _Result) else None
 
     @property
     def answer(self) -> dict[str, Any] | None:
-        """The document of a job that is over, whatever its state; its reason where its driver left none."""
+        """Document of an ended job: its driver's answer, else an error with the reason of its end."""
         if not self.state.is_over or self.packed_document is not None:
             return self.document
         message = self.state_reason or f"job {self.job_id} ended without a result"
@@ -220,7 +220,7 @@ class JobRecord:
 
     @property
     def exit_code(self) -> int | None:
-        """What the job's own `tune` exited with; None until it is over."""
+        """Exit code of the job's `autofit tune`; None until the job is over."""
         match self.gist:
             case _Result(best=None):
                 return int(ExitCode.NOTHING_FITS)
@@ -239,7 +239,7 @@ def _error(kind: str, message: str, exit_code: ExitCode) -> dict[str, Any]:
 
 
 def unknown_job(name: str, records: Iterable[JobRecord]) -> str:
-    """The sentence about a job or fleet that the storage does not have; near matches are named."""
+    """Message for a name that is no job or fleet of the storage; near matches are named."""
     known = {record.job_id for record in records} | {
         record.spec.fleet for record in records if record.spec.fleet is not None
     }

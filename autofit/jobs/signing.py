@@ -1,9 +1,9 @@
-"""Job records that only whoever has the storage's key can write.
+"""Signatures of job records, so that only holders of the storage's key can write jobs.
 
-Who may write the storage could otherwise have the cluster run what they like: a job's options, and the
-digest of the folder with its code, lie there. The signature covers all of that and the job's id, so that
-a record that was copied under another id, or changed, is none. It does not cover what happens to a job:
-its state, its attempts, its answer.
+Otherwise everybody with write access to the storage could have the cluster run any code: a job's options,
+and the digest of the folder with its code, lie there. The signature covers all of that and the job's id, so
+that a record which was copied under another id, or changed, is refused. It does not cover the progress of a
+job: its state, its attempts, its answer.
 
     HMAC-SHA256(key, "autofit.job/1" NUL {"job": …, "job_id": …} as JSON, keys sorted, ASCII, no spaces)
 """
@@ -37,13 +37,13 @@ class RefusedSignatureError(UnreadableError):
 
 
 class Key:
-    """The storage's key, which nothing shows.
+    """The storage's key, which signs job records; it is never shown.
 
     Args:
         secret: at least 32 characters that nobody can guess.
 
     Raises:
-        UsageError: it is shorter.
+        UsageError: the secret is shorter.
     """
 
     def __init__(self, secret: str) -> None:
@@ -55,11 +55,11 @@ class Key:
         self._secret = secret.encode()
 
     def signed(self, job_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
-        """A job's record with its signature."""
+        """Returns a copy of a job's record with its signature."""
         return {**job, _SIGNATURE: self._signature(job_id, job)}
 
     def require_signed(self, job_id: str, job: Mapping[str, Any]) -> None:
-        """Raises `RefusedSignatureError` for a record that is not as it was signed, or was not."""
+        """Raises `RefusedSignatureError` for a record without a valid signature."""
         given = job.get(_SIGNATURE)
         if not isinstance(given, str) or not hmac.compare_digest(
             given.encode(), self._signature(job_id, job).encode()
@@ -78,10 +78,10 @@ class Key:
 
 
 def storage_key() -> Key | None:
-    """The key that this process was given; None where there is none.
+    """Key of the storage that this process was given; None where it was given none.
 
     Raises:
-        UsageError: it is too short to be one.
+        UsageError: the key is too short.
     """
     secret = _kept[-1] if _kept else os.environ.get(KEY_VARIABLE)
     return Key(secret) if secret else None
@@ -89,7 +89,10 @@ def storage_key() -> Key | None:
 
 @contextlib.contextmanager
 def key_out_of_environment() -> Iterator[None]:
-    """Keeps the key from whatever processes are started meanwhile: Ray's, and those that run users' code."""
+    """Hides the storage's key from processes started within the block, by removing it from `os.environ`.
+
+    Such processes are Ray's, and those that run users' code.
+    """
     secret = os.environ.pop(KEY_VARIABLE, None)
     if secret is None:
         yield

@@ -1,4 +1,4 @@
-"""From the options of `autofit submit` to a job: what it is called, and the command of its driver."""
+"""Jobs from the options of `autofit submit`: their spec, their name, and their driver's command."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ASIDE = (
 
 
 def job_options(given: Mapping[str, Any]) -> dict[str, str]:
-    """Options as they were given in any of the places, as text of a command line."""
+    """Options that belong to a job, from any source of settings, as text of a command line."""
     return {option: _as_text(option, value) for option, value in given.items() if OPTIONS[option].of_job}
 
 
@@ -54,11 +54,11 @@ def _as_text(option: str, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """Where a job's workload comes from.
+    """Origin of a job's workload.
 
     Attributes:
-        model: the reference as the driver reads it, in its working directory.
-        source_sha256: of the workload's own file, where it is at hand.
+        model: the reference to the workload as the driver reads it, in its working directory.
+        source_sha256: the digest of the workload's own file, where this machine can read it.
     """
 
     model: str
@@ -116,7 +116,7 @@ def _located(settings: TuneSettings, working_dir: str | None) -> Code:
 
 
 def _of_library(model: str, ref: WorkloadRef, working_dir: str | None) -> Code:
-    """A library's model; of a configuration in a file, the file as the cluster will find it."""
+    """Returns the origin of a library's model; a configuration's file is named as on the cluster."""
     if ref.source_sha256 is None:
         return Code(model=ref.target)
     prefix, _, name = model.partition(":")
@@ -134,7 +134,7 @@ def _of_library(model: str, ref: WorkloadRef, working_dir: str | None) -> Code:
 
 
 def resolved_folder(working_dir: str) -> Path:
-    """The folder that `--working-dir` names, from the root on; raises `UsageError` where there is none."""
+    """Absolute path of the folder that `--working-dir` names; raises `UsageError` where there is none."""
     try:
         folder = resolved(working_dir)
         if folder.is_dir():
@@ -171,7 +171,7 @@ def make_spec(
     *,
     max_drivers: int,
 ) -> JobSpec:
-    """The job that these options ask for, but for its working directory and its fleet."""
+    """Makes the spec of a job from its options, without working directory and fleet."""
     return JobSpec(
         options={**options, _MODEL: code.model},
         workload=_short_name(code.model),
@@ -190,13 +190,13 @@ def _is_file(model: str) -> bool:
 
 
 def job_id(spec: JobSpec, code: Code) -> str:
-    """A readable name that is equal for equal content."""
+    """Readable name of a job, equal for equal content."""
     memory = spec.options.get("gpu-mem")
     return _readable_id(spec.workload, spec.gpu or memory or "local", _content(spec, code))
 
 
 def fleet_id(spec: JobSpec, code: Code, cards: Sequence[str]) -> str:
-    """The name of the jobs that ask the same for several cards."""
+    """Readable name of a fleet: the jobs that ask the same for several `cards`."""
     return _readable_id(spec.workload, "fleet", {**_content(spec, code), "cards": list(cards)})
 
 
@@ -219,11 +219,12 @@ def _readable_id(workload: str, target: str, content: Mapping[str, Any]) -> str:
 
 
 def entrypoint(job: JobRecord, *, storage_url: str | None, first_attempt: bool) -> str:
-    """The shell command of a driver.
+    """Shell command of a job's driver.
 
     Args:
-        storage_url: given to it; None where the cluster's environment names the storage.
-        first_attempt: a later one takes the study up again, whatever `--fresh` said.
+        storage_url: the driver's `--storage`; None where the cluster's environment names the storage.
+        first_attempt: whether this is the job's first driver; a later one drops `--fresh`, and takes the
+            study up again.
     """
     program = (
         ["python", "-P", "-m", "autofit.cli"]
@@ -246,9 +247,9 @@ def _is_switch(option: str) -> bool:
 
 
 def storage_for_driver(storage: str | None) -> str | None:
-    """What the driver can be given of the storage: nothing where it has a password.
+    """Storage as the driver's command may name it; None where it has a password, or is not given.
 
-    A file is named from the root, because the driver starts in another folder.
+    A file gets its absolute path, because the driver starts in another folder.
     """
     if storage is None or has_secret(storage):
         return None

@@ -1,1 +1,1 @@
-"""A trace becomes a peak on a card: how much, how sure, and by which plans of convolutions."""
+"""Predictions on a card from traces: peaks with their intervals, step times and convolution plans."""

@@ -1,4 +1,4 @@
-"""Traces that are made while whoever asked for them is still busy with others."""
+"""Traces made ahead in threads, while the caller is still busy with others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _AT_ONCE = 2  # `autofit_workers.trials.run` decides whether they share a proces
 class TracesAhead:
     """Runs predict trials ahead, in the order in which they were asked for, until it is closed.
 
-    As a context manager it closes itself: what was not taken is given up, and what still runs is ended.
+    As a context manager it closes itself: trials not taken are given up, and those still running are ended.
 
     Args:
         run: runs a predict trial; called by several threads.
@@ -35,12 +35,12 @@ class TracesAhead:
             self._futures[key] = self._executor.submit(self._outcome, spec)
 
     def take(self, key: Hashable) -> TrialOutcome | None:
-        """The outcome of a trial, once it is there; None of one that was not asked for."""
+        """Waits for a trial's outcome and returns it; None for a trial that was not asked for."""
         future = self._futures.get(key)
         return None if future is None else future.result()
 
     def close(self) -> None:
-        """Ends what runs, and waits until it has ended."""
+        """Drops queued trials, ends those that run, and waits until they have ended."""
         self._executor.shutdown(wait=False, cancel_futures=True)  # before another one begins
         self._stop.set()
         self._executor.shutdown()

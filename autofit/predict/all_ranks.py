@@ -1,4 +1,4 @@
-"""What the rank that needs the most needs, of several that differ: the answer of `--rank all`."""
+"""Predictions of the rank that needs the most memory, of several that differ, for `--rank all`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORST_LAST = (Verdict.FITS, Verdict.THRASH, Verdict.OOM)
 
 
 def traced_kinds(kinds: Sequence[AlikeRanks]) -> tuple[AlikeRanks, ...]:
-    """Those kinds of ranks that are traced: all, or the first, the last, and some evenly between."""
+    """Kinds of ranks that are traced: all, or the first, the last, and some evenly between."""
     if len(kinds) <= MOST_KINDS:
         return tuple(kinds)
     return tuple(kinds[number * (len(kinds) - 1) // (MOST_KINDS - 1)] for number in range(MOST_KINDS))
@@ -37,7 +37,7 @@ def traced_kinds(kinds: Sequence[AlikeRanks]) -> tuple[AlikeRanks, ...]:
 class _WithTraces(Protocol):
     @property
     def traces(self) -> Traces:
-        """Those of one rank."""
+        """Traces of one rank."""
         ...
 
 
@@ -45,14 +45,14 @@ P = TypeVar("P", bound=_WithTraces)
 
 
 class AllRanks(Generic[P]):
-    """The predictors of ranks that differ, each made once.
+    """Predictors of ranks that differ, each made once.
 
     Args:
-        num_ranks: of all kinds together.
-        predictor_of: makes a rank's.
+        num_ranks: the ranks of all kinds together.
+        predictor_of: makes the predictor of a rank.
 
     Attributes:
-        first: rank 0's.
+        first: the predictor of rank 0.
     """
 
     def __init__(self, num_ranks: int, predictor_of: Callable[[int], P]) -> None:
@@ -62,10 +62,10 @@ class AllRanks(Generic[P]):
         self._made = {0: self.first}
 
     def curve(self, curve_of: Callable[[P], PredictedCurve]) -> WorstOfRanks:
-        """The curve of whichever rank needs the most at a batch size.
+        """Curve of whichever rank needs the most memory at a batch size.
 
         Args:
-            curve_of: asks a rank's predictor for its own.
+            curve_of: asks a rank's predictor for the rank's curve.
         """
         first = curve_of(self.first)
         kinds = self.first.traces.first.alike_ranks or (AlikeRanks(first=0, num_ranks=self._num_ranks),)
@@ -76,7 +76,7 @@ class AllRanks(Generic[P]):
 
     @property
     def made(self) -> tuple[P, ...]:
-        """The predictors that were asked for, rank 0's first."""
+        """Predictors made so far, rank 0's first."""
         return tuple(self._made.values())
 
     def _of(self, rank: int) -> P:
@@ -86,10 +86,10 @@ class AllRanks(Generic[P]):
 
 
 class WorstOfRanks(PredictedCurve):
-    """The curve of whichever of several ranks needs the most at a batch size.
+    """Curve of whichever of several ranks needs the most memory at a batch size.
 
     Args:
-        curves: of one rank of each kind that was traced.
+        curves: the curve of one rank of each kind that was traced.
         num_kinds: how many kinds there are.
     """
 
@@ -100,7 +100,7 @@ class WorstOfRanks(PredictedCurve):
         self.risk = self._first.risk
 
     def unlimited(self, batch_size: int) -> Estimate:
-        """The estimate of the rank that needs the most; it names the others."""
+        """Estimate of the rank that needs the most memory; its `ranks` list every traced kind."""
         return self._worst_of({kind: curve.unlimited(batch_size) for kind, curve in self._curves.items()})
 
     def within(self, batch_size: int, limit_bytes: int) -> Estimate:
@@ -155,7 +155,7 @@ class WorstOfRanks(PredictedCurve):
         return self._first.why_untimed
 
     def step_time(self, batch_size: int, budget_bytes: int | None = None) -> StepTime | None:
-        """That of the slowest rank, which the others wait for."""
+        """Step time of the slowest rank, which the others wait for."""
         times = [curve.step_time(batch_size, budget_bytes) for curve in self._curves.values()]
         known = [time for time in times if time is not None]
         if len(known) < len(times):

@@ -50,7 +50,7 @@ class PredictedCurve(PeaksOnCard):
     """
 
     def __call__(self, batch_size: int) -> Estimate:
-        """Predicts one batch size on the card, of which no more is reserved than it has, where that is known.
+        """Predicts one batch size on the card, within the card's memory where that is known.
 
         Args:
             batch_size: 1 or more.
@@ -67,7 +67,7 @@ class PredictedCurve(PeaksOnCard):
         return self.within(batch_size, limit_bytes)
 
     def unlimited(self, batch_size: int) -> Estimate:
-        """The same where any memory can be had."""
+        """Estimate of one batch size on a card of unlimited memory."""
         on_card = self._at(batch_size)
         trace, peak = on_card.step.trace, self._widening.counted(on_card)
         lengths = self.run_lengths(on_card, None)
@@ -145,9 +145,9 @@ class PredictedCurve(PeaksOnCard):
         )
 
     def within(self, batch_size: int, limit_bytes: int) -> Estimate:
-        """The same where the allocator can reserve no more than a limit.
+        """Estimate of one batch size where the allocator can reserve no more than `limit_bytes`.
 
-        There it gives back what it has cached and asks again, before memory runs out.
+        At the limit the allocator gives back what it has cached and asks again, before memory runs out.
         """
         on_card = self._at(batch_size)
         lengths, there = self.run_lengths(on_card, limit_bytes), on_card.likely_within(limit_bytes)
@@ -158,7 +158,7 @@ class PredictedCurve(PeaksOnCard):
         return limited(estimate, there, on_card.least_bytes, calibration, limit_bytes)
 
     def growth(self, batch_size: int, usable_bytes: int) -> tuple[LineGrowth, ...]:
-        """The lines that keep more with each step, and the step at which they fill so much."""
+        """Lines that keep more memory with each step, and the step at which they fill `usable_bytes`."""
         reserved_bytes = self._widening.counted(self._at(batch_size)).reserved_bytes
         return self._run_growth(batch_size).within(reserved_bytes, usable_bytes)
 
@@ -173,10 +173,11 @@ class PredictedCurve(PeaksOnCard):
         return RunGrowth.of(on_card.step.trace, batch_size, on_card.likely().sizes)
 
     def step_time(self, batch_size: int, budget_bytes: int | None = None) -> StepTime | None:
-        """The time of a step; None where it is not predicted, see `why_untimed`.
+        """Predicted time of a step; None where it is not predicted, see `why_untimed`.
 
         Args:
-            budget_bytes: what a plan of algorithms has to fit; without it `mixed` has those that take least.
+            budget_bytes: the budget that a convolution plan has to fit; without one, `mixed` takes for each
+                layer the algorithm with the least memory.
         """
         if self.why_untimed is not None:
             return None
@@ -190,22 +191,22 @@ class PredictedCurve(PeaksOnCard):
 
     @property
     def mode(self) -> str:
-        """`train`, `infer` or `generate`."""
+        """Mode of the step: `train`, `infer` or `generate`."""
         return self._curve.any_trace.mode
 
     @property
     def parallel(self) -> Parallel:
-        """How its ranks share the work."""
+        """Parallelism by which the ranks of the step share the work."""
         return Parallel.named(self._curve.any_trace.among_ranks)
 
     @property
     def batch_count(self) -> BatchCount:
-        """How the size of its batch was found."""
+        """Batch count of the traced step, which says how the batch size was found."""
         return self._curve.any_trace.batch_count
 
     @property
     def why_untimed(self) -> str | None:
-        """Why no times are predicted on the card; None where they are."""
+        """Reason why no step times are predicted on the card; None where they are."""
         return why_untimed(self._card, self.parallel)
 
     def _phases(self, on_card: StepOnCard) -> tuple[PhasePeak, ...]:
@@ -214,13 +215,13 @@ class PredictedCurve(PeaksOnCard):
         return tuple(PhasePeak(name=name, num_bytes=num_bytes) for name, num_bytes in peaks.items())
 
     def _block_bytes(self, on_card: StepOnCard) -> Sequence[int]:
-        """The bytes of each allocation's block in the likely replay."""
+        """Bytes of each allocation's block in the likely replay."""
         sizes, found, _ = on_card.likely()
         events = on_card.step.trace.events
         return given_blocks(events, sizes, settings=self._conditions.settings, found=found)
 
     def profile(self, batch_size: int) -> Profile:
-        """All that the likely peaks of a traced batch size were worked out from, for the views.
+        """Profile of a traced batch size: all that its likely peaks were worked out from, for the views.
 
         Raises:
             UsageError: the curve is not of the trace at that size.
@@ -267,7 +268,7 @@ class PredictedCurve(PeaksOnCard):
         return None if found is None else timing_of(found, time)
 
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
-        """What a predict trial of this size under this budget would return, without its trace."""
+        """Outcome that a predict trial of a batch size under a budget would return, without its trace."""
         steps = self._decisive(batch_size, self._level)
         trace = self._at(batch_size).step.trace
         reserved_bytes = self.peak_reserved_bytes(batch_size)
@@ -289,7 +290,7 @@ class PredictedCurve(PeaksOnCard):
         )
 
     def conv_plan(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
-        """For each layer the cheapest algorithm with which a size fits the budget; None where none does."""
+        """Cheapest convolution plan with which a batch size fits the budget; None where no plan does."""
         on_card = self._at(batch_size, self._level)
         if self.risk is Risk.LIKELY:
             return ConvPlanner(on_card, self._conv_costs, level=Level.LIKELY).within_budget(budget_bytes)
@@ -330,7 +331,7 @@ class PredictedCurve(PeaksOnCard):
     def convolution_options(
         self, batch_size: int, names: Sequence[str]
     ) -> dict[Convolution, list[Candidate]]:
-        """Each different layer with those of some convolution algorithms that apply to it."""
+        """Each different layer with the convolution algorithms among `names` that apply to it."""
         return self._at(batch_size).convolution_options(names)
 
     def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:
@@ -339,11 +340,11 @@ class PredictedCurve(PeaksOnCard):
 
     @property
     def trace_identity(self) -> str:
-        """Tells the traced step from others, by the first of the sizes that every curve is traced at."""
+        """Identity of the traced step, by the first of the batch sizes that every curve is traced at."""
         return self._curve.any_trace.identity
 
     def _spans_of(self, trace: Trace) -> str:
-        """What is known as a span in a step, as a reader is told."""
+        """Names of those sizes of a step that are known only as a span, in words."""
         workspaces = "workspaces of convolutions" if trace.convolves else ""
         if self._is_amds:
             workspaces = "workspaces of hipBLASLt, hipBLAS and AOTriton"
@@ -356,7 +357,7 @@ class PredictedCurve(PeaksOnCard):
 
 
 def _by_least_memory(on_card: StepOnCard) -> Iterator[tuple[Convolution, str]]:
-    """The calls of all layers, each with the algorithm that takes least memory of those that apply to it."""
+    """Calls of all layers, each with the applicable algorithm that takes the least memory."""
     modules = on_card.step.convolution_modules()
     for layer, choices in on_card.convolution_options().items():
         least = smallest(choices)
@@ -365,7 +366,7 @@ def _by_least_memory(on_card: StepOnCard) -> Iterator[tuple[Convolution, str]]:
 
 
 def likely_bytes(curves: Mapping[Knobs, PredictedCurve], knobs: Knobs, batch_size: int) -> int | None:
-    """The likely peak of a configuration, to be compared with what is measured.
+    """Likely reserved peak of a configuration in bytes, to be compared with what is measured.
 
     Returns:
         None where there is no prediction, or it would cost a trace.

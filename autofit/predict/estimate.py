@@ -72,7 +72,7 @@ class Breakdown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LargeTensor:
-    """Memory alive at the peak, by where it was allocated.
+    """Memory alive at the allocated peak that one operator allocated at one line in one module.
 
     Attributes:
         module: path of the `nn.Module`; empty outside any.
@@ -91,9 +91,9 @@ class AssumedSize:
 
     Attributes:
         site: the user's line, `file:line:function`.
-        what: that has the size.
+        what: the thing that has the size.
         size: elements that were assumed, at the traced batch size.
-        largest: elements that it can have at most there, at which the high end is; None where nothing says.
+        largest: the most elements that it can have there, which the high end is of; None if nothing says.
         moves_bytes: by how much all the assumptions of the estimate together may move the peak.
         batch_size: the traced one; None in documents of earlier versions.
     """
@@ -108,12 +108,12 @@ class AssumedSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """One reason why a predicted peak is an interval: the peak with that alone at its ends.
+    """One source of a predicted peak's uncertainty, and the peak with that source alone at its ends.
 
     Attributes:
-        source: what is not known, as it is said to a reader.
+        source: what is not known, in the words that a reader is told.
         low_bytes, likely_bytes, high_bytes: the reserved peak, all else as is likely.
-        modules: paths of those with the largest workspace; empty where the source is another one.
+        modules: paths of the modules with the largest workspace; empty where the source is another one.
     """
 
     source: str
@@ -125,7 +125,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEstimate:
-    """What one of several kinds of ranks is predicted to need.
+    """Predicted memory of one of several kinds of ranks.
 
     Attributes:
         rank: the first of its kind.
@@ -156,10 +156,10 @@ class PhasePeak:
 
 
 class PhasePeaks(Sequence[PhasePeak]):
-    """The peaks of phases, worked out when first looked at: they cost a pass over all blocks of the step.
+    """Allocated peaks of the phases, worked out at first use by a pass over all blocks of the step.
 
     Args:
-        find: works them out.
+        find: works out the peaks.
     """
 
     def __init__(self, find: Callable[[], tuple[PhasePeak, ...]]) -> None:
@@ -194,21 +194,21 @@ class PhasePeaks(Sequence[PhasePeak]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """What one configuration is predicted to need on the GPU. All sizes are in bytes.
+    """Predicted memory of one configuration on the GPU. All sizes are in bytes.
 
     Attributes:
         workload: the workload's name.
         batch_size: samples a batch; with several ranks, of one rank.
         batch_source: what shows that size, a `BatchSource`.
-        num_batches: of a script, batches of an optimizer step, of all ranks; None where knobs say it.
+        num_batches: batches of a script's optimizer step, of all ranks; None where knobs say it.
         knobs: the setting that was predicted.
         mode: `train` or `infer`.
         model_class: the name of the model's class; None where a script builds it.
-        num_parameters: elements of its parameters, without those of an adapter; None likewise.
+        num_parameters: elements of its parameters, without an adapter's; None where a script builds it.
         inputs: where autofit makes the batches of a library's model, the shape of each part of one sample.
         peak_allocated_bytes: live blocks at their peak.
         peak_reserved_bytes: segments of PyTorch's allocator at their peak; the likely value of `interval`.
-        device_peak_bytes: what nvidia-smi (or amd-smi) would show of it: reserved memory and context.
+        device_peak_bytes: what nvidia-smi (or amd-smi) would show of the process: reserved bytes and context.
         context_bytes: the CUDA context that was assumed; with several ranks, with NCCL.
         breakdown: what the allocated peak holds.
         interval: the reserved peak with what convolution workspaces may add, widened by the errors that
@@ -218,11 +218,11 @@ class Estimate:
         calibration: the real runs that widen the interval; `num_rows` is 0 if there are none.
         workspace_bytes: the range of the convolution workspaces; None where they have one size.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
-        num_ranks: the processes that train together, of which this is one; 1 for one by itself.
+        num_ranks: the processes that train together; 1 for one by itself.
         parallel: how they share the work, `fsdp:8`, or `script:8` as their script has it; empty for one by
             itself.
-        rank: which of them it is.
-        ranks: of `--rank all`, each kind of ranks that was predicted, of which `rank` needs the most.
+        rank: the one of them that the estimate is of.
+        ranks: with `--rank all`, each kind of ranks that was predicted, of which `rank` needs the most.
         num_kinds_of_ranks: how many kinds there are; 0 where one rank alone was asked for.
         communicators: how many ranks each process group has that exchanges anything: with a communicator of
             NCCL's for each, in `context_bytes`.
@@ -234,16 +234,16 @@ class Estimate:
         trace_digest: identifies the trace that the estimate was made from.
         versions: the versions of autofit and PyTorch.
         assumptions: the sizes in it that depend on values; `--assume` changes them.
-        unknowns: what the interval is made of, the source that may add most first.
-        notes: what else to know of how it was made, in sentences.
+        unknowns: the sources of the interval, the one that may add most first.
+        notes: what else to know of how the estimate was made, in sentences.
         step_seconds: the predicted time of a step; None where it is not sure enough to be said.
-        samples_per_second: with it, the likely rate. A step that accumulates more than two batches is
-            predicted with two.
+        samples_per_second: the likely rate; None as `step_seconds`. A step that accumulates more than two
+            batches is predicted with two.
         step_time_note: what the time rests on, or why none is said, in a sentence.
-        phases: what each phase takes, in their order; empty where the trace has none.
+        phases: the allocated peak of each phase, in their order; empty where the trace has none.
         seen: which part of the run was traced, and is what is predicted; None of a generation.
         growth: the lines that keep more with each step, the most first.
-        lengths: what the run takes whose batches differ in length; None where they do not.
+        lengths: memory of a run whose batches differ in length; None where they do not.
         limit_bytes: the most that the allocator can reserve on the card; None where its memory is not known.
             The reserved and the device peak, and `interval`, are those on that card. Where memory runs out
             there, all else is that of a run to its end, on a card that suffices.
@@ -304,7 +304,7 @@ class Estimate:
 
     @property
     def is_of_whole_run(self) -> bool:
-        """Whether nothing of the run is known, or may be, that takes more than what was seen."""
+        """Whether the estimate holds for the whole run: nothing unseen in it needs more, or may."""
         seen = self.seen
         if seen is None or seen.steps == seen.run_steps:
             return seen is None or not seen.unseen_phases
@@ -322,17 +322,17 @@ class Estimate:
 
     @property
     def whole_interval(self) -> Interval:
-        """The reserved peak of a run to its end: on the card, or where that runs out on one that suffices."""
+        """Reserved peak of a run to its end, on the card or, where memory runs out, on one that suffices."""
         return self.needed if self.runs_out else self.interval
 
     @property
     def whole_peak_bytes(self) -> int:
-        """The likely one of it."""
+        """Likely reserved peak of a run to its end, in bytes; see `whole_interval`."""
         return self.whole_interval.likely_bytes
 
     @property
     def whole_device_bytes(self) -> int:
-        """The device peak of the same run."""
+        """Likely device peak of a run to its end, in bytes: `whole_peak_bytes` and the context."""
         return self.whole_peak_bytes + self.context_bytes
 
     @property
@@ -342,18 +342,18 @@ class Estimate:
 
     @property
     def architecture(self) -> str | None:
-        """The likely one of its architectures."""
+        """The likely architecture of the card; None where `architectures` is empty."""
         return next(iter(self.architectures), None)
 
     @property
     def samples_per_step(self) -> int:
-        """See `Knobs.samples_per_step`; of a script, what it makes of its batches."""
+        """Samples of an optimizer step, by `num_batches` of a script, else by `Knobs.samples_per_step`."""
         if self.num_batches is not None:
             return self.num_batches * self.batch_size
         return self.knobs.samples_per_step(self.batch_size, Parallel.named(self.parallel).num_batches)
 
     def to_dict(self) -> dict[str, Any]:
-        """The document's content, ready for `json`."""
+        """Content of the estimate's document, ready for `json`."""
         return {
             "schema": ESTIMATE_SCHEMA,
             **dataclasses.asdict(self),

@@ -1,4 +1,4 @@
-"""The parts of an estimate, from the peaks that they are read off."""
+"""Makes the parts of an estimate from predicted peaks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUM_LARGEST = 8
 
 
 def breakdown(by_category: dict[Category, int]) -> Breakdown:
-    """What the allocated peak holds."""
+    """Breakdown of the allocated peak, from its bytes by category."""
     return Breakdown(
         parameters=by_category[Category.PARAMETER],
         gradients=by_category[Category.GRADIENT],
@@ -33,7 +33,7 @@ def unknowns(
     workspaces: str,
     modules: tuple[str, ...],
 ) -> tuple[Unknown, ...]:
-    """What the interval is made of, the source that may add most first; what moves nothing is left out."""
+    """Sources of an interval, the one that may add most first; those that move nothing are left out."""
     likely = peak.reserved_bytes
     ends = {
         workspaces: (peak.low_bytes, peak.high_bytes),

@@ -1,4 +1,4 @@
-"""What an outcome that says nothing about memory means for a command."""
+"""Turns outcomes that say nothing about memory into the errors that end a command."""
 
 from __future__ import annotations
 

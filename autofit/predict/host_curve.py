@@ -1,4 +1,4 @@
-"""What a step takes on the CPU: the blocks of its trace, and the process that holds them.
+"""Predicted peaks of a step on the CPU: the blocks of its trace, and the process that holds them.
 
 Two numbers, as a trial is judged by two. The kernel limits private writable memory, among it pages
 that were never written to; and the peak resident set has to be within the budget, among it the
@@ -24,11 +24,11 @@ _LOW_SHARE, _HIGH_SHARE = 0.03, 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostProcess:
-    """What a trial's process takes beside the blocks of its step, in bytes.
+    """Memory of a trial's process beside the blocks of its step, in bytes.
 
     Attributes:
-        resident_bytes: of the resident set.
-        private_bytes: of private writable memory.
+        resident_bytes: bytes of the resident set.
+        private_bytes: bytes of private writable memory.
     """
 
     resident_bytes: int
@@ -36,7 +36,7 @@ class HostProcess:
 
     @classmethod
     def of(cls, outcome: TrialOutcome | None) -> HostProcess:
-        """Read from a trial of `baseline_spec`; assumed where it did not end well."""
+        """Reads a process's memory from a trial of `baseline_spec`; assumes it where none was measured."""
         resident_bytes = None if outcome is None else outcome.peaks.device_bytes
         if outcome is None or resident_bytes is None:
             return ASSUMED_PROCESS
@@ -51,7 +51,7 @@ ASSUMED_PROCESS = HostProcess(resident_bytes=320 * _MIB, private_bytes=320 * _MI
 
 
 def baseline_spec(*, num_threads: int | None, deadline_seconds: float) -> TrialSpec:
-    """The trial that shows what a process costs where trials run."""
+    """Trial that measures the memory of a process itself where trials run."""
     return TrialSpec(
         workload=_BASELINE,
         batch_size=_BASELINE_BATCH,
@@ -64,12 +64,12 @@ def baseline_spec(*, num_threads: int | None, deadline_seconds: float) -> TrialS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostPeak:
-    """A predicted peak, in bytes.
+    """Predicted peak of a step on the CPU, in bytes.
 
     Attributes:
         low_bytes, likely_bytes, high_bytes: of what is held against the budget, the larger of the
             two numbers.
-        resident_bytes, private_bytes: the likely of each.
+        resident_bytes, private_bytes: the likely value of each number.
     """
 
     low_bytes: int
@@ -80,15 +80,15 @@ class HostPeak:
 
 
 class HostCurve:
-    """Predicted peaks on the CPU at any batch size; call it with one.
+    """Predicted peaks of a step on the CPU; a call with a batch size returns a `HostPeak`.
 
     It is a `autofit.search.curves.Curve` at the level of a risk: a first trial that fits tells
     its peak, one that runs out of memory may tell nothing.
 
     Args:
-        blocks: of the step.
+        blocks: memory blocks of the step.
         process: measures what a process costs, once the curve is asked for the first peak.
-        risk: whose level the curve is of.
+        risk: the risk whose level the curve is of.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class HostCurve:
 
     @property
     def needs_traces(self) -> bool:
-        """Whether each size costs a trace."""
+        """Whether each batch size costs a trace."""
         return self._blocks.needs_traces
 
     def __call__(self, batch_size: int) -> HostPeak:
@@ -125,13 +125,13 @@ class HostCurve:
         return peak.likely_bytes if self._risk is Risk.LIKELY else peak.high_bytes
 
     def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
-        """Whether even the low end is beyond a budget."""
+        """Whether even the low end of a batch size's peak is beyond a budget."""
         return self(batch_size).low_bytes > budget_bytes
 
     def workspace_bytes(self, batch_size: int) -> int:
-        """The most that an operator likely takes beside its output."""
+        """Largest memory that an operator likely takes beside its output, in bytes."""
         return self._blocks.workspace_bytes(batch_size)
 
     def lower_bound_bytes(self, batch_size: int) -> int:
-        """The same: blocks are given back at once, so that a peak never falls in the batch."""
+        """Lower bound of the peak: the peak, which never falls in the batch, as blocks are freed at once."""
         return self.peak_reserved_bytes(batch_size)

@@ -1,4 +1,4 @@
-"""An estimate on a card of so much memory: what is reserved there, and what the run would need."""
+"""Estimates on a card of limited memory: what is reserved there, and what the run would need."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def limited(
     calibration: Calibration,
     limit_bytes: int,
 ) -> Estimate:
-    """The estimate where the allocator can reserve no more than a limit.
+    """Estimate of a configuration where the allocator can reserve no more than `limit_bytes`.
 
-    What stays within it is as it was. Beyond it the allocator has given back what it kept, so that nothing
-    above the limit is ever reserved; what would have been is the need.
+    A peak within the limit stays as it is. Beyond it the allocator gives back what it kept, so that nothing
+    above the limit is ever reserved; what would have been reserved is the `need`.
 
     Args:
-        estimate: where any memory can be had.
+        estimate: the estimate on a card of unlimited memory.
         within: what becomes of its likely replay under the limit.
-        least: tells about the least memory that it runs in.
-        calibration: by which its interval was widened.
+        least: tells about the least memory that the likely replay runs in.
+        calibration: the calibration that widened its interval.
     """
     unlimited = estimate.interval
     estimate = dataclasses.replace(
@@ -65,7 +65,7 @@ def limited(
 
 
 def on_any_card(estimate: Estimate) -> Estimate:
-    """The estimate where nobody said how large the card is, with a note where that decides most of it."""
+    """Estimate on a card of unknown memory, with a note where the card's size decides most of the peak."""
     free_bytes = estimate.peak_reserved_bytes - estimate.peak_allocated_bytes
     if free_bytes <= max(estimate.peak_allocated_bytes, _MUCH_BYTES):
         return estimate
@@ -82,7 +82,7 @@ def _widened(likely_bytes: int, calibration: Calibration) -> Interval:
 
 
 def _up_to(limit_bytes: int, likely_bytes: int, unknown: Unknown) -> Unknown:
-    """What an unknown moves on the card."""
+    """Unknown whose peaks are cut to the card's limit."""
     return dataclasses.replace(
         unknown,
         low_bytes=min(unknown.low_bytes, likely_bytes),
@@ -92,7 +92,7 @@ def _up_to(limit_bytes: int, likely_bytes: int, unknown: Unknown) -> Unknown:
 
 
 def _with_allocated(estimate: Estimate, allocated_bytes: int) -> Estimate:
-    """The same with an allocated peak that is lower where convolutions had to take smaller workspaces."""
+    """Estimate with a lower allocated peak, where convolutions had to take smaller workspaces."""
     less_bytes = estimate.peak_allocated_bytes - allocated_bytes
     if less_bytes <= 0:
         return estimate

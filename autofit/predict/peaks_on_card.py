@@ -35,13 +35,13 @@ _MOST_STEPS = 512  # remembered; some kB each, beside what the step's curve reme
 
 
 class PeaksOnCard:
-    """What the step of one knob setting reserves on one card at any batch size, and whether it fits.
+    """Reserved peaks and verdicts of one knob setting's step on one card, at any batch size.
 
     `peak_reserved_bytes` and `verdict` are those of one level of the interval, the `risk`.
 
     Args:
-        at_most: the same step with the largest sizes that values may give it, where its sizes depend on
-            some: the high end is that one's.
+        at_most: the curve of the step with the largest sizes that values may give it, where sizes depend
+            on values: the high end is that of this curve.
         observed: finds the observed peaks of this setting on this card, once an interval is asked for.
         timer: predicts the times of the workload's steps.
 
@@ -97,21 +97,21 @@ class PeaksOnCard:
 
     @property
     def needs_traces(self) -> bool:
-        """True if the step allocates differently at every batch size, so that each size costs a trace."""
+        """Whether the step allocates differently at every batch size, so that each size costs a trace."""
         return self._curve.needs_traces
 
     @property
     def knobs(self) -> Knobs:
-        """The setting that it is of."""
+        """The knob setting that the peaks are of."""
         return self._knobs
 
     @property
     def card(self) -> Card:
-        """The card that it is for."""
+        """The card that the peaks are on."""
         return self._card
 
     def spans(self, batch_size: int) -> PeakEstimate:
-        """The peaks with what workspaces may add, which no errors of real runs widen yet."""
+        """Peaks at a batch size with what workspaces may add, before errors of real runs widen them."""
         peak = self._widening.counted(self._at(batch_size))
         if self._at_most is None:
             return peak
@@ -123,11 +123,11 @@ class PeaksOnCard:
         )
 
     def why_unpredictable_on(self, card: Card, batch_size: int) -> str | None:
-        """Why nothing is predicted of a size of the step on another card; None where `on` has its curve."""
+        """Reason why a batch size cannot be predicted on another card; None where `on` has its curve."""
         return why_unpredictable(self._knobs, self._at(batch_size).step.trace, card)
 
     def on(self, card: Card) -> Self:
-        """The same step on another card, one that it can be predicted on."""
+        """Peaks of the step on another card, one that the step can be predicted on."""
         return type(self)(
             self._workload,
             self._knobs,
@@ -143,13 +143,13 @@ class PeaksOnCard:
         )
 
     def at_risk(self, risk: Risk) -> Self:
-        """The same curve, asked for another level."""
+        """Copy of the curve at another risk."""
         other = copy.copy(self)
         other.risk = risk
         return other
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        """The peak at the curve's risk, worked out once; see `autofit.search.curves.Curve`."""
+        """Reserved peak at the curve's risk, worked out once; see `autofit.search.curves.Curve`."""
         return self._peaks[self.risk].peak(
             batch_size, stop_above_bytes, lambda: self._peak_reserved_bytes(batch_size, stop_above_bytes)
         )
@@ -183,10 +183,10 @@ class PeaksOnCard:
         )
 
     def run_lengths(self, on_card: StepOnCard, limit_bytes: int | None) -> RunLengths | None:
-        """What the run takes whose batches differ in length; None where they do not.
+        """Memory of a run whose batches differ in length; None where they do not.
 
         Args:
-            limit_bytes: that the allocator can reserve.
+            limit_bytes: the most that the allocator can reserve; None for no limit.
         """
         orders = self._orders(on_card)
         if orders is None:
@@ -205,7 +205,7 @@ class PeaksOnCard:
         return self._drawn_orders[batch_size]
 
     def _known_of_lower_risks(self, on_card: StepOnCard) -> int:
-        """What peaks at lower risks were worked out to be, which bound this one's from below; 0 for none."""
+        """Lower bound of a peak in bytes, by the peaks known at lower risks; 0 where none is known."""
         lower = _LOWER_RISKS[self.risk]
         if not lower:
             return 0
@@ -248,18 +248,18 @@ class PeaksOnCard:
         return Verdict.THRASH if orders is not None and orders.share_within(limit_bytes) == 1 else Verdict.OOM
 
     def accepted(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Those of some batch sizes, ascending, that PyTorch's kernels take, whatever memory there is."""
+        """Batch sizes among `sizes`, ascending, that PyTorch's kernels accept, whatever memory there is."""
         if self.needs_traces:
             return sizes  # each would cost a trace
         return sizes[: bisect.bisect_left(sizes, True, key=lambda size: self.why_refused(size) is not None)]
 
     def why_refused(self, batch_size: int) -> str | None:
-        """Why a size cannot be run, whatever memory there is; None where it can."""
+        """Reason why a batch size cannot run, whatever memory there is; None where it can."""
         refusal = self._at(batch_size).refusal()
         return refusal and f"batch {batch_size} cannot be run: {refusal.module} {refusal.reason}"
 
     def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
-        """Whether even the low end fails under the budget, with all that the allocator can release."""
+        """Whether even the low end of a peak fails under a budget, with all that the allocator releases."""
         on_card = self._at(batch_size)
         limit_bytes = self._widening.calibration(on_card).within_low_end(budget_bytes)
         levels = (Level.LOW, Level.LIKELY, Level.HIGH)
@@ -269,7 +269,7 @@ class PeaksOnCard:
         return not any(on_card.runs_within(limit_bytes, level) for level in levels)
 
     def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
-        """Whether it runs where everything but the workspaces is as large as the high end has it.
+        """Whether a batch size runs with the smallest workspaces, all else as large as at the high end.
 
         Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
         """
@@ -282,7 +282,7 @@ class PeaksOnCard:
         return _LEVELS[self.risk]
 
     def _at(self, batch_size: int, level: Level = Level.LIKELY) -> StepOnCard:
-        """The step at a size; of the high end with the largest sizes that values may give it."""
+        """The step at a batch size; for a high level with the largest sizes that values may give it."""
         if batch_size < 1:
             raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
         is_high = self._at_most is not None and level in (Level.HIGH, Level.WORST)
@@ -295,7 +295,7 @@ class PeaksOnCard:
         return step
 
     def _decisive(self, batch_size: int, level: Level) -> tuple[StepOnCard, ...]:
-        """The steps whose worst a peak and a verdict of a level are.
+        """Steps at a batch size whose worst peak and worst verdict count at a level.
 
         With the largest sizes, which come first, a step may reserve less than with those that were assumed:
         the allocator places its blocks otherwise.
@@ -308,7 +308,7 @@ class PeaksOnCard:
         return self._widening.end_level(on_card) if self.risk is Risk.SAFE else self._level
 
     def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
-        """The largest replayed peak that is within a limit, with what may be added and widened."""
+        """Largest replayed peak that is within a limit once workspaces are added and errors widen it."""
         within_bytes = self._within(on_card, limit_bytes)
         return (
             within_bytes
@@ -317,7 +317,7 @@ class PeaksOnCard:
         )
 
     def _within(self, on_card: StepOnCard, limit_bytes: int) -> int:
-        """The largest peak that is within a limit when it is widened; what may be added counts in it."""
+        """Largest peak, with what workspaces may add, that is within a limit once errors widen it."""
         if self.risk is Risk.LIKELY:
             return limit_bytes
         return self._widening.calibration(on_card).within_high_end(limit_bytes)

@@ -1,4 +1,4 @@
-"""Where cuDNN's plans for a card come from: libcudnn where it is installed, else a table, else formulas.
+"""Sources of cuDNN's plans for a card: libcudnn where it is installed, else a table, else formulas.
 
 The libcudnn of the environment is asked, and not another, because it is the one that PyTorch would
 run with; a CPU build of PyTorch brings none.
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def plan_source(architecture: str) -> PlanSource:
-    """The best source of plans there is for a card of an architecture.
+    """Best available source of cuDNN's plans for a card of an architecture.
 
     cuDNN's plans were seen to depend on the architecture alone: neither on the number of
     multiprocessors, nor on clocks, caches or memory.
@@ -42,9 +42,9 @@ def plan_source(architecture: str) -> PlanSource:
 
 @functools.cache
 def offline_plan_source(architecture: str) -> PlanSource:
-    """The plans that need no libcudnn.
+    """Source of cuDNN's plans for an architecture without libcudnn.
 
-    They are for the other architectures that a card may be of where it is not named: libcudnn would be
+    It is for the other architectures that a card may be of where it is not named: libcudnn would be
     asked eight times as much, some seconds for every batch size, and differs little from its table.
     """
     return offline_source(architecture, importlib.metadata.version("torch"))
@@ -55,7 +55,7 @@ class AskedPlans(PassedOn):
 
     Args:
         asked: libcudnn, whose process starts with the first question that its cache leaves open.
-        otherwise: who is asked from then on.
+        otherwise: the source that is asked from then on.
     """
 
     def __init__(self, asked: CudnnPlans, otherwise: PlanSource) -> None:
@@ -69,7 +69,7 @@ class AskedPlans(PassedOn):
         return super().name
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """See `PlanSource`."""
+        """Plans of each convolution call; from the other source once libcudnn has failed."""
         try:
             return self._source.plans(calls)
         except CudnnError as error:
@@ -78,20 +78,20 @@ class AskedPlans(PassedOn):
             return self._source.plans(calls)
 
     def prepare(self) -> None:
-        """See `CudnnPlans.prepare`."""
+        """Starts libcudnn's process early; a failure is left to the first question."""
         with suppress(CudnnError):  # the first question says it
             self._asked.prepare()
 
 
 def prepare(architecture: str) -> None:
-    """Hides the start-up of libcudnn's process, where it will be needed, and returns at once."""
+    """Starts libcudnn's process in advance, where it will be needed, and returns at once."""
     source = plan_source(architecture)
     if isinstance(source, AskedPlans):
         source.prepare()
 
 
 def _asked(architecture: str) -> AskedPlans | None:
-    """libcudnn, if it is there and can be told of the architecture."""
+    """Source that asks libcudnn; None where it is missing or cannot be told of the architecture."""
     if not (Architecture.of(architecture).is_planned_for and CudnnPlans.is_available()):
         return None
     try:
@@ -103,11 +103,11 @@ def _asked(architecture: str) -> AskedPlans | None:
 
 
 class CardPlans:
-    """Who knows cuDNN's plans on a card; what was asked for one curve is known to the others.
+    """Sources of cuDNN's plans on cards; all curves share the answers.
 
     Args:
         likely: the source for the likely architecture of a card.
-        elsewhere: the same for the others that it may be of.
+        elsewhere: the source for the other architectures that it may be of.
     """
 
     def __init__(self, likely: PlanSources, elsewhere: PlanSources) -> None:
@@ -117,10 +117,10 @@ class CardPlans:
         self._others: dict[tuple[str, ...], OtherCards] = {}
 
     def source(self, card: Card, *, on_grid: bool) -> PlanSource:
-        """The plans on the likely architecture.
+        """Source of the plans on the card's likely architecture.
 
         Args:
-            on_grid: many batch sizes will be asked for, of which cuDNN is not asked each.
+            on_grid: whether many batch sizes will be asked for, so that cuDNN is not asked for each.
         """
         name = card.architecture
         if not on_grid:
@@ -130,7 +130,7 @@ class CardPlans:
         return self._grids[name]
 
     def others(self, card: Card) -> OtherCards | None:
-        """What the ends span beside, if anything."""
+        """Other architectures that the ends of a peak span too; None where there are none."""
         names = card.architectures[1:]
         if not names:
             return None

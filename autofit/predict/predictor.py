@@ -1,4 +1,4 @@
-"""Predictions of one workload: its steps' curves, put on a card."""
+"""Predictions of one workload on cards, from the curves of its steps."""
 
 from __future__ import annotations
 
@@ -48,24 +48,24 @@ class Predictor:
     """Predicts the peaks of one workload on cards, from its traces.
 
     Args:
-        workload: what is traced.
+        workload: the workload to trace.
         run: runs a predict trial.
         setup: mode, kind of batches and ranks.
-        emit: is told of each trace before it is made.
+        emit: receives an event before each trace is made.
         residuals, time_residuals: how far predicted peaks and times may be off; those of this version unless
             given.
         observations: observed peaks of the workload, which sharpen its intervals.
-        measured_steps: of the workload, which scale the predicted times.
-        plans: who knows cuDNN's plans on a card of an architecture.
-        plans_elsewhere: the same for the other architectures that an unnamed card may be of.
+        measured_steps: measured steps of the workload, which scale the predicted times.
+        plans: gives the source of cuDNN's plans on a card of an architecture.
+        plans_elsewhere: gives that of the other architectures that an unnamed card may be of.
         for_host: traces are of the CPU, for `host_blocks`.
-        num_threads: of the trials there.
+        num_threads: threads of the trials on the CPU.
         with_tensors: traces also list the tensors and layers of a forward pass.
         with_calls: traces also have the operators that ran, and the stacks of allocations.
 
     Attributes:
-        traces: the workload's, those that are made and those that will be.
-        observations: as given.
+        traces: traces of the workload, each made when it is first asked for.
+        observations: the observed peaks as given.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Predictor:
         )
 
     def _follow(self, setup: Setup, traces: Traces) -> None:
-        """Predicts the steps of one rank, from its traces."""
+        """Makes this the predictor of one rank, from the rank's setup and traces."""
         self._setup = setup
         self.traces = traces
         self._steps = StepCurves(traces, setup)
@@ -121,14 +121,14 @@ class Predictor:
         self._all_ranks = None
 
     def _of_rank(self, rank: int) -> Predictor:
-        """The predictor of one rank alone; rank 0 has the traces of this one."""
+        """Predictor of one rank alone; that of rank 0 has the traces of this predictor."""
         traces = self.traces.of_rank(rank) if rank else self.traces
         own = copy.copy(self)
         own._follow(dataclasses.replace(self._setup, rank=rank), traces)  # noqa: SLF001 - a copy of this one
         return own
 
     def among(self, setup: Setup) -> Predictor:
-        """The predictor of one of the ranks of another setup; nothing was observed of those."""
+        """Predictor of one rank of another setup, without observed peaks."""
         own = copy.copy(self)
         own.observations = Observations()
         own._follow(setup, self.traces.among(setup))  # noqa: SLF001 - a copy of this one
@@ -139,13 +139,13 @@ class Predictor:
         return self.traces.trace(knobs, batch_size)
 
     def expect_curves(self, settings: Sequence[Knobs]) -> None:
-        """Says of which settings curves will be asked for; those of other sizes share traces."""
+        """Announces settings whose curves will be asked for; those of several sample sizes share traces."""
         self._steps.expect(settings)
 
     def curve(
         self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE, only_batch: int | None = None
     ) -> PredictedCurve:
-        """The curve of a knob setting on a card; the first of its kind costs three traces.
+        """Predicted curve of a knob setting on a card; the first of its kind costs three traces.
 
         Args:
             risk: the level that the curve's peaks, verdicts and outcomes are of.
@@ -163,10 +163,10 @@ class Predictor:
         return self._on_card(knobs, card, risk, lambda steps: steps.curve(knobs))
 
     def surface(self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE) -> PredictedSurface:
-        """The surface of a knob setting on a card, of all sizes of a sample; traces are made when needed.
+        """Predicted peaks of a knob setting on a card, over all sample sizes; traces are made when needed.
 
         Raises:
-            UsageError: batches are accumulated to a global one.
+            UsageError: `knobs` accumulates batches to a global batch.
         """
         if knobs.global_batch is not None:
             raise UsageError("--global-batch depends on the batch size: give --grad-accumulation instead")
@@ -180,7 +180,7 @@ class Predictor:
     def curve_at_size(
         self, knobs: Knobs, card: Card, risk: Risk, only_batch: int | None, *, is_checked: bool
     ) -> PredictedCurve:
-        """The curve at the size of a sample that knobs say; see `StepCurves.at_size`."""
+        """Predicted curve at the sample size in `knobs`; see `StepCurves.at_size`."""
         if self._all_ranks is not None:
             return self._all_ranks.curve(
                 lambda rank: rank.curve_at_size(knobs, card, risk, only_batch, is_checked=is_checked)
@@ -201,15 +201,15 @@ class Predictor:
         return self._predicted(knobs, card, curve, risk, on_grid=True, at_most=at_most)
 
     def sample(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
-        """What a trace tells of the sizes of samples; None where they have but one."""
+        """`SampleSize` of a knob setting, from a trace; None where samples have only one size."""
         return self._steps.sample(knobs, batch_size)
 
     def size_multiple(self, knobs: Knobs) -> int:
-        """How far sizes of a sample lie apart that differ in nothing that is rounded."""
+        """Distance between sample sizes that differ in nothing that is rounded."""
         return self._steps.size_multiple(knobs)
 
     def host_blocks(self, knobs: Knobs) -> HostBlocks:
-        """The blocks of a step on the CPU.
+        """Memory blocks of a step on the CPU.
 
         Raises:
             WorkloadFailedError: the workload cannot be traced.
@@ -217,7 +217,7 @@ class Predictor:
         return self._steps.host_blocks(knobs)
 
     def confirm(self, knobs: Knobs, card: Card, batch_size: int) -> bool:
-        """Whether a trace at a size is what the curve says, or has its peak; if not, traces replace it.
+        """Whether a trace at a batch size confirms the curve or its peak; if not, traces replace the curve.
 
         Returns:
             False if the curves handed out for this knob setting before are no longer to be used.
@@ -245,11 +245,11 @@ class Predictor:
         )
 
     def estimate(self, knobs: Knobs, card: Card, batch_size: int | None) -> Estimate:
-        """The estimate of one batch size from one trace, at that size.
+        """Estimate of one batch size from one trace, at that size.
 
         Args:
-            batch_size: None for the one that a script has of itself. Of a data set that is smaller than a
-                batch, the estimate is of the whole of it.
+            batch_size: None for the script's own batch size. Where the data set is smaller than a batch, the
+                estimate is of the whole data set.
         """
         if batch_size is None:
             batch_size = self.traces.own_batch_size(knobs)
@@ -257,12 +257,12 @@ class Predictor:
         return curve(self.trace(knobs, batch_size).batch_size)
 
     def profile(self, knobs: Knobs, card: Card, batch_size: int) -> Profile:
-        """Where the memory of one batch size goes; raises what `curve_at` does."""
+        """Profile of where the memory of one batch size goes; raises what `curve_at` does."""
         curve = self.curve_at(knobs, card, batch_size)
         return curve.profile(self.trace(knobs, batch_size).batch_size)
 
     def curve_at(self, knobs: Knobs, card: Card, batch_size: int) -> PredictedCurve:
-        """The curve that knows this batch size alone, from one trace.
+        """Predicted curve that covers one batch size alone, from one trace.
 
         Raises:
             UsageError: there is no such batch size or mode.
@@ -283,30 +283,30 @@ class Predictor:
         return curve
 
     def curve_of(self, trace: Trace, knobs: Knobs, card: Card) -> PredictedCurve:
-        """The curve of a trace, or of a part of it, which knows its batch size alone.
+        """Predicted curve of a trace, or of a part of one; it covers the trace's batch size alone.
 
         Raises:
-            UnpredictableCardError: nothing is predicted of it on that card.
+            UnpredictableCardError: nothing is predicted of the trace on that card.
         """
         require_predictable(knobs, trace, card)
         curve = PeakCurve.through([trace])
         return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False, sharpens=False)
 
     def expect_sizes(self, knobs: Knobs, batch_size: int) -> None:
-        """Says that peaks at one batch size will be asked for by the size of a sample."""
+        """Announces that peaks at one batch size will be asked for at several sample sizes."""
         self._steps.expect_sizes(knobs, batch_size)
 
     def prepare(self, knobs: Knobs, card: Card, batch_size: int) -> None:
-        """Asks for the plans of a size that was traced, while others are: the tables are loaded then."""
+        """Loads the convolution plans of a traced batch size early, while other sizes are traced."""
         trace = self.traces.known(knobs, batch_size)
         if trace is not None and trace.convolves and why_unpredictable(knobs, trace, card) is None:
             curve = PeakCurve.through([trace])
             self._predicted(knobs, card, curve, Risk.SAFE, on_grid=True).peak_reserved_bytes(batch_size)
 
     def why_inapplicable(self, knobs: Knobs) -> str | None:
-        """Why a setting's convolution algorithm works out nothing of the step; None where it does.
+        """Reason why a setting's convolution algorithm applies to nothing in the step; None where it applies.
 
-        Of what cannot be traced nothing is said: a trial will tell.
+        None also where the step cannot be traced: a trial will tell.
         """
         if not isinstance(conv.find(knobs.conv_algo), Rewrite):
             return None
@@ -347,7 +347,7 @@ class Predictor:
         )
 
     def _observed(self, curve: PeaksOnCard, *, on_grid: bool) -> tuple[Residual, ...]:
-        """How far observed peaks of a curve's setting on its card lie beyond what is predicted for them."""
+        """Residuals of the peaks that were observed of a curve's setting on its card."""
         found = []
         trace = self.traces.first
         seen = self.observations.of(
@@ -371,14 +371,14 @@ class Predictor:
         return tuple(found)
 
     def _at_most(self) -> StepCurves:
-        """The same steps where masks select all that they may."""
+        """Curves of the workload's steps where masks select all that they may."""
         if self._largest is None:
             self._largest = StepCurves(self.traces.selecting_all(), self._setup)
         return self._largest
 
 
 def _rests_on_shares(trace: Trace) -> bool:
-    """Whether sizes in it depend on what an unknown mask selects."""
+    """Whether sizes in a trace depend on what an unknown mask selects."""
     return any(each.largest not in (None, each.size) for each in trace.assumptions)
 
 
@@ -390,7 +390,7 @@ def local_predictor(
     with_tensors: bool = False,
     with_calls: bool = False,
 ) -> Predictor:
-    """A predictor that traces on this machine, once the PyTorch here is known to be understood."""
+    """Predictor that traces on this machine, once the installed PyTorch has passed its self-test."""
     return Predictor(
         workload,
         checked(door.run),

@@ -1,6 +1,6 @@
-"""What a run takes whose batches differ in length: it is replayed in many orders that were drawn.
+"""Memory of a run whose batches differ in length, from replays of many drawn orders of its batches.
 
-What is reserved creeps up although no batch is longer than the longest: blocks that were cut for one length
+Reserved memory creeps up although no batch is longer than the longest: blocks that were cut for one length
 do not fit the next one.
 """
 
@@ -35,13 +35,13 @@ _BEYOND = {_NUM_ORDERS: 0.15, _LEAST_ORDERS: 0.4}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLengths:
-    """What a run takes whose batches differ in length. All sizes are in bytes.
+    """Memory of a run whose batches differ in length. All sizes are in bytes.
 
     Attributes:
         shortest, median, longest: shapes of batches in which they differ.
         num_known: batches whose length is known.
         num_longest: of these, those that are as long as the longest.
-        is_read: whether a data loader gave them; else they are those of the steps that were seen.
+        is_read: whether a data loader gave the lengths; else they are those of the steps that were seen.
         num_orders, num_batches: orders of so many batches were replayed.
         allocated_bytes: the allocated peak, which is that of the longest batch.
         low_bytes, likely_bytes, high_bytes: the reserved peak over all orders.
@@ -66,7 +66,7 @@ class RunLengths:
     num_alloc_retries: int
 
     def within(self, limit_bytes: int, step: WithinLimit) -> WithinLimit:
-        """What becomes of the run under the limit that this is of, with that of its traced steps."""
+        """Result of the run under the limit of its replays, combined with that of its traced steps."""
         verdict = step.verdict
         if self.likely_bytes > limit_bytes:
             verdict = Verdict.OOM
@@ -80,9 +80,9 @@ class RunLengths:
         )
 
     def raised(self, peak: PeakEstimate) -> PeakEstimate:
-        """The peaks of the steps that were seen, and of what comes after them, with those of the run.
+        """Peaks of the traced steps and of what comes after them, raised to those of the whole run.
 
-        What the longest batch takes beside the batches that were seen are activations.
+        What the longest batch takes beyond the batches that were seen counts as activations.
         """
         workspaces_bytes = peak.high_bytes - peak.reserved_bytes
         more_bytes = max(0, self.allocated_bytes - peak.allocated_bytes)
@@ -103,12 +103,12 @@ class DrawnOrders:
     """Orders of a run's batches, replayed when they are asked for.
 
     Args:
-        lengths: what is known of its batches.
-        run: its steps at any lengths.
-        settings: the allocator's.
-        num_orders: how many are drawn.
-        num_batches: of an order.
-        later_bytes: that are reserved beside by what comes after the steps, as an evaluation.
+        lengths: what is known of the lengths of the run's batches.
+        run: the run's steps at any lengths.
+        settings: the allocator's settings.
+        num_orders: how many orders are drawn.
+        num_batches: the batches of an order.
+        later_bytes: bytes that what comes after the steps, as an evaluation, reserves beside.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class DrawnOrders:
 
     @classmethod
     def of(cls, on_card: StepOnCard) -> Self | None:
-        """Those of a step.
+        """Orders of the batches of a traced step's run.
 
         None where its batches are alike, or cannot be told at other lengths, or are all that the run has.
         """
@@ -163,7 +163,7 @@ class DrawnOrders:
 
     @cached_property
     def orders(self) -> list[list[Numbers]]:
-        """The numbers of batches in each order; the longest batch is in all of them."""
+        """Numbers of the batches in each order; the longest batch is in every drawn one."""
         lengths = self._lengths
         known = [*lengths.numbers, *lengths.numbers_coming]
         if lengths.is_read and not lengths.is_shuffled:
@@ -176,10 +176,11 @@ class DrawnOrders:
         ]
 
     def answer(self, limit_bytes: int | None) -> RunLengths:
-        """What the orders take.
+        """Memory that the run takes, from replays of all orders.
 
         Args:
-            limit_bytes: that a card has for the allocator; an order that it cannot run is answered without.
+            limit_bytes: the most that the allocator can reserve; an order that does not run within it is
+                replayed without a limit.
         """
         replays = [self._at_most(number, limit_bytes) for number in range(len(self.orders))]
         peaks = sorted(each.peak_reserved_bytes + self._later_bytes for each in replays)
@@ -206,7 +207,7 @@ class DrawnOrders:
         )
 
     def share_within(self, limit_bytes: int) -> float:
-        """The share of orders that a limit lets run, with all that the allocator can release."""
+        """Share of the orders that run within a limit, with all that the allocator can release."""
         within = [
             self._at_most(number, limit_bytes).peak_reserved_bytes <= limit_bytes
             for number in range(len(self.orders))
@@ -214,7 +215,7 @@ class DrawnOrders:
         return sum(within) / len(within)
 
     def _drawn(self, rng: random.Random, known: Sequence[Numbers], longest: Numbers) -> list[Numbers]:
-        """An order: epochs of what is known, each in another order; with the longest, wherever it comes."""
+        """Draws an order: epochs of the known batches, each shuffled, with the longest batch at any place."""
         epochs = (rng.sample(known, len(known)) for _ in count())
         drawn = list(islice(chain.from_iterable(epochs), self._num_batches))
         if longest not in drawn:
@@ -229,7 +230,7 @@ class DrawnOrders:
         return round(statistics.median(peaks))
 
     def _at_most(self, number: int, limit_bytes: int | None) -> Replay:
-        """An order's replay within a limit, or without where it does not run within that."""
+        """Replay of an order within a limit, or without one where the order does not run within it."""
         unlimited = self._replay(number, None)
         if limit_bytes is None or unlimited.peak_reserved_bytes <= limit_bytes:
             return unlimited

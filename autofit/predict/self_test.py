@@ -1,4 +1,4 @@
-"""Whether prediction works with the PyTorch that is installed; asked once per build."""
+"""Self-test of whether prediction works with the installed PyTorch, run once per build."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SelfTest:
 
 
 def run_self_test(run: Runner) -> SelfTest:
-    """Predicts a tiny workload whose memory events on a GPU are known."""
+    """Runs the self-test: predicts a tiny workload whose memory events on a GPU are known."""
     workload = WorkloadRef(kind="file", target=f"{_TRACING / 'self_test.py'}:workload")
     outcome = run(TrialSpec(workload=workload, batch_size=SELF_TEST_BATCH_SIZE, probe=Probe.PREDICT))
     unprotected = ""
@@ -56,7 +56,7 @@ def run_self_test(run: Runner) -> SelfTest:
 
 
 def _findings_in(trace_json: str) -> tuple[tuple[str, ...], str]:
-    """What does not work of the trace, and its note on what is not protected."""
+    """Findings of what does not work in a self-test's trace, and its note on what is unprotected."""
     try:
         trace = Trace.from_json(trace_json)
         return findings(trace), next((note for note in trace.notes if note.startswith(UNPROTECTED)), "")
@@ -65,7 +65,7 @@ def _findings_in(trace_json: str) -> tuple[tuple[str, ...], str]:
 
 
 def checked(run: Runner) -> Runner:
-    """The same, but its first trial, and others beside it, wait for `require_prediction`."""
+    """Runner like `run` whose first trial, and others beside it, wait for `require_prediction`."""
     is_known, lock = False, threading.Lock()
 
     def run_checked(spec: TrialSpec) -> TrialOutcome:
@@ -80,7 +80,7 @@ def checked(run: Runner) -> Runner:
 
 
 def require_prediction(run: Runner) -> None:
-    """Makes sure that this PyTorch can be predicted, by a self-test that is remembered per build.
+    """Checks that the installed PyTorch can be predicted, by a self-test that is remembered per build.
 
     Raises:
         InfrastructureError: it cannot, or was not tried; the message names the release and what to do.
@@ -99,10 +99,10 @@ def require_prediction(run: Runner) -> None:
 
 
 def require_release(version: str, environment: Mapping[str, str]) -> None:
-    """Makes sure that predictions were tried with that version of PyTorch, or shall be made unverified.
+    """Checks that predictions were tried with a version of PyTorch, or shall be made unverified.
 
     Raises:
-        InfrastructureError: neither.
+        InfrastructureError: predictions were not tried with it, and shall not be made unverified.
     """
     if is_supported(version) or environment.get(UNVERIFIED_VARIABLE) == "1":
         return
@@ -114,7 +114,7 @@ def require_release(version: str, environment: Mapping[str, str]) -> None:
 
 @functools.cache
 def _build() -> str:
-    """Names a PyTorch build together with the code that relies on its internals."""
+    """Digest of the PyTorch version and of the code that relies on its internals, 16 hex digits."""
     digest = hashlib.sha256(importlib.metadata.version("torch").encode())
     for source in sorted(_TRACING.rglob("*.py")):
         digest.update(source.read_bytes())

@@ -1,4 +1,4 @@
-"""The curves of one workload's step, made of its traces."""
+"""Curves of one workload's step, made of its traces."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from autofit_workers.spec.trace import SampleSize, Trace
 
 
 class StepCurves:
-    """Makes the curve of each knob setting once, of as few traces as do.
+    """Makes the curve of each knob setting once, from as few traces as suffice.
 
     Args:
-        traces: of the workload.
-        setup: that they are made with.
+        traces: traces of the workload.
+        setup: the setup that they are made with.
     """
 
     def __init__(self, traces: Traces, setup: Setup) -> None:
@@ -37,7 +37,7 @@ class StepCurves:
         self._surfaces = Surfaces(traces.trace, traces.expect)
 
     def expect(self, settings: Sequence[Knobs]) -> None:
-        """Says of which settings curves will be asked for; those of other sizes share traces."""
+        """Announces settings whose curves will be asked for; those of several sample sizes share traces."""
         traced = [self._traces.setting(knobs, 1) for knobs in settings]
         self._surfaces.want(traced)
         for knobs in traced:
@@ -45,15 +45,15 @@ class StepCurves:
                 self._traces.expect(knobs, TRACED_BATCH_SIZES)
 
     def sample(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
-        """What a trace tells of the sizes of samples; None where they have but one."""
+        """`SampleSize` of a knob setting, from a trace; None where samples have only one size."""
         return self._surfaces.sample_if_sized(self._traces.setting(knobs, batch_size), batch_size)
 
     def size_multiple(self, knobs: Knobs) -> int:
-        """How far sizes of a sample lie apart that differ in nothing that is rounded."""
+        """Distance between sample sizes that differ in nothing that is rounded."""
         return self._surfaces.sample(self._traces.setting(knobs, 1), 1).multiple
 
     def curve(self, knobs: Knobs) -> StepCurve:
-        """The curve of a setting's traces, made when it is first asked for."""
+        """Curve of a knob setting over the batch size, made when it is first asked for."""
         pieces = self._known_curve(self._traces.setting(knobs, 1))
         if knobs.global_batch is None:
             return pieces
@@ -63,15 +63,15 @@ class StepCurves:
         return AccumulatedCurve(pieces, whole, global_batch=knobs.global_batch)
 
     def expect_sizes(self, knobs: Knobs, batch_size: int) -> None:
-        """Says that `at_size` will be asked for sizes of a sample at one batch size."""
+        """Announces that `at_size` will be asked for several sample sizes at one batch size."""
         self._surfaces.expect(self._traces.setting(knobs, batch_size), batch_size)
 
     def at_size(self, knobs: Knobs, only_batch: int | None, *, is_checked: bool = True) -> StepCurve:
-        """The curve at the size of a sample that knobs say.
+        """Curve at the sample size in `knobs`.
 
         Args:
-            only_batch: the batch size that it has to know; None for all but one sample, which may differ.
-            is_checked: whether one trace more than decides it has to agree with it.
+            only_batch: the batch size that the curve has to cover; None for all but 1, which may differ.
+            is_checked: whether one trace more than decides the curve has to agree with it.
         """
         traced = self._traces.setting(knobs, only_batch or 1)
         if only_batch is None and traced in self._curves:
@@ -86,24 +86,24 @@ class StepCurves:
         return self._known_curve(traced) if only_batch is None else self.at_batch(traced, only_batch)
 
     def at_batch(self, knobs: Knobs, batch_size: int) -> PeakCurve:
-        """The curve that knows one batch size, from the trace there."""
+        """Curve that covers one batch size alone, from the trace there."""
         return PeakCurve.through([self._traces.trace(knobs, batch_size)])
 
     def host_blocks(self, knobs: Knobs) -> HostBlocks:
-        """The blocks of a step on the CPU."""
+        """Memory blocks of a step on the CPU, by batch size."""
         return HostBlocks(self._trace_curve(self._traces.setting(knobs, 1)))
 
     def agrees(self, knobs: Knobs, batch_size: int) -> bool:
-        """Whether a trace at a size is what the curve says there."""
+        """Whether the trace at a batch size is what the curve gives there."""
         curve, trace = self._made(knobs, batch_size), self._traces.trace(knobs, batch_size)
         if isinstance(curve, SingleSampleCurve):
             curve = curve.piece(batch_size)
         return isinstance(curve, TracedCurve) or curve.agrees_with(trace)
 
     def replace(self, knobs: Knobs, batch_size: int) -> None:
-        """Puts traces in the place of a curve that differs from the one at a size.
+        """Replaces a curve that differs from the trace at a batch size by one trace for each size.
 
-        At one sample a step may differ from all others: where the curve is right of two, it keeps them.
+        A step of one sample may differ from all others: a curve that is right for two stays from two on.
         """
         traced, curve = self._traces.setting(knobs, batch_size), self._made(knobs, batch_size)
         trace = self._traces.trace(knobs, batch_size)

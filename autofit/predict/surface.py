@@ -20,8 +20,8 @@ class PredictedSurface:
     After those a point costs milliseconds.
 
     Args:
-        curve_at: from a size, the curve there: of the batch size that is given, else of all but one sample;
-            and whether a trace more than decides the surface has to agree with it.
+        curve_at: finds the curve at a sample size, for the batch size that is given, or with None for all
+            but 1; last comes whether a trace more than decides the surface has to agree with it.
     """
 
     def __init__(self, curve_at: Callable[[int, int | None, bool], PredictedCurve]) -> None:
@@ -29,14 +29,14 @@ class PredictedSurface:
         self._curves: dict[tuple[int, int | None, bool], PredictedCurve] = {}
 
     def __call__(self, batch_size: int, size: int) -> Estimate:
-        """Predicts one point.
+        """Predicts one batch size at one sample size.
 
         Args:
             batch_size: 1 or more.
-            size: of a sample, such as tokens; 1 or more.
+            size: the size of a sample, such as tokens; 1 or more.
 
         Raises:
-            UsageError: one of them is below 1.
+            UsageError: `batch_size` or `size` is below 1.
             WorkloadFailedError: the workload fails with samples of such a size, or cannot be predicted.
         """
         if batch_size < 1:
@@ -44,15 +44,15 @@ class PredictedSurface:
         return self.curve(size, batch_size)(batch_size)
 
     def curve(self, size: int, batch_size: int) -> PredictedCurve:
-        """The curve at a size of a sample that knows a batch size."""
+        """Predicted curve at a sample size; it covers at least `batch_size`."""
         return self._curve(size, 1 if batch_size == 1 else None, is_checked=True)
 
     def along_sizes(self, batch_size: int, *, is_checked: bool = True) -> Curve:
-        """The peaks at one batch size, by the size of a sample in place of the batch's.
+        """Peaks at one batch size, as a curve over the sample size in place of the batch size.
 
         Args:
-            is_checked: whether one trace more than decides the peaks has to agree with them; without it
-                whoever asks should look at a trace of the size that they choose.
+            is_checked: whether one trace more than decides the peaks has to agree with them; without it the
+                caller should look at a trace of the chosen size.
         """
         return _AlongSizes(lambda size: self._curve(size, batch_size, is_checked=is_checked), batch_size)
 

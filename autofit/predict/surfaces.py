@@ -1,4 +1,4 @@
-"""Peak surfaces of one workload: traces at a few sizes of a sample do for all the others."""
+"""Peak surfaces of one workload, whose traces at a few sample sizes suffice for all the others."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _SHORT_MULTIPLES = (1, 2, 3, 4)  # of a model that was made for no longer sample
 
 
 class Surfaces:
-    """Finds the peak curve of a setting at a size of its samples, from traces at others.
+    """Finds the peak curve of a knob setting at a sample size, from traces at other sizes.
 
     Args:
-        trace: of a traced setting and a batch size.
-        expect: says which of them will be asked for next.
+        trace: makes the trace of a traced setting and a batch size.
+        expect: announces which of these traces will be asked for next.
     """
 
     def __init__(
@@ -38,23 +38,23 @@ class Surfaces:
         self._made: dict[tuple[object, ...], PeakSurface | None] = {}  # by what they are traced at
 
     def want(self, settings: Iterable[Knobs]) -> None:
-        """Says which traced settings there are: several sizes of one make a surface."""
+        """Sets the traced settings that are wanted; several sample sizes of one setting make a surface."""
         self._wanted.clear()
         for knobs in settings:
             if knobs.seq_len is not None:
                 self._wanted.setdefault(_of_any_size(knobs), set()).add(knobs.seq_len)
 
     def is_wanted(self, knobs: Knobs) -> bool:
-        """Whether a traced setting is one of several that differ in the size of a sample alone."""
+        """Whether a traced setting is one of several wanted ones that differ in the sample size alone."""
         return knobs.seq_len is not None and len(self._wanted.get(_of_any_size(knobs), ())) > 1
 
     def expect(self, knobs: Knobs, batch_size: int) -> None:
-        """Says that sizes at one batch size will be asked for, before anything is known of them."""
+        """Announces traces at the usual sample sizes and one batch size, before any size is known."""
         for size in USUAL_SIZES:
             self._say_expected(dataclasses.replace(knobs, seq_len=size), [batch_size])
 
     def curve(self, knobs: Knobs) -> PeakCurve | None:
-        """The curve of a traced setting, where others of its sizes are wanted and their steps are alike."""
+        """Curve of a traced setting; None unless other sample sizes of it are wanted and steps are alike."""
         if not self.is_wanted(knobs):
             return None
         assert knobs.seq_len is not None
@@ -68,11 +68,11 @@ class Surfaces:
     def around(
         self, knobs: Knobs, batch_sizes: tuple[int, ...], *, is_checked: bool = True
     ) -> PeakSurface | None:
-        """The surface of all sizes that leave the remainder of a traced setting's own; None for none.
+        """Surface of all sample sizes with the same remainder as a setting's own; None if steps differ.
 
         Args:
             batch_sizes: three; or one, at which alone the surface is known.
-            is_checked: whether one trace more than decides it has to agree with it.
+            is_checked: whether one trace more than decides the surface has to agree with it.
         """
         sample = self.sample(_of_any_size(knobs), batch_sizes[0])
         assert knobs.seq_len is not None
@@ -88,13 +88,13 @@ class Surfaces:
         return longest is not None and knobs.seq_len is not None and knobs.seq_len > longest
 
     def sample(self, knobs: Knobs, batch_size: int) -> SampleSize:
-        """What is known of the sizes, from the first trace that is asked for it."""
+        """`SampleSize` of a setting, from the first trace that is made for it."""
         sample = self.sample_if_sized(knobs, batch_size)
         assert sample is not None, "a workload without sizes refuses to be traced at one"
         return sample
 
     def sample_if_sized(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
-        """The same; None where samples have one size."""
+        """`SampleSize` of a setting, from the first trace made for it; None where samples have one size."""
         key = _of_any_size(knobs)
         if key not in self._samples:
             self._samples[key] = self._trace(knobs, batch_size).sample
@@ -138,11 +138,11 @@ def _of_any_size(knobs: Knobs) -> Knobs:
 
 
 def _grid(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) -> tuple[Point, ...]:
-    """The points that decide a form."""
+    """Points whose traces decide a surface of a degree."""
     return tuple((batch_size, size) for size in sizes[: degree + 1] for batch_size in batch_sizes[:2])
 
 
 def _check(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) -> tuple[Point, ...]:
-    """One beyond them that checks it."""
+    """One point beyond the grid, whose trace checks a surface of a degree."""
     is_last = len(sizes) <= degree + 1 or len(batch_sizes) > 1
     return ((batch_sizes[-1], sizes[-1] if is_last else sizes[degree + 1]),)

@@ -1,4 +1,4 @@
-"""The traces of one workload: from a worker, made once each, and kept by their digest."""
+"""Traces of one workload, each made once by a worker and kept by its digest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from autofit_workers.spec.trace import BatchSource, Trace
 
 
 class Traces:
-    """Asks for traces of one workload, and tells what they say of it.
+    """Makes traces of one workload when they are asked for, and tells facts about it from them.
 
     Knob settings that differ in the convolution policy alone share their traces: the policy
     decides workspaces, and those are added when a trace is replayed.
@@ -72,7 +72,7 @@ class Traces:
         return self._workload.script is not None
 
     def setting(self, knobs: Knobs, batch_size: int) -> Knobs:
-        """The setting whose traces do at a batch size; one sample is accumulated wherever any size is.
+        """Knob setting whose traces serve `knobs` at a batch size; 1 is accumulated wherever any size is.
 
         Raises:
             UsageError: the batch size does not divide the global batch.
@@ -84,7 +84,7 @@ class Traces:
         return traced_knobs(knobs, num_passes=num_passes, for_host=self._for_host)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
-        """The trace at a batch size, from a worker and, where that can be written, into the state directory.
+        """Trace at a batch size, made by a worker and kept in the state directory where that can be written.
 
         Raises:
             UsageError: there is no such batch size or mode.
@@ -126,7 +126,7 @@ class Traces:
         return self._traces[key]
 
     def known(self, knobs: Knobs, batch_size: int) -> Trace | None:
-        """The trace at a batch size if there is one already."""
+        """Trace at a batch size; None where it has not been made yet."""
         return self._traces.get((self.setting(knobs, batch_size), batch_size))
 
     def _spec(self, traced: Knobs, batch_size: int) -> TrialSpec:
@@ -149,7 +149,7 @@ class Traces:
 
     @contextmanager
     def tracing_ahead(self) -> Iterator[None]:
-        """In the block, traces that are expected are made while others are being worked on."""
+        """Context in which expected traces are made ahead, while others are being worked on."""
         with TracesAhead(self._run) as ahead:
             self._ahead = ahead
             try:
@@ -158,7 +158,7 @@ class Traces:
                 self._ahead = None
 
     def expect(self, knobs: Knobs, batch_sizes: Iterable[int]) -> None:
-        """Says which traces will be asked for next; outside `tracing_ahead`, and of a script, in vain."""
+        """Announces traces to be asked for next; without effect outside `tracing_ahead` and on scripts."""
         if self._ahead is None or self.follows_script or knobs.global_batch is not None:
             return
         for batch_size in batch_sizes:
@@ -168,11 +168,11 @@ class Traces:
                     self._ahead.ask(key, self._spec(*key))
 
     def own_batch_size(self, knobs: Knobs) -> int:
-        """The batch size that a script has of itself, which one trace shows.
+        """Batch size that a script sets itself, which one trace shows.
 
         Raises:
             UsageError: the workload is no script.
-            WorkloadFailedError: it cannot be traced.
+            WorkloadFailedError: the script cannot be traced.
         """
         script = self._workload.script
         if script is None:
@@ -185,15 +185,15 @@ class Traces:
         return trace.batch_size
 
     def selecting_all(self) -> Traces:
-        """Those of the same step where masks select all that they may."""
+        """Traces of the workload where masks select all that they may."""
         return self._like(self._workload, dataclasses.replace(self._setup, nonzero_share=1.0))
 
     def of_rank(self, rank: int) -> Traces:
-        """Those of another rank of the same step."""
+        """Traces of another rank of the workload."""
         return self._like(self._workload, dataclasses.replace(self._setup, rank=rank))
 
     def among(self, setup: Setup) -> Traces:
-        """Those of one of the ranks of another setup."""
+        """Traces of the workload on one rank of another setup."""
         return self._like(self._workload, setup)
 
     def _like(self, workload: WorkloadRef, setup: Setup) -> Traces:
@@ -210,17 +210,17 @@ class Traces:
 
     @property
     def first(self) -> Trace:
-        """The first of the traces; there has to be one."""
+        """The first trace that was made; there has to be one."""
         return next(iter(self._traces.values()))
 
     @property
     def any(self) -> Trace | None:
-        """One of the traces, if there is one yet."""
+        """Any one trace; None where none has been made yet."""
         return next(iter(self._traces.values()), None)
 
     @property
     def has_batch_kinds(self) -> bool:
-        """Whether what was traced so far makes typical batches and others for the worst case."""
+        """Whether the traced workload makes typical batches and others for the worst case."""
         return any(trace.batch_kind is not None for trace in self._traces.values())
 
     @property
@@ -230,7 +230,7 @@ class Traces:
 
     @property
     def num_samples(self) -> int | None:
-        """How many samples the data set of a script has; None where it does not say."""
+        """Number of samples in a script's data set; None where no trace says."""
         said = [trace.versions.get("num_samples") for trace in self._traces.values()]
         return next((int(number) for number in said if number is not None), None)
 
@@ -241,13 +241,13 @@ class Traces:
 
     @property
     def own_conv_algo(self) -> str | None:
-        """The convolutions that a script selects itself; None where it leaves them as they are."""
+        """Convolution algorithm that a script selects itself; None where it leaves the default."""
         said = {trace.versions.get("own_conv_algo") for trace in self._traces.values()}
         return next((algo for algo in said if algo not in (None, Knobs().conv_algo)), None)
 
 
 def _keep(trace_json: str) -> None:
-    """Keeps a trace by its digest, which is that of its text: a trace has but one."""
+    """Writes a trace into the state directory under the digest of its text."""
     text = trace_json.encode()
     paths.keep(
         paths.traces_dir,

@@ -1,4 +1,4 @@
-"""What of a run was seen, and what the rest of it adds: memory that grows from step to step."""
+"""Traced part of a run, and what the rest of the run adds: memory that grows from step to step."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _PHASES = ("evaluation", "generation", "checkpoint")  # beside training
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenPart:
-    """Which part of a run a prediction is of.
+    """Part of a run that was traced, which a prediction is of.
 
     Attributes:
-        steps: that were traced.
-        run_steps: of the whole run; None where its loops do not say how many they make.
-        lengths: of the batches of these steps, where they differ: the dimension that does, or their elements.
-        phases: that were seen: `training` or `inference`, `evaluation`, `generation`, `checkpoint`.
-        unseen_phases: that the script has, or may have, and that were not seen.
+        steps: the steps that were traced.
+        run_steps: the steps of the whole run; None where its loops do not say how many they make.
+        lengths: of the traced steps' batches, where they differ: the dimension that does, or their elements.
+        phases: phases that were seen: `training` or `inference`, `evaluation`, `generation`, `checkpoint`.
+        unseen_phases: phases that the script has, or may have, and that were not seen.
     """
 
     steps: int
@@ -34,10 +34,10 @@ class SeenPart:
 
     @classmethod
     def of(cls, trace: Trace, batch_size: int) -> Self | None:
-        """That of a trace; None of a generation, whose passes are no steps.
+        """Part of a run that a trace shows; None of a generation, whose passes are no steps.
 
         Args:
-            batch_size: that is asked for; at another one than the trace's a run has other steps.
+            batch_size: the size that is asked for; a run at another size than the trace's has other steps.
         """
         seen = trace.seen
         if seen is None or not seen.step_ends:
@@ -61,11 +61,11 @@ def _lengths(trace: Trace) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineGrowth:
-    """What one line leaves alive in each step.
+    """Memory that one line of code leaves alive in each step.
 
     Attributes:
         line: the user's, `file:line:function`: where it is kept, in a list or the like, or else allocated.
-        bytes_per_step: on average.
+        bytes_per_step: bytes that the line keeps in a step on average.
         full_step: the step at which all that grows fills the card; None where the run ends before, or no card
             is named.
     """
@@ -80,17 +80,17 @@ def _run_steps(trace: Trace, batch_size: int) -> int | None:
 
 
 def fills(growth: Sequence[LineGrowth]) -> bool:
-    """Whether what grows fills the card before the run ends."""
+    """Whether growing memory fills the card before the run ends."""
     return any(line.full_step is not None for line in growth)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunGrowth:
-    """What grows in a run.
+    """Memory that grows from step to step of a run.
 
     Attributes:
-        lines: that keep something in each step, the most first.
-        peak_bytes_per_step: by which a step's peak rises from step to step.
+        lines: lines that keep memory in each step, the one that keeps the most first.
+        peak_bytes_per_step: bytes by which a step's peak rises from step to step.
         seen_steps, run_steps: see `SeenPart`.
     """
 
@@ -101,7 +101,7 @@ class RunGrowth:
 
     @classmethod
     def of(cls, trace: Trace, batch_size: int, sizes: Sequence[int]) -> Self:
-        """That of a trace.
+        """Growth that a trace shows.
 
         Args:
             batch_size: see `SeenPart.of`.
@@ -123,7 +123,7 @@ class RunGrowth:
         )
 
     def full_step(self, reserved_bytes: int, usable_bytes: int) -> int | None:
-        """The first step that needs more than there is; None where none of the run does.
+        """First step of a run that needs more than `usable_bytes`; None where no step does.
 
         Args:
             reserved_bytes: the peak of the steps that were seen.
@@ -136,6 +136,6 @@ class RunGrowth:
         return None if self.run_steps is not None and step > self.run_steps else step
 
     def within(self, reserved_bytes: int, usable_bytes: int) -> tuple[LineGrowth, ...]:
-        """The lines, with the step at which they fill what there is."""
+        """Lines that keep memory, with the step at which they fill `usable_bytes`."""
         step = self.full_step(reserved_bytes, usable_bytes)
         return tuple(replace(line, full_step=step) for line in self.lines)

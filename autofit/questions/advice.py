@@ -1,4 +1,4 @@
-"""What makes a configuration fit that does not: changes tried alone, and together."""
+"""Finds changes that make a configuration fit that does not: tried alone, and together."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _MOST_BROKEN = 3  # promises, before other ways are gone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedLever:
-    """One change alone.
+    """Result of one change tried alone.
 
     Attributes:
         name, value: what is changed, and to what.
         how: the option to type.
-        saved_bytes: of the reserved peak that has to fit; less than 0 where it takes more.
-        fits: whether it is enough.
-        effect: what it does beside.
+        saved_bytes: saved of the reserved peak that has to fit; less than 0 where it takes more.
+        fits: whether the change is enough.
+        effect: its side effect.
     """
 
     name: str
@@ -48,12 +48,12 @@ class TriedLever:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """Changes that make it fit together.
+    """Changes that together make a configuration fit.
 
     Attributes:
         options: what to type.
         peak_reserved_bytes: the peak with them, at the risk.
-        effect: what the harshest of them does beside.
+        effect: the harshest side effect among them.
     """
 
     options: tuple[str, ...]
@@ -63,14 +63,14 @@ class Combination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """What was tried where nothing fits.
+    """Advice for a configuration that does not fit: changes tried, and those that make it fit.
 
     Attributes:
-        batch_size: the size that it is about.
+        batch_size: the batch size that the advice is about.
         peak_reserved_bytes: the peak as it is, at the risk that has to fit.
-        levers: what changes no training first, of that what saves most.
-        combination: the gentlest; None where nothing that was tried fits.
-        others: that fit by another kind of change each, the gentlest first.
+        levers: the changes tried alone; those that change no training first, then the largest saving.
+        combination: the gentlest changes that fit; None where nothing that was tried fits.
+        others: combinations that fit by another kind of change each, the gentlest first.
         is_complete: False if the time was over before everything was tried.
     """
 
@@ -84,12 +84,12 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoCards:
-    """Two cards in place of one.
+    """Two cards with one rank each, in place of one card.
 
     Attributes:
-        setup: of the ranks.
-        card: one of them, beside another.
-        limit_bytes: that the allocator may reserve there.
+        setup: the setup of the ranks.
+        card: one of the cards, beside another.
+        limit_bytes: the bytes that the allocator may reserve there.
     """
 
     setup: Setup
@@ -104,24 +104,24 @@ class TwoCards:
 class Adviser:
     """Tries changes of a configuration that does not fit, alone and together, until the time is over.
 
-    Of all that fit it tells the gentlest, see `gentleness`: what leaves a step's numbers and speed as they
-    are comes before what takes longer, that before what rounds, and that before what trains something else;
-    fewer changes before more. Of what is as gentle it tells what saves most, held against every other change
-    and pair of changes. Little time goes to what the trace that is here promises to fit (`Promises`), the
-    gentlest first; then to gentler ones that may, to what fits by other kinds of changes, to what each change
-    does alone, and to what else is gentler. Where no promise is kept, more than two are found by adding what
-    saves most beside those taken, and leaving out what is needless. Once something fits, what is tried
-    further may take as long as finding that did.
+    Among all changes that fit, the advice names the gentlest, see `gentleness`: changes that leave a step's
+    numbers and speed as they are come before slower ones, these before rounding, and rounding before training
+    something else; fewer changes before more. Among equally gentle ones it names those that save most,
+    compared with every other change and pair of changes. First it tries what the trace at hand promises to
+    fit (`Promises`), the gentlest first; then gentler changes that may fit, other kinds of changes that fit,
+    each change alone, and whatever else is gentler. Where no promise is kept, more than two changes are found
+    by adding the one that saves most to those taken, and leaving out needless ones. Once something fits,
+    trying further may take as long as finding that did.
 
     Cards share the traces, and those of one architecture what is predicted.
 
     Args:
         risk: the level of the peak that has to be within the limit.
         fixed: names of knobs that are left as they are.
-        two_cards: what the same is on two cards; None where that is not to be tried.
+        two_cards: the setup on two cards; None where that is not to be tried.
         given: names of knobs that were asked for, which are changed where nothing else fits.
         with_traces: whether changes are tried that cost a trace each.
-        seconds: after which nothing further is tried, on any card.
+        seconds: the time after which nothing further is tried, on any card.
         clock: tells the time in seconds.
         emit: is told of each change.
 
@@ -165,7 +165,7 @@ class Adviser:
         self._candidates = candidates(self._levers, self._promises)
 
     def on(self, card: Card, limit_bytes: int) -> Advice:
-        """What was tried for a card, and what fits within a limit there.
+        """Advice for a card: the changes tried, and those that fit within a limit there.
 
         Raises:
             AutofitError: the configuration cannot be predicted as it is.
@@ -223,7 +223,7 @@ class Adviser:
         )
 
     def _first_promised(self, promising: Sequence[Candidate], card: Card, limit_bytes: int) -> Changes:
-        """The first that fits of what promises to; empty where promises are broken."""
+        """First candidate that keeps its promise to fit; empty where none does or too many break it."""
         num_broken, enough = 0, dict.fromkeys(self._levers, 1.0)
         for candidate in promising:
             if num_broken == _MOST_BROKEN:
@@ -243,7 +243,7 @@ class Adviser:
     def _other_ways(
         self, promising: Sequence[Candidate], found: Changes, card: Card, limit_bytes: int
     ) -> list[Changes]:
-        """What fits by other kinds of changes than those found, one of each kind."""
+        """Changes that fit by other kinds than those found, one of each kind."""
         ways: dict[str, Changes] = {}
         num_tried: Counter[str] = Counter()
         taken = {lever.name for lever in found}
@@ -257,7 +257,7 @@ class Adviser:
         return list(ways.values())
 
     def _on_two_cards(self, base_bytes: int) -> Combination | None:
-        """What fits on two cards: as it is, else with checkpointing; None where neither does, or is tried."""
+        """Combination that fits on two cards, as is or with one slower lever; None where none does."""
         two = self._two_cards
         if two is None:
             return None
@@ -291,6 +291,6 @@ def _is_to_be_tried(lever: Lever, trace: Trace) -> bool:
 
 
 def _promising_first(usable: Sequence[Lever]) -> list[Lever]:
-    """The gentlest first; of what is as gentle the last of the knobs, allocator and checkpointing."""
+    """Levers sorted by gentleness; equally gentle ones from the last of the knobs on."""
     names = [*KNOBS, "batch_size"]
     return sorted(usable, key=lambda lever: (gentleness([lever]), -names.index(lever.name)))

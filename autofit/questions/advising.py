@@ -27,7 +27,7 @@ def advice_on(
     risk: Risk,
     emit: EventSink,
 ) -> Advice:
-    """What makes a configuration fit within the budget of its target.
+    """Advice on what makes a configuration fit within the budget of its target.
 
     Raises:
         AutofitError: the configuration cannot be predicted as it is.
@@ -48,7 +48,7 @@ def advice_on(
 def _two_cards(
     settings: TuneSettings, predictor: Predictor, knobs: Knobs, batch_size: int
 ) -> TwoCards | None:
-    """Two of the card; None where it is not the model that they would share, or nothing is left on them."""
+    """Two cards that share the model in place of one; None where they cannot or have no memory left."""
     is_training = predictor.trace(knobs, batch_size).mode not in (INFER, GENERATE)
     if settings.setup.parallel or settings.parallels or knobs.global_batch is not None or not is_training:
         return None
@@ -61,5 +61,5 @@ def _two_cards(
 
 
 def nothing_to_measure_on() -> Devices:
-    """Stands for the devices of what is predicted alone."""
+    """Raises `AssertionError`; stands in for the devices of what is only predicted."""
     raise AssertionError("this asks for no measurement")

@@ -1,4 +1,4 @@
-"""On how many GPUs of each card one configuration fits: `autofit cards --gpus 1,2,4,8`.
+"""Finds how many GPUs of each card one configuration needs: `autofit cards --gpus 1,2,4,8`.
 
 Each number of GPUs has traces of its own, and NCCL leaves less of a card; the batch is that of one rank.
 """
@@ -24,16 +24,16 @@ def on_how_many(
     *,
     emit: EventSink = ignore,
 ) -> CardsAnswer:
-    """Holds one configuration against so many of each card, a row for each number; the fewest first.
+    """Predicts one configuration on several numbers of GPUs of each card; a row each, the fewest first.
 
-    What the workload cannot be trained on is a row with the reason.
+    A number on which the workload cannot be trained is a row with the reason.
 
     Args:
-        predictor_of: has the predictor of a setup.
-        question: of which ways of training together, `question.parallels`; no changes are looked for.
+        predictor_of: returns the predictor of a setup.
+        question: its `parallels` are the ways of training together; no changes are looked for.
 
     Raises:
-        UsageError, WorkloadFailedError: it cannot be trained on any of them: why not on the first.
+        UsageError, WorkloadFailedError: it cannot be trained on any number; the reason is that of the first.
     """
     answers: list[CardsAnswer] = []
     refused: list[tuple[CardFit, ...]] = []
@@ -62,7 +62,7 @@ def on_how_many(
 
 
 def _fewest(rows: list[CardFit]) -> dict[str, int | None]:
-    """By card, the fewest GPUs of it on which the batch fits; None where it fits on no number of them."""
+    """Fewest GPUs of each card on which the batch fits, by card; None where it fits on no number."""
     fewest: dict[str, int | None] = {row.gpu: None for row in rows}
     for row in reversed(rows):
         if row.verdict is Answer.FITS:

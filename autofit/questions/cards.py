@@ -1,4 +1,4 @@
-"""On which cards one configuration fits, and the JSON document `autofit.cards/1`."""
+"""Finds the cards on which one configuration fits; the JSON document is `autofit.cards/1`."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ CARDS_SCHEMA = "autofit.cards/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardsQuestion:
-    """What is asked of a configuration.
+    """Question on which cards a configuration fits.
 
     Attributes:
-        gpus: the cards that it is held against.
-        batch_size: samples a batch; None for the one that a script has of itself.
+        gpus: the cards to look at.
+        batch_size: samples a batch; None for a script's own batch size.
         with_traces: whether changes are tried that cost a trace each, where it does not fit.
-        prices: by card, what an hour of it costs.
-        parallels: by how many GPUs, and how, it is asked for each card, ascending; empty where the settings
-            say it. Of these no changes are looked for.
+        prices: the price of an hour of each card, by the card's key.
+        parallels: the ways of training together to look at on each card, by their ranks, ascending; empty
+            where the settings name one. Of these no changes are looked for.
     """
 
     gpus: tuple[Gpu, ...]
@@ -54,13 +54,13 @@ class CardsQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFit:
-    """What becomes of the configuration on one card.
+    """Answer for the configuration on one card.
 
     Attributes:
         gpu: its key in the catalogue.
         architecture: `sm_XY`.
         total_bytes: the total memory that CUDA reports.
-        usable_bytes: what of it is left for PyTorch; 0 where nothing is.
+        usable_bytes: the part of it that is left for PyTorch; 0 where nothing is.
         verdict: `fits` (the peak at the risk is within the usable memory, without a retry of the
             allocator), `does-not-fit` (even the low end runs out of memory) or `unsure`, also where nothing
             is predicted.
@@ -69,17 +69,17 @@ class CardFit:
         interval: the predicted reserved peak on the card, in bytes.
         need, num_alloc_retries: see `Estimate`.
         device_peak_bytes: what nvidia-smi, or amd-smi, would likely show.
-        largest_batch: that fits with this setting, at the risk, while the next does not; `tune` may prove one
-            that is a few samples larger. None where not even one sample fits, or each size would cost a
-            trace.
+        largest_batch: the largest that fits with this setting, at the risk, while the next does not; `tune`
+            may prove one that is a few samples larger. None where not even one sample fits, or each size
+            would cost a trace.
         lever: the gentlest single change with which this batch fits here; None where it fits anyway, or
             none of those that were tried makes it fit.
         advice: what was tried to make it fit; None where it fits anyway.
         reason: why no card of its kind can run it, whatever memory there is, or why nothing is predicted of
             it there; else empty.
-        num_gpus: so many of this card train together.
-        parallel: how, `fsdp:8`; empty for one by itself.
-        samples_per_step: samples of an optimizer step, of all of them.
+        num_gpus: how many GPUs of this card train together.
+        parallel: how they share the work, `fsdp:8`; empty for one by itself.
+        samples_per_step: samples of an optimizer step, of all ranks.
         step_seconds, samples_per_second: the predicted time of a step, see `Estimate`.
         epoch_seconds: of an epoch whose samples were said, where the time of a step is stated.
         relative_step_time: how many times as long a step is predicted to take as on the fastest of the cards
@@ -117,7 +117,7 @@ class CardFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardsAnswer:
-    """One configuration held against several cards; `to_json()` is the document `autofit.cards/1`.
+    """Answer for one configuration on several cards; `to_json()` is the document `autofit.cards/1`.
 
     Attributes:
         workload: the workload's name.
@@ -131,9 +131,9 @@ class CardsAnswer:
         evidence: `predicted`.
         convolves: whether the step has convolutions.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
-        num_ranks: the processes that train together, of which this is one; 1 for one by itself. Where several
-            numbers were asked for, the smallest.
-        parallel: how they share the work, `fsdp:8`; empty for one by itself.
+        num_ranks: the processes that train together, of which one is predicted; 1 for one by itself. Where
+            several numbers were asked for, the smallest.
+        parallel: how the ranks share the work, `fsdp:8`; empty for one by itself.
         fewest_gpus: where several numbers of GPUs were asked for, by card the smallest on which it fits; None
             for none. Then a card has a row for each number.
         versions: the versions of autofit and PyTorch.
@@ -161,7 +161,7 @@ class CardsAnswer:
 
     @property
     def exit_code(self) -> ExitCode:
-        """What the commands exit with: 0 if it fits on any of the cards."""
+        """Exit code of the commands: 0 if the configuration fits on any of the cards."""
         return ExitCode.FOUND if self.fitting else ExitCode.NOTHING_FITS
 
     def to_json(self) -> str:
@@ -171,7 +171,7 @@ class CardsAnswer:
 def which_cards(
     predictor: Predictor, settings: TuneSettings, question: CardsQuestion, *, emit: EventSink = ignore
 ) -> CardsAnswer:
-    """Holds one configuration against several cards, with as many traces as one card takes.
+    """Predicts one configuration on several cards, with as many traces as one card takes.
 
     Cards of one architecture differ in their memory alone, so that each costs a look at one curve.
 
@@ -250,7 +250,7 @@ def _timed(
     settings: TuneSettings,
     prices: Mapping[str, float],
 ) -> dict[Gpu, CardFit]:
-    """The same with the time of a step on each card, and what samples cost there."""
+    """Answers by card, completed by the step time on each card and the price of its samples."""
     times = {
         gpu: time
         for gpu, fit in fits.items()
@@ -283,16 +283,16 @@ def _timed(
 
 @dataclass(frozen=True, slots=True)
 class Unpredictable:
-    """The cards of an architecture on which nothing is predicted of the configuration.
+    """Cards of an architecture for which the configuration cannot be predicted.
 
     Attributes:
-        reason: why, and what can be done.
+        reason: why it cannot, and what can be done.
     """
 
     reason: str
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
-        """What is said of such a card."""
+        """Answer `unsure` for a card of the architecture, with the reason."""
         _context_bytes, usable_bytes = _budget(gpu, settings)
         return CardFit(
             gpu=gpu.key,
@@ -311,11 +311,11 @@ class Unpredictable:
 
 
 class _Kind:
-    """The configuration on the cards of one architecture, which differ in their memory alone.
+    """One configuration on the cards of one architecture, which differ in their memory alone.
 
     Args:
-        curve: on any of them, at the risk that is taken.
-        sizes: of a batch, those of interest, ascending.
+        curve: the curve on any of the cards, at the risk that is taken.
+        sizes: the batch sizes of interest, ascending.
     """
 
     def __init__(self, curve: PredictedCurve, batch_size: int, sizes: Sequence[int]) -> None:
@@ -326,7 +326,7 @@ class _Kind:
         self._estimate: Estimate = curve.unlimited(batch_size)
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
-        """What becomes of it on a card of that architecture, the largest of them first."""
+        """Answer for a card of the architecture; to be called for the largest card first."""
         context_bytes, usable_bytes = _budget(gpu, settings, self._estimate)
         limit_bytes = max(0, gpu.total_bytes - settings.reserve_bytes - context_bytes)
         there = self._curve.within(self._batch_size, limit_bytes)
@@ -366,7 +366,7 @@ class _Kind:
 
 
 def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -> CardFit:
-    """The same with what makes the batch fit, where it does not."""
+    """Answer for a card with advice on what makes the batch fit, where it does not."""
     if fit.verdict is Answer.FITS or fit.reason or fit.usable_bytes == 0:
         return fit
     advice = adviser.on(card_named(gpu.key, settings.mesh), fit.usable_bytes)
@@ -377,10 +377,10 @@ def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -
 
 
 def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) -> tuple[int, int]:
-    """What a process holds outside the allocator on a card, and what is left inside it; in bytes.
+    """Bytes that a process holds outside the allocator on a card, and bytes left for the allocator.
 
     Args:
-        estimate: of a script, it says with how many others this rank exchanges anything.
+        estimate: the estimate; for a script, it says with how many others this rank exchanges anything.
     """
     try:
         budget = settings.budget_on(gpu)

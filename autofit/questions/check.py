@@ -1,4 +1,4 @@
-"""Whether one configuration fits one device, and its JSON document `autofit.check/1`."""
+"""Checks whether one configuration fits one device; its JSON document is `autofit.check/1`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHECK_SCHEMA = "autofit.check/1"
 
 
 class Answer(StrEnum):
-    """What a check answers.
+    """Answer of a check whether a configuration fits: it fits, it does not, or unsure.
 
     `FITS`: the high end of the prediction is within the budget, without a retry of the allocator.
     `DOES_NOT_FIT`: even the low end runs out of memory, with all that the allocator can release; or
@@ -45,7 +45,7 @@ class Answer(StrEnum):
 
     @property
     def exit_code(self) -> ExitCode:
-        """What `autofit check` exits with."""
+        """Exit code of `autofit check`."""
         return _EXIT_CODES[self]
 
 
@@ -58,7 +58,7 @@ _EXIT_CODES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """The answer of `check`: does one configuration fit? `to_json()` is the document `autofit.check/1`.
+    """Answer of `check` for one configuration; `to_json()` is the document `autofit.check/1`.
 
     Attributes:
         workload: the workload's name.
@@ -80,18 +80,18 @@ class CheckResult:
         architectures: the architectures that the interval covers, the likely one first; for a named card
             its own.
         batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
-        num_ranks: the processes that train together, of which this is one; 1 for one by itself.
-        parallel: how they share the work, `fsdp:8`; empty for one by itself.
-        rank: which of them it is.
+        num_ranks: the processes that train together, of which one was predicted; 1 for one by itself.
+        parallel: how the ranks share the work, `fsdp:8`; empty for one by itself.
+        rank: the number of the rank that was predicted.
         ranks: of `--rank all`, each kind of ranks that was predicted, of which `rank` needs the most.
         model_class: the name of the model's class; None where a script builds it.
-        num_parameters: elements of its parameters, without those of an adapter; None likewise.
-        num_kinds_of_ranks: how many kinds there are; 0 where one rank alone was asked for.
+        num_parameters: elements of the model's parameters, without those of an adapter; None likewise.
+        num_kinds_of_ranks: how many kinds of ranks there are; 0 where one rank alone was asked for.
         convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
         step_seconds, samples_per_second, step_time_note: see `Estimate`.
         epoch_samples: samples of an epoch, where they were said.
-        advice: what may make it fit; None where it fits, where something grows until it does not, or where
-            the settings are a script's own.
+        advice: what may make the configuration fit; None where it fits, where something grows until it does
+            not, or where the settings are a script's own.
         versions: the versions of autofit and PyTorch.
         seen: see `Estimate`.
         growth: see `Estimate`; `full_step` is where the budget is full.
@@ -136,18 +136,18 @@ class CheckResult:
 
     @property
     def would_thrash(self) -> bool:
-        """True if it likely runs, but only with the allocator emptying its cache and trying again."""
+        """True if the configuration likely runs only with the allocator emptying its cache and retrying."""
         return self.likely_verdict is Verdict.THRASH
 
     @property
     def epoch_seconds(self) -> float | None:
-        """How long an epoch likely takes; None where its samples were not said, or the time is not stated."""
+        """Likely duration of an epoch; None where its samples or the step time are not stated."""
         if self.epoch_samples is None or self.samples_per_second is None:
             return None
         return self.epoch_samples / self.samples_per_second
 
     def to_dict(self) -> dict[str, Any]:
-        """The document's content, ready for `json`."""
+        """Content of the JSON document, ready for `json`."""
         document = {"schema": CHECK_SCHEMA, **dataclasses.asdict(self)}
         document["would_thrash"] = self.would_thrash
         document["epoch_seconds"] = self.epoch_seconds
@@ -159,11 +159,11 @@ class CheckResult:
 
 
 def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: Device) -> CheckResult:
-    """Holds the prediction of one batch size against a budget.
+    """Compares the prediction of one batch size with a budget.
 
     Args:
         curve: of the configuration, on the card that is meant, at any risk.
-        device: what the budget is of.
+        device: the device whose memory the budget is of.
     """
     estimate = curve(batch_size)
     usable_bytes = budget.usable_bytes
@@ -218,10 +218,10 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
 def run_check(
     settings: TuneSettings, predictor: Predictor, batch_size: int, *, emit: EventSink = ignore
 ) -> CheckResult:
-    """Predicts the configuration of the settings and holds it against its budget.
+    """Predicts the configuration of the settings and compares it with its budget.
 
     Args:
-        emit: is told of each change that is tried where it does not fit.
+        emit: is told of each change that is tried where the configuration does not fit.
 
     Raises:
         UsageError: no card is named and none is here.

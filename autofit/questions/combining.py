@@ -1,4 +1,4 @@
-"""Changes put together step by step, each held against the others by its predicted peak."""
+"""Combines changes of a configuration step by step, by their predicted peaks."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _AROUND_TENSORS = frozenset({"allocator", "conv_algo", "memory_format"})
 
 
 class Combining:
-    """Finds changes that fit together among some, as far as the time goes in which they are tried.
+    """Finds changes that fit together, as far as the time suffices to try them.
 
     Args:
-        levers: the gentlest first.
+        levers: the changes to choose from, the gentlest first.
     """
 
     def __init__(self, tried: TriedChanges, levers: Sequence[Lever]) -> None:
@@ -25,7 +25,7 @@ class Combining:
         self._levers = levers
 
     def first_fitting(self, card: Card, limit_bytes: int) -> Changes:
-        """Changes of the gentlest effects with which it fits, none of them needless; empty where none do."""
+        """Changes of the gentlest effects with which the step fits, none needless; empty where none do."""
         alone = self._first_alone(card, limit_bytes)
         taken: Changes = ()
         for effect in Effect:
@@ -40,7 +40,7 @@ class Combining:
         return alone
 
     def _first_alone(self, card: Card, limit_bytes: int) -> Changes:
-        """A change of the gentlest effect with which it fits; no harsher ones are tried."""
+        """One change of the gentlest effect with which the step fits; no harsher ones are tried."""
         is_above = self._tried.lower_bound_bytes(card) > limit_bytes
         # What leaves the tensors as they are cannot suffice where these alone are too much.
         tried = [lever for lever in self._levers if not (is_above and lever.name in _AROUND_TENSORS)]
@@ -53,7 +53,7 @@ class Combining:
         return ()
 
     def _without_needless(self, changes: Changes, card: Card, limit_bytes: int) -> Changes:
-        """What of them is needed to fit, the harshest left out first."""
+        """Changes without those that are not needed to fit; the harshest are left out first."""
         for lever in reversed(changes):
             others = tuple(other for other in changes if other is not lever)
             if self.fits(others, card, limit_bytes):
@@ -61,7 +61,7 @@ class Combining:
         return changes
 
     def gentlest(self, found: Changes, card: Card, limit_bytes: int) -> Changes:
-        """Changes that fit, or single ones and pairs that are gentler, or as gentle and save more."""
+        """The changes found, or a single change or pair that fits and is gentler or saves more."""
 
         def place(changes: Changes) -> tuple[tuple[int, ...], int]:
             return gentleness(changes), self._tried.predicted_bytes(changes, card)
@@ -80,7 +80,7 @@ class Combining:
         return peak_bytes is not None and peak_bytes <= limit_bytes
 
     def _effective(self, effect: Effect, card: Card) -> list[Lever]:
-        """The changes with no harsher an effect that do anything to the step; what saves most first."""
+        """Changes with no harsher an effect that alter the step; the largest saving first."""
         within = [
             (peak_bytes, lever)
             for lever in self._levers
@@ -99,10 +99,10 @@ class Combining:
         *,
         over_plains: bool = False,
     ) -> Changes:
-        """Those taken and, as long as they do not fit, each time the one that saves most beside them.
+        """Changes taken, extended each time by the one that saves most, until they fit or none saves.
 
         Args:
-            over_plains: also one that saves nothing yet: two parts of a step may be as high as each other.
+            over_plains: also add one that saves nothing yet: two parts of a step may be equally high.
         """
         peak_bytes = self._tried.predicted_bytes(taken, card)
         while peak_bytes > limit_bytes:
@@ -119,12 +119,12 @@ class Combining:
 
 
 def _with(taken: Changes, lever: Lever) -> Changes:
-    """Changes and one more, in place of another of its knob."""
+    """Changes with one more, in place of another change of its knob."""
     return in_order(*(other for other in taken if other.name != lever.name), lever)
 
 
 def _pairs(single: Sequence[Lever]) -> Iterator[Changes]:
-    """All pairs of changes of different knobs."""
+    """All pairs of changes that are of different knobs."""
     for first, second in itertools.combinations(single, 2):
         if first.name != second.name:
             yield in_order(first, second)

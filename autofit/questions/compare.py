@@ -1,4 +1,4 @@
-"""Forward passes of several workloads beside each other, and their JSON document `autofit.compare/1`."""
+"""Compares forward passes of several workloads; the JSON document is `autofit.compare/1`."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ COMPARE_SCHEMA = "autofit.compare/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRow:
-    """A tensor of a forward pass.
+    """Tensor of a forward pass, as a row of a table.
 
     Attributes:
         name: see `autofit_workers.spec.trace.ListedTensor`.
         role: `parameter`, `buffer`, `input` or `output`.
-        num_bytes: by its shape.
-        storage_bytes: of the storage that it brought; 0 for a view.
+        num_bytes: bytes by its shape.
+        storage_bytes: bytes of the storage that it brought; 0 for a view.
         view_of: the name of the tensor whose storage it is; None for one with a storage of its own.
     """
 
@@ -52,12 +52,12 @@ class TensorRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardPass:
-    """One forward pass in inference.
+    """Tensors and predicted peaks of one forward pass in inference.
 
     Attributes:
         tensors: parameters, buffers, the batch and what operators returned, the most elements first.
         peak_allocated_bytes, peak_reserved_bytes: predicted, of the pass without the loss.
-        workspace_bytes: of the allocated peak, what operators take beside their outputs.
+        workspace_bytes: the part of the allocated peak that operators take beside their outputs.
     """
 
     workload: str
@@ -68,7 +68,7 @@ class ForwardPass:
 
     @classmethod
     def of(cls, trace: Trace, estimate: Estimate) -> Self:
-        """From a trace that lists its tensors, and what the pass is predicted to need."""
+        """Builds a forward pass from a trace that lists its tensors, and its predicted peaks."""
         return cls(
             workload=trace.workload,
             tensors=tuple(sorted(_rows(trace), key=lambda row: (-row.num_elements, row.name))),
@@ -83,12 +83,12 @@ class ForwardPass:
 
     @property
     def nominal_bytes(self) -> int:
-        """Of all tensors by their shapes, as a list of them adds up."""
+        """Bytes of all tensors by their shapes, as a list of them adds up."""
         return sum(row.num_bytes for row in self.tensors)
 
     @property
     def storage_bytes(self) -> int:
-        """Of distinct storage: what the tensors take in all, were none of them freed."""
+        """Bytes of distinct storages: the memory of all tensors, were none of them freed."""
         return sum(row.storage_bytes for row in self.tensors)
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,11 +120,11 @@ def _rows(trace: Trace) -> Iterable[TensorRow]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Several workloads at one batch size.
+    """Comparison of several workloads' forward passes at one batch size.
 
     Attributes:
         device: the card that the peaks are predicted for.
-        outputs: what each but the first returns, beside what the first does.
+        outputs: the comparison of each other workload's outputs with those of the first.
     """
 
     batch_size: int
@@ -134,7 +134,7 @@ class Comparison:
     versions: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The document's content, ready for `json`."""
+        """Content of the JSON document, ready for `json`."""
         return {
             "schema": COMPARE_SCHEMA,
             "batch_size": self.batch_size,
@@ -158,12 +158,12 @@ def compare_workloads(
     setup: Setup = ALONE,
     emit: EventSink = ignore,
 ) -> Comparison:
-    """Compares forward passes in inference; the outputs are worked out for real, on the CPU.
+    """Compares forward passes in inference; outputs are computed for real, on the CPU.
 
     Args:
-        card: that the peaks are predicted for.
+        card: the card that the peaks are predicted for.
         seq_len: the size of a sample; None for the workloads' own.
-        setup: what the models may do meanwhile; its mode does not count.
+        setup: what the models may do meanwhile; the setup's mode does not count.
 
     Raises:
         UsageError: there are fewer than two workloads.
@@ -191,7 +191,7 @@ def compare_workloads(
 def _outputs(
     workloads: Sequence[WorkloadRef], batch_size: int, seq_len: int | None, permissions: Permissions
 ) -> tuple[OutputComparison, ...]:
-    """What the models return; a process that does not come to its end costs only this part."""
+    """Comparison of the models' outputs; if the process does not end, only the reason for each."""
     try:
         return compare_outputs(
             workloads,

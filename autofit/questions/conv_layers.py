@@ -1,4 +1,4 @@
-"""What the convolution algorithms are to a model's layers, for `autofit conv-algos --model`."""
+"""Finds how each convolution algorithm serves a model's layers, for `autofit conv-algos --model`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Taken = Callable[[str, Convolution, tuple[str, ...]], Workspace]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWorkspace:
-    """What one algorithm takes for a layer beside its output, in the pass that takes most.
+    """Workspace of one algorithm for a layer, in the pass that takes most.
 
     Attributes:
         low_bytes, likely_bytes, high_bytes: they differ where it is not known which plan is taken.
@@ -47,13 +47,13 @@ class LayerWorkspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvLayer:
-    """Layers of one shape.
+    """Convolution layers of one shape, with each algorithm's workspace or reason.
 
     Attributes:
         call: the convolution, forward.
-        modules: those that call it.
-        workspaces: by algorithm, of those that apply.
-        reasons: by algorithm, why the others do not.
+        modules: names of the modules that call it.
+        workspaces: by algorithm, the workspace of each that applies.
+        reasons: by algorithm, why each of the others does not apply.
     """
 
     call: Convolution
@@ -69,10 +69,10 @@ class ConvLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvLayers:
-    """The convolution layers of a model's step, and what each algorithm is to them.
+    """Convolution layers of a model's step, with the algorithms that apply to each.
 
     Attributes:
-        device: what was assumed.
+        device: the device that was assumed.
         names: the algorithms, as they are offered.
         layers: in the order in which they run first.
     """
@@ -89,11 +89,11 @@ class ConvLayers:
         return sum(len(layer.modules) for layer in self.layers)
 
     def num_applicable(self, name: str) -> int:
-        """The number of layers that an algorithm works out."""
+        """Number of layers that an algorithm applies to."""
         return sum(len(layer.modules) for layer in self.layers if name in layer.workspaces)
 
     def reasons(self, name: str) -> dict[str, int]:
-        """Why an algorithm leaves layers to the backend, with the number of layers."""
+        """Reasons why an algorithm leaves layers to the backend, with the number of layers."""
         counts: Counter[str] = Counter()
         for layer in self.layers:
             if name in layer.reasons:
@@ -101,7 +101,7 @@ class ConvLayers:
         return dict(counts)
 
     def to_dict(self) -> dict[str, Any]:
-        """The content of a document, ready for `json`."""
+        """Content of a JSON document, ready for `json`."""
         return {
             "workload": self.workload,
             "batch_size": self.batch_size,
@@ -121,7 +121,7 @@ class ConvLayers:
 
 
 def why_not(name: str, call: Convolution) -> str | None:
-    """Why an algorithm leaves a layer to the backend; None where it works it out."""
+    """Reason why an algorithm leaves a layer to the backend; None where it applies."""
     algorithm = conv.find(name)
     return algorithm.leaves(call) if isinstance(algorithm, Rewrite) else None
 
@@ -134,10 +134,10 @@ def find_conv_layers(
     setup: Setup = ALONE,
     emit: EventSink = ignore,
 ) -> ConvLayers:
-    """The layers of a workload's step.
+    """Convolution layers of a workload's step, with the workspace of each algorithm.
 
     Args:
-        card: what is assumed; None for the CPU.
+        card: the card that is assumed; None for the CPU.
         setup: the mode, and what the model may do meanwhile.
 
     Raises:
@@ -204,7 +204,7 @@ def _on_host(host: Predictor, trace: Trace) -> _Taken:
 
 
 def _by_module(trace: Trace) -> dict[str, Workspace]:
-    """What the convolutions of a module have at a time beside their outputs, at the most."""
+    """Largest workspace that the convolutions of each module hold at a time, by module."""
     alive: dict[str, tuple[int, int, int]] = {}
     most: dict[str, tuple[int, int, int]] = {}
     for event in trace.events:

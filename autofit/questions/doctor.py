@@ -1,4 +1,4 @@
-"""What of this machine autofit can use, and what to do about the rest."""
+"""Checks what of this machine autofit can use, and says what to do about the rest."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ Status = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check of this machine.
 
     Attributes:
         status: `failed` where a command would fail, `warning` where part of autofit would.
-        next_step: what to do about it; empty where all is well.
+        next_step: what to do about a problem; empty where all is well.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Check:
 def examine(
     *, run: Runner = door.run, gpus: Callable[[], tuple[LocalGpu, ...]] = local_gpus
 ) -> tuple[Check, ...]:
-    """Looks at everything; the state directory is created where it is missing.
+    """Runs all checks of this machine; creates the state directory where it is missing.
 
     Args:
         run: runs the prediction's self-test.
@@ -89,7 +89,7 @@ def _prediction(run: Runner) -> Iterator[Check]:
 
 
 def _boundary(result: SelfTest) -> Check:
-    """Whether what a predicted workload does is without effect on this machine."""
+    """Check that a predicted workload has no effect on this machine."""
     name = "isolation"
     if not result.unprotected:
         detail = "predicted workloads run in namespaces: they change no file, and reach no process or network"
@@ -155,7 +155,7 @@ def _state_directory() -> Check:
 
 
 def _cpu_measurement() -> Check:
-    """The limit is the kernel's, the peak is read from /proc."""
+    """Check that CPU memory can be limited by the kernel and its peak read from /proc."""
     missing = [
         what
         for what, is_there in {

@@ -1,4 +1,4 @@
-"""What a server of a language model has left for its KV cache, and its JSON document `autofit.kv/1`."""
+"""Sizes the KV cache of a language model's server; the JSON document is `autofit.kv/1`."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ ListParts = Callable[[WorkloadRef], ModelParts]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvQuestion:
-    """A server, as it is to be started; None is the engine's own choice.
+    """A server's options for which its KV cache is sized; None is the engine's own choice.
 
     Attributes:
-        release: of the engine, as its rules are listed; None for the newest.
-        length: tokens of a request, for how many there may be at once; None for the longest.
-        dtype: of weights and activations; None for the checkpoint's, as servers take it.
+        release: the engine's release, as its rules are listed; None for the newest.
+        length: tokens of a request, to count how many requests fit at once; None for the longest.
+        dtype: the dtype of weights and activations; None for the checkpoint's, as servers take it.
     """
 
     gpu: Gpu
@@ -61,17 +61,17 @@ class KvQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvCache:
-    """The memory of one rank, and what its KV cache holds.
+    """Memory of one rank of a server, and the size of its KV cache.
 
     Attributes:
         fits: whether at least one token has a place.
-        token_bytes: of a token in all layers, windows not considered.
-        num_tokens: likely; with the most memory outside the allocator, and with the least.
+        token_bytes: bytes of a token in all layers, windows not considered.
+        num_tokens: tokens of the cache with the most memory outside the allocator, the likely, and the least.
         max_model_len: the longest sequence that fits alone.
         length, num_requests: how many requests of that length there may be at once.
-        layers: how many layers keep what.
-        command: starts the engine so.
-        missing_bytes: where nothing fits, what is missing for one block.
+        layers: by kind, how many layers keep something in the cache.
+        command: the command that starts the engine so.
+        missing_bytes: where nothing fits, the bytes that are missing for one block.
         advice: where nothing fits, what would help.
     """
 
@@ -97,7 +97,7 @@ class KvCache:
         return ExitCode.FOUND if self.fits else ExitCode.NOTHING_FITS
 
     def to_dict(self) -> dict[str, Any]:
-        """The document's content, ready for `json`."""
+        """Content of the JSON document, ready for `json`."""
         sizing, options = self.sizing, self.sizing.options
         least, likely, most = self.num_tokens
         return {
@@ -153,7 +153,7 @@ def _parts(workload: WorkloadRef) -> ModelParts:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """What is started: the engine, the rules of its release, and its dtype by autofit's name."""
+    """Server to start: the engine, the release whose rules hold, and its dtype by autofit's name."""
 
     engine: Engine
     release: str
@@ -162,7 +162,7 @@ class _Server:
 
 
 def kv_cache(workload: WorkloadRef, question: KvQuestion, *, parts: ListParts = _parts) -> KvCache:
-    """Sizes the KV cache of a server.
+    """Sizes the KV cache of a server, with the longest sequence and the requests that fit.
 
     Args:
         workload: a model of transformers, `hf:…`.
@@ -201,7 +201,7 @@ def kv_cache(workload: WorkloadRef, question: KvQuestion, *, parts: ListParts = 
 
 
 def engine_named(name: str) -> Engine:
-    """The engine of that name; raises `UsageError` where there is none."""
+    """Engine of a name; raises `UsageError` where there is none."""
     if name not in ENGINES:
         hint = did_you_mean(name, ENGINES)
         raise UsageError(f"--engine: {name!r} is not one of {', '.join(ENGINES)}.{hint}")
@@ -209,7 +209,7 @@ def engine_named(name: str) -> Engine:
 
 
 def _release(engine: Engine, wanted: str | None) -> str:
-    """The rules that hold for a release: those of the newest one that is not newer."""
+    """Release whose rules hold for a wanted one: the newest listed that is not newer."""
     if wanted is None:
         return engine.newest
     try:
@@ -320,7 +320,7 @@ def _answer(workload: WorkloadRef, architecture: Architecture, server: _Server, 
 
 
 def _command(workload: WorkloadRef, server: _Server, sizing: Sizing, longest: int) -> str:
-    """The engine's own command, with all that the sizes here depend on."""
+    """Command that starts the engine, with all options that the sizes here depend on."""
     question, engine = server.question, server.engine
     options = sizing.options
     length = min(options.max_model_len or longest, longest) if longest else options.max_model_len
@@ -345,7 +345,7 @@ def _command(workload: WorkloadRef, server: _Server, sizing: Sizing, longest: in
 def _advice(
     architecture: Architecture, question: KvQuestion, sizing: Sizing, missing_bytes: int
 ) -> list[str]:
-    """What would make room, the gentlest first."""
+    """Advice on what would make room for one block, the gentlest first."""
     options = sizing.options
     found = []
     if sizing.activation_bytes > missing_bytes and options.max_num_batched_tokens:

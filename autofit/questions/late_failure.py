@@ -1,4 +1,4 @@
-"""Which batches of a dataset fit, and when in an epoch one would come that does not."""
+"""Predicts which batches of a dataset fit, and when in an epoch a batch would come that does not."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _CAP = 0.99  # of the samples are not longer than the cap that is looked at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateFailure:
-    """One batch size, and the batch of an epoch that would not fit.
+    """Risk at one batch size that an epoch has a batch that does not fit.
 
     Attributes:
-        typical_length: that batches are padded to on average.
+        typical_length: the length that batches are padded to on average.
         longest_fitting: the longest padded samples that fit in a batch of this size; None where none do.
         num_too_long: how many samples are longer.
-        num_batches: of an epoch.
+        num_batches: batches of an epoch.
         probability: that an epoch has a batch that does not fit.
-        median_batch: the batch by which it has come in half of the epochs; None where it seldom comes.
+        median_batch: the batch by which half of the epochs had such a batch; None where it seldom comes.
     """
 
     batch_size: int
@@ -41,7 +41,7 @@ class LateFailure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthsAnswer:
-    """What the lengths of a dataset mean for its batches, lengths in tokens.
+    """Largest batches of a dataset with samples of different lengths, in tokens.
 
     Attributes:
         batching: how batches are made.
@@ -68,11 +68,11 @@ def of_lengths(
     batching: Batching,
     budget_bytes: int,
 ) -> LengthsAnswer:
-    """Holds the batches of a dataset against a budget.
+    """Predicts which batches of a dataset with different sample lengths fit a budget.
 
     Args:
-        surface: of the setting that they are trained with.
-        largest_batch: that fits with the longest sample; None where none does.
+        surface: the surface of the setting that the batches are trained with.
+        largest_batch: the largest batch that fits with the longest sample; None where none does.
         max_batch: the cap of the search.
     """
     cap = lengths.longest_of(_CAP)
@@ -110,14 +110,14 @@ def of_lengths(
 def _longest_fitting(
     lengths: BatchLengths, surface: PredictedSurface, batch_size: int, budget_bytes: int
 ) -> int | None:
-    """The longest padded samples that fit in a batch, by steps; the longest of all do not."""
+    """Longest padded samples that fit, in whole steps, where the longest of all do not; None for none."""
     sizes = tuple(range(_step(lengths), lengths.worst(batch_size), _step(lengths)))
     curve = CachedCurve(surface.along_sizes(batch_size))
     return nearly_largest_batch(curve, budget_bytes, sizes=sizes) if sizes else None
 
 
 def _step(lengths: BatchLengths) -> int:
-    """Sizes of one remainder, which share their traces."""
+    """Distance in tokens between lengths to look at; such lengths share a remainder and so traces."""
     return math.lcm(lengths.multiple, _STEP)
 
 

@@ -1,4 +1,4 @@
-"""Levers: the single changes of a knob setting that may save memory, and what each takes beside."""
+"""Levers: the single changes of a knob setting that may save memory, and their side effects."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CAPABILITY = 80  # of a GPU: which one makes no difference to the costs that ar
 
 
 class Effect(StrEnum):
-    """What a change does to a step beside its memory, the gentlest first.
+    """Side effect of a change on a step, beside its memory; the gentlest first.
 
     `NONE`: numbers and speed stay about as they are.
     `SLOWER`: the numbers stay, the step takes somewhat longer.
@@ -42,30 +42,30 @@ class Effect(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Its place in that order."""
+        """Place of the effect in the order from the gentlest."""
         return list(Effect).index(self)
 
     @property
     def changes_training(self) -> bool:
-        """Whether what comes out of a training is another thing, and not just rounded otherwise."""
+        """Whether an effect makes training yield something else, not just other rounding."""
         return Effect.ROUNDS.rank < self.rank < Effect.MORE_CARDS.rank
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lever:
-    """One change of a configuration.
+    """One change of a configuration that may save memory.
 
     Attributes:
         name: what is changed, a knob such as `precision`, or `batch_size`.
-        value: to what.
+        value: the value that it is changed to.
         how: what to type or to set for it.
         knobs: the whole setting with that change.
         allocator: the value of `PYTORCH_ALLOC_CONF` that it needs; empty for none.
         effect: what it does beside saving memory.
         may_save: False where it takes at least as much memory as any other value of its knob.
-        batch_size: where it also takes batches of another size; None where they stay.
+        batch_size: the batch size, where it also takes batches of another size; None where they stay.
         degree: how far it goes, 1 where it goes no less far: a quarter of a batch is 2, of a half is 1.
-        replaces_given: whether it is in place of what was asked for.
+        replaces_given: whether it replaces a knob value that was asked for.
     """
 
     name: str
@@ -81,11 +81,11 @@ class Lever:
 
     @property
     def label(self) -> str:
-        """What it is called in a table: of an adapter, the first of what it is told alone."""
+        """Name of the lever in a table: the knob and its value up to a first comma."""
         return f"{self.name} {self.value.partition(',')[0]}"
 
     def why_pointless(self, trace: Trace) -> str:
-        """Why it need not be tried on the step of a trace; empty where it has to be."""
+        """Reason why the lever need not be tried on a traced step; empty where it has to be."""
         knob = KNOBS.get(self.name)  # none for the size of a batch
         if trace.mode in (INFER, GENERATE) and knob is not None and knob.of_training:
             return "inference has neither an optimizer nor gradients"
@@ -98,7 +98,7 @@ class Lever:
         return ""
 
     def changed(self, knobs: Knobs) -> dict[str, Any]:
-        """What of a setting it changes, by the fields of `Knobs`."""
+        """Values of `Knobs` fields that the lever changes in a setting, by field name."""
         return {
             name: value
             for name in KNOBS
@@ -107,7 +107,7 @@ class Lever:
 
 
 def _why_no_smaller_states(name: str, used: str) -> str:
-    """Why an optimizer saves nothing in place of the one that is used; empty where it does."""
+    """Reason why an optimizer saves nothing in place of the used one; empty where it does."""
     named = NAMED[name]
     if named.same_rule_as and used not in named.same_rule_as:
         return f"the step is not by {' or '.join(named.same_rule_as)}, whose states it makes smaller"
@@ -117,7 +117,7 @@ def _why_no_smaller_states(name: str, used: str) -> str:
 
 
 def _has_loss_of_tokens(trace: Trace) -> bool:
-    """Whether logarithms of shares are made of more rows than there are samples."""
+    """Whether a trace computes log-softmax over more rows than there are samples."""
     return any(
         each.operator == "aten._log_softmax" and len(each.shape) == 2 and each.shape[0] > trace.batch_size
         for each in trace.allocations
@@ -125,10 +125,10 @@ def _has_loss_of_tokens(trace: Trace) -> bool:
 
 
 def levers(knobs: Knobs, mode: str = TRAIN) -> tuple[Lever, ...]:
-    """Every single change of a setting that has to do with memory, the gentlest first.
+    """All single changes of a setting that have to do with memory, the gentlest first.
 
     Args:
-        mode: of the step.
+        mode: the mode of the step, such as `train`.
     """
     found = (
         _lever(knob, value, knobs, changes)
@@ -144,7 +144,10 @@ def _values(knob: Knob) -> tuple[Any, ...]:
 
 
 def _changes(knob: Knob, value: Any, knobs: Knobs, mode: str) -> dict[str, Any] | None:
-    """The fields that a value needs; None where it goes with no others: quantized weights are not trained."""
+    """Fields to change for a knob's value; None where the value does not go with the setting.
+
+    Quantized weights are not trained, so they bring an adapter.
+    """
     if knob.name == "adapter" and knobs.adapter is not None:
         return None  # another adapter than the one that is asked for saves little
     if knob.name == "base":
@@ -173,7 +176,7 @@ def _lever(knob: Knob, value: Any, knobs: Knobs, changes: dict[str, Any]) -> Lev
 
 
 def smaller_batches(knobs: Knobs, batch_size: int, mode: str) -> tuple[Lever, ...]:
-    """The same samples in smaller batches, which a training accumulates; the largest first."""
+    """Levers that split the batch into smaller ones, accumulated in training; the largest first."""
     found = []
     for degree, parts in enumerate((2, 4, 8, batch_size), start=1):
         if batch_size % parts or not 1 <= batch_size // parts < batch_size:
@@ -200,7 +203,7 @@ def smaller_batches(knobs: Knobs, batch_size: int, mode: str) -> tuple[Lever, ..
 
 
 def shorter_samples(knobs: Knobs, sample: SampleSize | None) -> tuple[Lever, ...]:
-    """Samples of three quarters, a half and a quarter of their size; none where they have but one."""
+    """Levers for samples of 3/4, 1/2 and 1/4 of their size; none where samples have one size."""
     size = knobs.seq_len or (None if sample is None else sample.size)
     if sample is None or size is None:
         return ()
@@ -224,15 +227,15 @@ def _option(knob: Knob, value: Any) -> str:
 
 
 def in_order(*changes: Lever) -> tuple[Lever, ...]:
-    """The gentlest first; the same changes are always in the same order."""
+    """Changes sorted by effect and name, the gentlest first; equal sets are equally ordered."""
     return tuple(sorted(changes, key=lambda lever: (lever.effect.rank, lever.name)))
 
 
 def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:
-    """Orders changes made together: how many of them have each effect, the most drastic counting first.
+    """Sort key of changes made together: counts of effects, the most drastic first.
 
-    One that goes further counts for several. To train what was asked for, by other values than were asked
-    for, is harsher than to round and gentler than to train something else.
+    A change that goes further counts for several. To train what was asked for, by other values than were
+    asked for, is harsher than to round and gentler than to train something else.
     """
     changes = tuple(changes)
     counts = {

@@ -1,4 +1,4 @@
-"""An observed peak beside its prediction, and kept; its JSON document `autofit.observation/1`."""
+"""Stores observed peaks and compares them with predictions; the document is `autofit.observation/1`."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _FARTHEST = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealPeak:
-    """A peak that a real run had.
+    """Peak of a real run, as a user reports it.
 
     Attributes:
-        batch_size: of that run; None for the one that a script has of itself.
+        batch_size: the batch size of that run; None for a script's own.
     """
 
     kind: PeakKind
@@ -46,13 +46,13 @@ class RealPeak:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedPeak:
-    """An observed peak and what was predicted for it. `to_json()` is the document `autofit.observation/1`.
+    """Observed peak with its prediction; `to_json()` is the document `autofit.observation/1`.
 
     Attributes:
-        observation: what was kept.
+        observation: the observation as it was stored.
         predicted: the peak of that kind as it was predicted before, in bytes.
         interval: the reserved peak of that configuration as it is predicted from now on.
-        note: what that interval rests on.
+        note: the data that the interval rests on, in words.
     """
 
     observation: Observation
@@ -62,7 +62,7 @@ class ObservedPeak:
 
     @property
     def off_by(self) -> float:
-        """(observed − predicted) / predicted likely peak."""
+        """Relative deviation: (observed − predicted) / predicted likely peak."""
         return self.observation.peak_bytes / self.predicted.likely_bytes - 1
 
     @property
@@ -71,7 +71,7 @@ class ObservedPeak:
         return self.predicted.low_bytes <= self.observation.peak_bytes <= self.predicted.high_bytes
 
     def in_words(self) -> str:
-        """The comparison in one paragraph."""
+        """Comparison of the observed peak with its prediction, in one paragraph."""
         seen, predicted = self.observation, self.predicted
         low, high = format_bytes(predicted.low_bytes), format_bytes(predicted.high_bytes)
         now = f"{format_bytes(self.interval.low_bytes)} to {format_bytes(self.interval.high_bytes)}"
@@ -99,7 +99,7 @@ class ObservedPeak:
         return f"it may be of another precision or optimizer than these options say, or {of_kind}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The document's content, ready for `json`."""
+        """Content of the JSON document, ready for `json`."""
         return {
             "schema": OBSERVATION_SCHEMA,
             "id": self.observation.id,
@@ -116,7 +116,7 @@ class ObservedPeak:
 
 
 def read_peak(text: str) -> int:
-    """Reads `--peak`, in bytes; raises `UsageError` for what is no size above 0."""
+    """Reads the value of `--peak` in bytes; raises `UsageError` for a text that is no size above 0."""
     try:
         return parse_bytes(text)
     except ValueError as error:
@@ -126,7 +126,7 @@ def read_peak(text: str) -> int:
 def run_observe(
     settings: TuneSettings, workload: WorkloadRef, predictor: Predictor, peak: RealPeak
 ) -> ObservedPeak:
-    """Holds an observed peak against its prediction and keeps it, for all later answers of the workload.
+    """Compares an observed peak with its prediction, and stores it for later answers on the workload.
 
     Raises:
         UsageError: the peak cannot be of this card or configuration, or the card is not said.
@@ -200,12 +200,12 @@ def run_observe(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPeak:
-    """A reserved peak that a trial measured, as a document has it.
+    """Reserved peak that a trial measured, as read from a document.
 
     Attributes:
-        workload: its name.
+        workload: the workload's name.
         mode: `train` or `infer`.
-        gpu: the card.
+        gpu: the card that the trial ran on.
     """
 
     workload: str
@@ -217,7 +217,7 @@ class MeasuredPeak:
 
 
 def measured_in(path: Path) -> list[MeasuredPeak]:
-    """Peaks measured on cards, from `autofit tune --json` or `python -m autofit_workers.trials.record`.
+    """Peaks measured on cards, from a file of `tune --json` or `autofit_workers.trials.record`.
 
     Raises:
         UsageError: the file cannot be read, is no such document, or nothing in it was measured on a card.

@@ -1,11 +1,11 @@
-"""What changes of a configuration promise, from one trace of it: what to try first.
+"""Estimates from one trace how much changes of a configuration may save, to choose what to try first.
 
     passes      weights + states + activations (+ gradients, where batches are accumulated)
     optimizer   weights + states + gradients + temporaries
 
 A change leaves about a known share of a part: checkpointing of activations, another optimizer of states. The
-peak with several changes is the higher of these two sums again. No answer rests on it: what is proposed has
-been predicted from a trace of its own.
+peak with several changes is the higher of these two sums again. No answer rests on these estimates: what is
+proposed has been predicted from a trace of its own.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _MOST_TOGETHER = 3  # changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts of a step, each in bytes where it is largest.
+    """Parts of a step's memory, each in bytes where it is largest.
 
     Attributes:
-        kept_gradients: what of the gradients is alive where activations are the most, as where batches are
-            accumulated.
+        kept_gradients: the part of the gradients that is alive where activations are the most, as where
+            batches are accumulated.
     """
 
     weights: float
@@ -47,13 +47,13 @@ class Parts:
 
     @property
     def peak_bytes(self) -> float:
-        """The higher of the passes' and the optimizer's peak."""
+        """Peak in bytes: the higher of the passes' and the optimizer's."""
         passes = self.activations + self.kept_gradients
         return self.weights + self.states + max(passes, self.gradients + self.temporaries)
 
 
 def parts_of(trace: Trace) -> Parts:
-    """The parts of a trace's last step; what has no size before it is replayed counts nothing."""
+    """Memory parts of a trace's last step; allocations without a size before replay count nothing."""
     alive: Counter[Category] = Counter()
     start, end = last_step(trace.marks, len(trace.events))
     positions = {mark.position: mark.name.rpartition(" ")[2] for mark in trace.marks}
@@ -85,11 +85,11 @@ def parts_of(trace: Trace) -> Parts:
 
 
 class Promises:
-    """About what peaks changes of a configuration would have.
+    """Estimates the peaks that changes of a configuration would have, from one trace of it.
 
     Args:
-        trace: of the configuration as it is.
-        batch_size: of the trace.
+        trace: the trace of the configuration as it is.
+        batch_size: the batch size of the trace.
     """
 
     def __init__(self, trace: Trace, knobs: Knobs, batch_size: int) -> None:
@@ -100,11 +100,11 @@ class Promises:
         self._size = knobs.seq_len or (None if trace.sample is None else trace.sample.size)
 
     def names(self, lever: Lever) -> frozenset[str]:
-        """What a change sets, so that others of it do not go with it."""
+        """Names of the knobs that a change sets; changes that share a name do not go together."""
         return frozenset({lever.name, *lever.changed(self._knobs)})
 
     def go_together(self, changes: Sequence[Lever]) -> bool:
-        """Whether no two of them are of the same knob, and the loop of steps can be as all of them ask."""
+        """Whether changes are of different knobs, and a loop of steps allows them all."""
         names = [name for lever in changes for name in self.names(lever)]
         if len(names) > len(set(names)):
             return False
@@ -116,11 +116,11 @@ class Promises:
         return True
 
     def share(self, changes: Iterable[Lever], *, num_shards: int = 1, batch_share: float = 1.0) -> float:
-        """What changes leave of the peak as it is, made together.
+        """Share of the present peak that changes leave when made together.
 
         Args:
-            num_shards: of what lasts, where so many ranks have a part each.
-            batch_share: of the batch, that one of them has.
+            num_shards: the ranks that share weights, gradients and optimizer states, a part each.
+            batch_share: the share of the batch that one of them has.
         """
         changes = tuple(changes)
         values = {name: value for lever in changes for name, value in lever.changed(self._knobs).items()}
@@ -136,7 +136,7 @@ class Promises:
         return parts.peak_bytes / self._parts.peak_bytes if self._parts.peak_bytes else 1.0
 
     def _with(self, parts: Parts, name: str, value: Any) -> Parts:
-        """The parts that are left with a value of a knob."""
+        """Memory parts of a step after a knob is set to a value."""
         if name == "seq_len" and self._size:
             return dataclasses.replace(parts, activations=parts.activations * value / self._size)
         leaves = KNOBS[name].leaves
@@ -170,10 +170,10 @@ def _sharded(parts: Parts, num_shards: int, batch_share: float) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Changes that promise to save something together.
+    """Changes that promise to save memory together.
 
     Attributes:
-        share: what they leave of the peak as it is.
+        share: the share of the present peak that they leave.
     """
 
     changes: tuple[Lever, ...]
@@ -181,7 +181,7 @@ class Candidate:
 
 
 def candidates(levers: Sequence[Lever], promises: Promises) -> list[Candidate]:
-    """Up to three changes that go together, the gentlest first."""
+    """Candidates of up to three changes that go together, the gentlest first."""
     saving = [lever for lever in levers if promises.share([lever]) < 1]
     found = [
         Candidate(in_order(*changes), promises.share(changes))
@@ -193,7 +193,7 @@ def candidates(levers: Sequence[Lever], promises: Promises) -> list[Candidate]:
 
 
 def minimal(among: Iterable[Candidate], enough: float) -> list[Candidate]:
-    """Those that promise to leave no more than a share, where no part of their changes does so already."""
+    """Candidates that promise to leave at most `enough`, without those that contain another one's changes."""
     found: list[Candidate] = []
     for candidate in among:
         if candidate.share <= enough and not any(

@@ -1,4 +1,4 @@
-"""A model's summary beside its estimate, and what makes the two differ."""
+"""Summarizes a model layer by layer beside its estimate, and explains the difference."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from autofit_workers.spec.knobs import Knobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummarizedEstimate:
-    """Two accounts of one configuration: by its layers' outputs, and simulated."""
+    """A configuration's summary by its layers' outputs, its simulated estimate, and the difference."""
 
     estimate: Estimate
     summary: Summary
     difference: Difference
 
     def to_dict(self) -> dict[str, Any]:
-        """The estimate's document, with the fields `summary` and `difference`."""
+        """Content of the estimate's document, with the fields `summary` and `difference`."""
         return {
             **self.estimate.to_dict(),
             "summary": {
@@ -66,7 +66,7 @@ def summarize_workload(predictor: Predictor, knobs: Knobs, card: Card, batch_siz
     """Summarizes and estimates a configuration from one trace.
 
     Args:
-        predictor: one whose traces list tensors and layers.
+        predictor: a predictor whose traces list tensors and layers.
 
     Raises:
         UsageError: there is no such batch size or mode.

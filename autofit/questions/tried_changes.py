@@ -1,4 +1,4 @@
-"""The peaks of a configuration's changes, predicted one after the other until the time is over."""
+"""Predicts the peaks of a configuration's changes, one after the other until the time is over."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TriedChanges:
 
     Args:
         risk: the level of the peaks.
-        seconds: after which nothing further is tried, on any card.
+        seconds: the time after which nothing further is tried, on any card.
         clock: tells the time in seconds.
         emit: is told of each change.
 
@@ -63,12 +63,12 @@ class TriedChanges:
 
     @property
     def trace(self) -> Trace:
-        """The trace of the configuration as it is, whatever the time."""
+        """Trace of the configuration as it is, made whatever the time."""
         self._traced.add(self._traced_as(()))
         return self._predictor.trace(self._knobs, self._batch_size)
 
     def on_ranks(self, setup: Setup, batch_size: int) -> Self:
-        """The same on ranks that train together, in what is left of the time."""
+        """Changes of the configuration on ranks that train together, in the time that is left."""
         left_seconds = self._ends_at - self._clock()
         other = type(self)(
             self._predictor.among(setup),
@@ -83,12 +83,12 @@ class TriedChanges:
         return other
 
     def end_soon(self) -> None:
-        """Leaves as much time for what is still tried as everything took so far, a little at least."""
+        """Limits the time left to the time taken so far, or at least four seconds."""
         now = self._clock()
         self._ends_at = min(self._ends_at, now + max(_LEAST_SECONDS, now - self._began_at))
 
     def peak_bytes(self, changes: Changes, card: Card) -> int | None:
-        """The peak at the risk; None where the changes do not apply, or no time is left to try them."""
+        """Peak with the changes at the risk; None where they do not apply, or no time is left."""
         key = changes, card.architecture
         if key not in self._peaks:
             traced, started = self._traced_as(changes), self._clock()
@@ -107,7 +107,7 @@ class TriedChanges:
         return self._peaks[key]
 
     def predicted_bytes(self, changes: Changes, card: Card) -> int:
-        """The same, whatever the time; raises `AutofitError` where they do not apply."""
+        """Peak with the changes, whatever the time; raises `AutofitError` where they do not apply."""
         key = changes, card.architecture
         if (known := self._peaks.get(key)) is not None:
             return known
@@ -124,15 +124,15 @@ class TriedChanges:
         return peak_bytes
 
     def lower_bound_bytes(self, card: Card) -> int:
-        """What the tensors of the configuration as it is take by themselves."""
+        """Bytes that the tensors of the unchanged configuration take by themselves."""
         return self._curves[()].on(card).lower_bound_bytes(self._batch_size)
 
     def is_free(self, lever: Lever) -> bool:
-        """Whether the trace that is here does for a change."""
+        """Whether a change needs no trace beside the configuration's own."""
         return self._traced_as((lever,)) == self._traced_as(())
 
     def changes_the_step(self, lever: Lever) -> bool:
-        """Whether anything can come of a change; of one that was tried, so that its trace is here."""
+        """Whether a change that was tried alters the step's events or allocations."""
         if self.is_free(lever):
             return True
         trace = self._predictor.trace(self._changed((lever,)), self._batch_of((lever,)))

@@ -1,4 +1,4 @@
-"""What each lever would save at one batch size."""
+"""Predicts what each lever would save at one batch size."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _OF_LEVER = ("name", "value", "how", "knobs", "allocator", "effect", "may_save")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeverResult:
-    """What a lever comes to.
+    """Savings and estimate with one lever.
 
     Attributes:
-        saved_bytes: of the likely reserved peak on a card that is large enough; less than 0 where it takes
-            more.
-        saved_allocated_bytes: of the allocated peak there.
-        estimate: with the lever; None where it does not apply.
+        saved_bytes: saved of the likely reserved peak on a card that is large enough; less than 0 where the
+            lever takes more.
+        saved_allocated_bytes: saved of the allocated peak there.
+        estimate: the estimate with the lever; None where it does not apply.
         relative_step_time: how many times as long a step is predicted to take as without it; None where no
             times are predicted.
         reason: why it does not apply; empty where it does.
@@ -67,12 +67,12 @@ class LeverResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """All levers of a configuration.
+    """Savings of all levers of a configuration.
 
     Attributes:
         base: the estimate of the configuration as it is.
-        results: those that apply first, what saves most before what saves less.
-        advice: what makes it fit on the card that was named; None where it does anyway, or none was.
+        results: levers that apply first, of these the largest saving first.
+        advice: what makes it fit on the named card; None where it fits anyway, or no card was named.
     """
 
     base: Estimate
@@ -85,7 +85,7 @@ class WhatIf:
 
     @property
     def effective(self) -> tuple[LeverResult, ...]:
-        """Those that change a peak."""
+        """Results of the levers that change a peak."""
         return tuple(result for result in self.applicable if result.changes_something)
 
     @property
@@ -93,7 +93,7 @@ class WhatIf:
         return tuple(result for result in self.results if result.estimate is None)
 
     def to_dict(self) -> list[dict[str, Any]]:
-        """The field `what_if` of an estimate's document."""
+        """Content of the field `what_if` of an estimate's document."""
         return [result.to_dict() for result in self.results]
 
 
@@ -108,10 +108,10 @@ def what_if(
     given: Container[str] = (),
     emit: EventSink = ignore,
 ) -> WhatIf:
-    """Predicts a configuration, and again with each lever; those that share a trace share it here.
+    """Predicts a configuration as it is and with each lever; levers share traces where they can.
 
     Args:
-        limit_bytes: what has to hold the high end of the reserved peak; None where no card was named.
+        limit_bytes: the limit for the high end of the reserved peak; None where no card was named.
         fixed, given: names of knobs, see `Adviser`.
         emit: is told of each lever.
 
@@ -144,10 +144,10 @@ def what_if(
 def _tried(
     predictor: Predictor, lever: Lever, card: Card, base: Estimate, base_time: StepTime | None
 ) -> LeverResult:
-    """What a lever comes to.
+    """Result of one lever, compared with the configuration as it is.
 
     Args:
-        base: without it, where any memory can be had: on a full card nothing would be saved.
+        base: the estimate without the lever, with unlimited memory: on a full card nothing would be saved.
     """
     try:
         curve = predictor.curve_at(lever.knobs, card, base.batch_size)

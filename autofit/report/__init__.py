@@ -1,1 +1,1 @@
-"""What autofit answers, as data: Python objects and JSON documents."""
+"""Answers of autofit as text and as HTML reports."""

@@ -1,4 +1,4 @@
-"""A search's answer in words, for the terminal and for the report."""
+"""Puts a search's answer into words, for the terminal and for the report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autofit_workers.spec.setup import Parallel
 
 
 def answer_in_words(result: TuneResult) -> tuple[str, ...]:
-    """What was found, the answer first; each a sentence or a few."""
+    """Answer of a search in words, the answer first; each entry is a sentence or a few."""
     kinds = () if result.batch_kinds is None else (result.batch_kinds.in_words(),)
     chosen = result.chosen
     if chosen is None:
@@ -33,13 +33,13 @@ def answer_in_words(result: TuneResult) -> tuple[str, ...]:
 
 
 def smallest_batch(result: TuneResult) -> int | None:
-    """The smallest size that is known to fail; None where a search was stopped before it knew one."""
+    """Smallest size known to fail; None where none is known, as when a search was stopped before."""
     failing = (entry.first_failing_batch for entry in result.frontier)
     return min((size for size in failing if size is not None), default=None)
 
 
 def needed_at_least(result: TuneResult) -> int | None:
-    """The least that the smallest size needs under any setting, in bytes; None where it is not known."""
+    """Least memory that the smallest size needs under any setting, in bytes; None where unknown."""
     budget_bytes, smallest = result.budget.usable_bytes, smallest_batch(result)
     peaks = [trial.budgeted_bytes for trial in result.trials if trial.batch_size == smallest]
     if result.estimate is not None and result.estimate.batch_size == smallest:
@@ -73,13 +73,13 @@ def _default(result: TuneResult, chosen: Best) -> str:
 
 
 def _larger(result: TuneResult, chosen: Best) -> Best | None:
-    """The largest batch, where PyTorch's default backend does not reach it."""
+    """Best configuration, where its batch is not the chosen one's; else None."""
     best = result.best
     return None if best is None or best.batch_size == chosen.batch_size else best
 
 
 def _largest(result: TuneResult, chosen: Best) -> str:
-    """A sentence about the largest batch and what it costs."""
+    """Sentence about the largest batch and its cost, where it is not the chosen one; else empty."""
     best = _larger(result, chosen)
     if best is None:
         return ""
@@ -88,7 +88,7 @@ def _largest(result: TuneResult, chosen: Best) -> str:
 
 
 def _cost(result: TuneResult, best: Best, chosen: Best) -> str:
-    """What the largest batch takes in time, as far as that was measured or predicted."""
+    """Phrase for the time that the largest batch takes, measured or predicted; empty where unknown."""
     if best.samples_per_second is not None and chosen.samples_per_second is not None:
         return (
             f", with {rate(best.samples_per_second)} samples a second instead of "
@@ -110,7 +110,7 @@ def _cost(result: TuneResult, best: Best, chosen: Best) -> str:
 
 
 def _accumulated(best: Best) -> str:
-    """How an optimizer step is made of such batches, where it is made of several or had to be exact."""
+    """Sentence on how an optimizer step is made of several batches; empty where it is a batch."""
     count, whole = best.grad_accumulation, best.batch_size * best.grad_accumulation
     if best.knobs.global_batch is not None and count == 1:
         return f" That is the whole global batch of {whole}."
@@ -153,7 +153,7 @@ def _speed(best: Best) -> str:
 
 
 def _epoch(result: TuneResult, chosen: Best) -> str:
-    """How long an epoch takes, where its samples were said."""
+    """Sentence on how long an epoch takes; empty where its samples were not said."""
     if result.epoch_samples is None:
         return ""
     epoch = f" An epoch of {result.epoch_samples:,} samples"

@@ -1,4 +1,4 @@
-"""What makes a configuration fit that does not, in words."""
+"""Puts into words what makes a configuration fit that does not."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_KNOBS = {
 
 
 def what_each_saves(advice: Advice) -> Iterator[str]:
-    """What changes save alone, as far as a reader looks."""
+    """Sentences on what changes save alone, for the first six of the advice."""
     peak = format_bytes(advice.peak_reserved_bytes)  # where it is had: a run that has less may need less
     for lever in advice.levers[:_NUM_LEVERS]:
         if lever.saved_bytes > 0:
@@ -36,7 +36,7 @@ def what_each_saves(advice: Advice) -> Iterator[str]:
 
 
 def _other_ways(advice: Advice) -> Iterator[str]:
-    """What fits as well, by changes of another kind."""
+    """Sentences on other kinds of changes that fit as well."""
     listed = {(lever.how,) for lever in advice.levers[:_NUM_LEVERS] if lever.fits}
     for other in advice.others:
         if other.options in listed:
@@ -50,7 +50,7 @@ def _trained(effect: Effect) -> str:
 
 
 def how_it_fits(advice: Advice) -> Iterator[str]:
-    """Which changes are enough together, or the gentlest alone, where that is to be said."""
+    """Sentences on the changes that together make it fit, or that none do, and on other ways."""
     at = f"batch {advice.batch_size}"
     if advice.combination is None:
         tried = "" if advice.is_complete else " in the time there was"

@@ -1,4 +1,4 @@
-"""What of a run was seen, and what grows in it, in words."""
+"""Puts into words which part of a script's run was seen, and what grows in it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _WORTHWHILE = 0.95  # of what is reserved, below which a setting of the allocato
 
 
 def short_source(source: str) -> str:
-    """`file:line` of the user's line, the file without its folders; nothing for generated code."""
+    """Line of the user's code as `file:line`, without folders; empty for generated code."""
     path, _, _function = source.rpartition(":")
     return "" if source.startswith("<") else path.rsplit("/", 1)[-1]
 
 
 def seen_part(seen: SeenPart | None) -> tuple[str, ...]:
-    """Which part of a script's run was seen, in a sentence; nothing where there is no more than steps."""
+    """Sentence on which part of a script's run was seen; empty if there is no more than steps."""
     if seen is None or not (seen.run_steps or seen.unseen_phases or len(seen.phases) > 1):
         return ()
     steps = f"{seen.steps} step{'s'[: seen.steps != 1]}"
@@ -38,7 +38,7 @@ def seen_part(seen: SeenPart | None) -> tuple[str, ...]:
 
 
 def lengths_in_words(lengths: RunLengths) -> str:
-    """What a run takes whose batches differ in length, and what to do, in a sentence."""
+    """Sentence on the memory of a run whose batches differ in length, and what to do."""
     longest = " × ".join(map(str, lengths.longest))
     where = "batches of the data" if lengths.is_read else "batches that were seen, and longer ones may come"
     low, high = format_bytes(lengths.low_bytes), format_bytes(lengths.high_bytes)
@@ -63,10 +63,10 @@ def _lengths(lengths: Sequence[int]) -> str:
 
 
 def growth_in_words(growth: Sequence[LineGrowth], seen: SeenPart | None, where: str = "the card") -> str:
-    """What becomes of a run whose memory grows with each step, and what to do, in a sentence.
+    """Sentence on a run whose memory grows with each step, and what to do.
 
     Args:
-        where: what is filled.
+        where: the memory that is filled, in words.
     """
     num_bytes = sum(line.bytes_per_step for line in growth)
     first, more = short_source(growth[0].line), len(growth) - 1
@@ -79,7 +79,7 @@ def growth_in_words(growth: Sequence[LineGrowth], seen: SeenPart | None, where: 
 
 
 def _end(full_step: int | None, bytes_per_step: int, seen: SeenPart | None, where: str) -> str:
-    """How a run ends in which so much more is alive after each step."""
+    """Phrase for how a run ends in which `bytes_per_step` more are alive after each step."""
     run_steps = None if seen is None else seen.run_steps
     if full_step is not None:
         of_run = "" if run_steps is None else f" of {run_steps:,}"
@@ -92,5 +92,5 @@ def _end(full_step: int | None, bytes_per_step: int, seen: SeenPart | None, wher
 
 
 def _named(phases: Sequence[str]) -> str:
-    """`an evaluation and a checkpoint`."""
+    """Phases joined in words, as `an evaluation and a checkpoint`."""
     return " and ".join(f"{'an' if phase[0] in 'aeiou' else 'a'} {phase}" for phase in phases)

@@ -1,4 +1,4 @@
-"""Phrases that several texts share."""
+"""Phrases that several texts of the report and the terminal share."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _UNITS = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 
 def samples_in_words(knobs: Knobs, batch_size: int, parallel: Parallel) -> str:
-    """How many samples a step has of all ranks together; some share a batch, or its microbatches.
+    """Phrase for the samples of a step on all ranks together.
 
-    Which ranks of a script do is its own matter.
+    Some ranks share a batch, or its microbatches; which ones a script decides, so one rank's are named.
     """
     num_batches = knobs.num_batches(batch_size)
     each = f"a batch of {batch_size}" if num_batches == 1 else f"{num_batches} batches of {batch_size}"
@@ -47,7 +47,7 @@ _BATCH_SOURCES = {
 
 
 def batch_of_script(estimate: Estimate) -> tuple[str, ...]:
-    """What the batch of a script was counted by; nothing of other workloads."""
+    """Phrase for what a script's batch was counted by; empty for other workloads."""
     source = _BATCH_SOURCES.get(BatchSource(estimate.batch_source)) if estimate.batch_source else None
     if source is None:
         return ()
@@ -58,7 +58,7 @@ def batch_of_script(estimate: Estimate) -> tuple[str, ...]:
 
 
 def rank_peaks(estimate: Estimate) -> tuple[str, ...]:
-    """Which rank needs the most, and what the others need; nothing where one alone was asked for."""
+    """Phrase for which rank needs the most and what the others need; empty for one rank alone."""
     if not estimate.ranks:
         return ()
     members = Parallel.named(estimate.parallel).members
@@ -79,7 +79,7 @@ def _need(rank: RankEstimate) -> str:
 
 
 def unnamed_card(architectures: Sequence[str]) -> str:
-    """What an interval over several architectures, the likely one first, is of and how to narrow it."""
+    """Note that an interval covers several architectures, the likely one first, and how to narrow it."""
     spanned = ", ".join(oldest_first(architectures))
     return (
         f"no --gpu given: {architectures[0]} is assumed, and the range covers {spanned}; "
@@ -88,7 +88,7 @@ def unnamed_card(architectures: Sequence[str]) -> str:
 
 
 def on_its_card(estimate: Estimate) -> str:
-    """What becomes of it on its card, where it may take more than that has; else nothing."""
+    """Phrase for how a configuration runs if it may need more memory than its card has; else empty."""
     if estimate.need is None or estimate.limit_bytes is None:
         return ""
     card = f"the {format_bytes(estimate.limit_bytes)} that the card has for PyTorch"
@@ -111,7 +111,7 @@ def on_its_card(estimate: Estimate) -> str:
 
 
 class PeakNames(NamedTuple):
-    """What the reserved and the device peak are called, and what the latter is."""
+    """Names of the reserved and the device peak, and a phrase for the latter."""
 
     reserved: str
     device: str
@@ -119,7 +119,7 @@ class PeakNames(NamedTuple):
 
     @classmethod
     def of(cls, architecture: str | None, *, runs_out: bool) -> Self:
-        """Those on a card; where memory runs out there, nobody would see them.
+        """Names of the peaks on a card; where memory runs out, names of what is needed.
 
         Args:
             architecture: of the card, whose tool shows what is taken.
@@ -130,13 +130,13 @@ class PeakNames(NamedTuple):
 
 
 def span_of_bytes(interval: Interval) -> str:
-    """A size from low to high, `12.00 GiB to 14.10 GiB`."""
+    """Size from low to high, as `12.00 GiB to 14.10 GiB`."""
     low, high = format_bytes(interval.low_bytes), format_bytes(interval.high_bytes)
     return low if low == high else f"{low} to {high}"
 
 
 def assumptions(estimate: Estimate) -> tuple[str, ...]:
-    """What the interval of a prediction spans and rests on."""
+    """Notes on what the interval of a prediction spans and rests on."""
     spanned = (unnamed_card(estimate.architectures),) if len(estimate.architectures) > 1 else ()
     return (
         *rank_peaks(estimate),
@@ -153,7 +153,7 @@ def assumptions(estimate: Estimate) -> tuple[str, ...]:
 
 
 def widest(estimate: Estimate) -> tuple[str, ...]:
-    """Which source makes most of the interval above the likely peak; nothing where there is but one."""
+    """Note on the source of most of the interval above the likely peak; empty with at most one source."""
     if len(estimate.unknowns) <= 1:
         return ()
     largest, interval = estimate.unknowns[0], estimate.whole_interval
@@ -170,12 +170,12 @@ def widest(estimate: Estimate) -> tuple[str, ...]:
 
 
 def workspaces(estimate: Estimate) -> tuple[str, ...]:
-    """How the workspaces of convolutions are known; nothing of a step without any."""
+    """Note on how the workspaces of convolutions are known; empty for a step without convolutions."""
     return (f"convolution workspaces: {estimate.workspace_source}",) if estimate.convolves else ()
 
 
 def assumed_sizes(estimate: Estimate) -> tuple[str, ...]:
-    """The sizes that depend on values, each with its line, and what they may move."""
+    """Notes on the assumed sizes that depend on values, each with its line, and what they may add."""
     said = [
         f"{each.what} at {each.site}: {each.size:,} assumed"
         + ("" if each.largest is None else f" of at most {each.largest:,}")
@@ -189,7 +189,7 @@ def assumed_sizes(estimate: Estimate) -> tuple[str, ...]:
 
 
 def evidence_phrase(evidence: Evidence, device: Device) -> str:
-    """How a size is known."""
+    """Phrase for how a size is known."""
     match evidence:
         case Evidence.PREDICTED:
             return "predicted, not measured"
@@ -202,33 +202,33 @@ def evidence_phrase(evidence: Evidence, device: Device) -> str:
 
 
 def seconds_in_words(seconds: float) -> str:
-    """A step's time: `1.23 s`, `45.6 ms`."""
+    """Step time as text: `1.23 s`, `45.6 ms`."""
     return f"{three_digits(seconds)} s" if seconds >= 1 else f"{three_digits(1000 * seconds)} ms"
 
 
 def three_digits(number: float) -> str:
-    """A number as exact as is worth reading, never with an exponent: `0.123`, `45.6`, `1,130`."""
+    """Number as text with three digits or all before the point, without exponent: `45.6`, `1,130`."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def span_of_seconds(seconds: StepSeconds) -> str:
-    """A predicted time with its 95 % interval: `45.6 ms (40.1 to 52.3 ms)`."""
+    """Predicted time with its 95 % interval: `45.6 ms (40.1 to 52.3 ms)`."""
     likely, span = likely_and_span(seconds)
     return f"{likely} ({span})"
 
 
 def likely_and_span(seconds: StepSeconds) -> tuple[str, str]:
-    """A predicted time, and its 95 % interval: `45.6 ms` and `40.1 to 52.3 ms`."""
+    """Predicted time, and its 95 % interval: `45.6 ms` and `40.1 to 52.3 ms`."""
     unit, factor = ("s", 1) if seconds.likely >= 1 else ("ms", 1000)
     low, likely, high = (three_digits(factor * each) for each in (seconds.low, seconds.likely, seconds.high))
     return f"{likely} {unit}", f"{low} to {high} {unit}"
 
 
 def span_of_epoch(num_samples: int, samples: float, seconds: StepSeconds) -> str:
-    """How long so many samples take: `1.2 h (1.1 to 1.4 h)`.
+    """Time of `num_samples` samples with its interval: `1.2 h (1.1 to 1.4 h)`.
 
     Args:
-        samples: of a step.
+        samples: samples of a step.
     """
     low, likely, high = (each * num_samples / samples for each in (seconds.low, seconds.likely, seconds.high))
     unit, factor = _unit_of(likely)
@@ -237,7 +237,7 @@ def span_of_epoch(num_samples: int, samples: float, seconds: StepSeconds) -> str
 
 
 def duration(seconds: float) -> str:
-    """A time in the unit that suits it: `1.2 h`."""
+    """Time in the unit that suits it: `1.2 h`."""
     unit, factor = _unit_of(seconds)
     return f"{three_digits(seconds / factor)} {unit}"
 
@@ -247,22 +247,22 @@ def _unit_of(seconds: float) -> tuple[str, float]:
 
 
 def slower_in_words(relative_time: float) -> str:
-    """How much slower a sample is than with the fastest, where only the order is sure."""
+    """Phrase for how much slower a sample is than with the fastest, where only the order is sure."""
     return "the fastest" if relative_time < _ABOUT_EQUAL else f"about {relative_time:.1f} × slower"
 
 
 def dearer_in_words(relative_price: float) -> str:
-    """How much more a sample costs than on the cheapest card."""
+    """Phrase for how much more a sample costs than on the cheapest card."""
     return "the least" if relative_price < _ABOUT_EQUAL else f"about {relative_price:.1f} × as much"
 
 
 def change_in_words(relative_time: float) -> str:
-    """How much longer or shorter a step takes than another, about: `1.4 × slower`."""
+    """Phrase for how much longer or shorter a step takes than another, about: `1.4 × slower`."""
     if 1 / _ABOUT_EQUAL < relative_time < _ABOUT_EQUAL:
         return "as fast"
     return f"{1 / relative_time:.1f} × faster" if relative_time < 1 else f"{relative_time:.1f} × slower"
 
 
 def rate(samples_per_second: float) -> str:
-    """Samples a second, with as many digits as mean something."""
+    """Samples a second as text, whole from 100 on, else with one digit after the point."""
     return f"{samples_per_second:,.{0 if samples_per_second >= 100 else 1}f}"

@@ -1,13 +1,13 @@
-"""Which configuration to try next; nothing here reads a storage or makes a prediction.
+"""Chooses which configuration to try next; reads no storage and makes no prediction.
 
     space     the knob settings that are searched
     sizes     the batch sizes that a setting can be run with
     curves    a peak for any batch size, which guides the search
     boundary  the largest fitting batch of one setting: proved from a curve, or measured in few trials
     choice    the best of what fits, by batch or by throughput, and the throughput knee
-    agenda    what is left once boundaries are known: rates, the winner's soak
+    agenda    steps left once boundaries are known: rates, the winner's soak
     pace      which settings are usually faster; pareto, pruning: which of them need no trial
-    sampler   what to try next: Optuna chooses the setting, the boundary the batch
+    sampler   the next trial: Optuna chooses the setting, the boundary the batch
 
 Nothing is re-exported: importing optuna takes a second, and `boundary` does without it.
 """

@@ -1,4 +1,4 @@
-"""What is left to try once boundaries are known: rates at smaller sizes, then the winner's soak.
+"""Steps left to try once boundaries are known: rates at smaller sizes, then the winner's soak.
 
     boundaries ──▶ rates ──▶ verification ──▶ done
         ▲    (throughput only)    │
@@ -24,7 +24,7 @@ _NUM_TIMED_HALVES = 3
 
 
 class Purpose(StrEnum):
-    """Why a trial was asked for."""
+    """Purpose of a trial."""
 
     BOUNDARY = "boundary"
     RATE = "rate"
@@ -33,7 +33,7 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What a search is for.
+    """Goal of a search: its objective, and how many steps its trials do.
 
     Attributes:
         num_steps: steps of an ordinary trial after its warm-up.
@@ -47,7 +47,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """A configuration to be tried beside the search of the boundaries."""
+    """Configuration to be tried beside the search of the boundaries."""
 
     purpose: Purpose
     knobs: Knobs
@@ -60,15 +60,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agenda:
-    """What a study's outcomes leave to be done.
+    """Steps that a study's outcomes leave to be done.
 
     Attributes:
         is_settled: whether every boundary is known.
         has_search: whether a boundary has a size to propose.
         largest_fitting: the largest size of any setting that is known to fit; 0 for none.
-        known: what counts of every configuration, see `decisive`.
+        known: the outcome that counts of every configuration, see `decisive`.
         num_steps: of every configuration that fits, the most steps that one trial of it did.
-        in_flight: what is being tried.
+        in_flight: the configurations that are being tried.
         min_batch: the smallest size of interest.
     """
 
@@ -84,11 +84,11 @@ class Agenda:
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left, neither to be tried nor to be waited for."""
+        """Whether no step is left, neither to be tried nor to be waited for."""
         return self.is_settled and next(self._steps(), None) is None
 
     def next_step(self) -> Step | None:
-        """What to try beside the boundaries; None while they are open, or while it is being tried."""
+        """Next step beside the boundaries; None while these are open, or all steps left are in flight."""
         if not self.is_settled:
             return None
         open_steps = list(self._steps())
@@ -97,7 +97,7 @@ class Agenda:
         return next((step for step in open_steps if step.configuration not in self.in_flight), None)
 
     def num_steps_of(self, knobs: Knobs, batch_size: int, purpose: Purpose) -> int:
-        """How many steps such a trial does: those of a soak where it may be the winner's only trial."""
+        """Number of steps of a trial: a soak's where it may be the winner's only trial."""
         if purpose is Purpose.RATE or (purpose is Purpose.BOUNDARY and not self._may_win(knobs, batch_size)):
             return self.goal.num_steps
         return max(self.goal.soak_steps, self.goal.num_steps)
@@ -106,7 +106,7 @@ class Agenda:
         return batch_size >= self.largest_fitting and self.boundaries[knobs].may_be_last(batch_size)
 
     def _steps(self) -> Iterator[Step]:
-        """The steps that are open, in flight or not; verification once there is nothing before it."""
+        """Open steps, in flight or not; verification once no other is left before it."""
         rates = list(self._rates()) if self.goal.objective is Objective.THROUGHPUT else []
         yield from rates
         best = best_of(self.known, self.boundaries, self.goal.objective)
@@ -116,7 +116,7 @@ class Agenda:
             yield Step(purpose=Purpose.VERIFY, knobs=best.knobs, batch_size=best.batch_size)
 
     def _rates(self) -> Iterator[Step]:
-        """Of each setting the next half of its boundary to be timed, as long as halving costs little."""
+        """Next half of each setting's boundary to be timed, as long as halving costs little."""
         fitting = [outcome for outcome in self.known.values() if outcome.verdict is Verdict.FITS]
         best_rate = max((outcome.samples_per_second or 0.0 for outcome in fitting), default=0.0)
         for knobs, boundary in self.boundaries.items():

@@ -1,4 +1,4 @@
-"""The largest batch that fits, for one knob setting.
+"""Finds the largest batch that fits, for one knob setting.
 
 Two ways to it. `largest_fitting_batch` proves it from a peak curve, whose every size can be
 evaluated in milliseconds. `Boundary` finds it in few steps where every size costs a trial.
@@ -44,7 +44,7 @@ _FAR_ENOUGH = 0.95  # two measured peaks give a slope when one was predicted bel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanResult:
-    """The proved boundary of a curve under a budget.
+    """Proved boundary of a curve under a budget.
 
     Attributes:
         largest_batch: the largest size that fits; None where none does.
@@ -69,15 +69,15 @@ def largest_fitting_batch(
 
     Every size beyond the answer is known to fail: by its lower bound, which a search on monotone
     values finds, or by its own reserved peak, which a scan down from there evaluates. Where 1,000 sizes in
-    a row fail, the lower bound is far from the peaks, and of those below only one in so many is
-    looked at until one fits; the size beyond the answer is known to fail then too.
+    a row fail, the lower bound is far from the peaks, and the scan goes down in strides of 1/500 of a size
+    until one fits; the size beyond the answer is known to fail then too.
 
     Args:
-        curve: evaluated as seldom as that proof allows.
+        curve: evaluated as seldom as the proof allows.
         budget_bytes: what the allocator may reserve.
         min_batch: the smallest size of interest.
         max_batch: the cap.
-        sizes: those of interest, ascending, in place of all between the two.
+        sizes: the sizes of interest, ascending, in place of all between the two.
     """
     num_evaluations = 0
     ranks = Ranks(range(min_batch, max_batch + 1) if sizes is None else sizes)
@@ -103,18 +103,18 @@ def largest_fitting_batch(
 
 
 def nearly_largest_batch(curve: Curve, budget_bytes: int, *, sizes: Sequence[int]) -> int | None:
-    """A batch that fits while the next larger one does not, in a handful of evaluations.
+    """Batch size that fits while the next larger one does not, in a handful of evaluations.
 
     Reserved memory is nearly a line, not monotone: a few sizes further another may fit, which
     `largest_fitting_batch` would find.
 
     Args:
-        curve: takes the place of its lower bound.
+        curve: its reserved peaks are searched as if they never fell.
         budget_bytes: what the allocator may reserve.
-        sizes: those of interest, ascending.
+        sizes: the sizes of interest, ascending.
 
     Returns:
-        None where not even the first fits.
+        The batch size; None where not even the first fits.
     """
     ranks = Ranks(sizes)
     rank = _last_within(ranks.ranked(curve).peak_reserved_bytes, budget_bytes, ranks.first, ranks.last)
@@ -122,7 +122,7 @@ def nearly_largest_batch(curve: Curve, budget_bytes: int, *, sizes: Sequence[int
 
 
 def _last_that_fits(fits: Callable[[int], bool], first: int, last: int) -> int:
-    """The last of these ranks that fits, as `largest_fitting_batch` says it; `first - 1` for none."""
+    """Last rank from `first` to `last` that fits, see `largest_fitting_batch`; `first - 1` for none."""
     failing = last + 1
     while failing > first:
         skipped = 0 if last + 1 - failing < _NUM_PROVED else failing // _STRIDES
@@ -134,7 +134,7 @@ def _last_that_fits(fits: Callable[[int], bool], first: int, last: int) -> int:
 
 
 def _last_within(value_at: Callable[[int], int], limit: int, first: int, last: int) -> int:
-    """The last argument whose value, which never falls, is within the limit; `first - 1` for none.
+    """Last argument at which a value that never falls is within the limit; `first - 1` for none.
 
     Interpolates, since memory is nearly a line in the batch; every third step bisects, so that a
     curve far from a line costs at most three times a bisection.
@@ -162,7 +162,7 @@ class Boundary:
     """Finds the largest fitting batch of one knob setting in as few measured trials as it can.
 
     It is settled when two neighbouring sizes are known, the smaller to fit and the larger not, or
-    when the cap fits, or the minimum fails. It starts at the predicted boundary and goes on to its
+    when the cap fits, or the minimum fails. The search starts at the predicted boundary and goes on to its
     next size; each measured peak corrects the prediction by a line, so that a disagreement costs a
     trial or two. Without a prediction it grows from the minimum and extrapolates the measured
     peaks. After a few guided trials it bisects, so that it ends in O(log max_batch) whatever the
@@ -173,9 +173,9 @@ class Boundary:
     first failure is. Where not even the minimum fits, no neighbour is tried.
 
     Args:
-        budget_bytes: what the measured peaks are held against.
+        budget_bytes: the budget that the measured peaks are compared with.
         prior: predicted peaks; wrap it in `CachedCurve` when several boundaries are built from it.
-        sizes: those of interest, ascending, in place of all between the minimum and the cap.
+        sizes: the sizes of interest, ascending, in place of all between the minimum and the cap.
     """
 
     # Inside, every size is its rank among the sizes of interest: a range's are the sizes themselves.
@@ -200,13 +200,13 @@ class Boundary:
 
     @property
     def largest_fitting(self) -> int | None:
-        """The largest size that was seen to fit."""
+        """Largest size that was seen to fit; None for none."""
         rank = self._largest_fitting
         return None if rank is None else self._ranks.size(rank)
 
     @property
     def first_failing(self) -> int | None:
-        """The smallest size beyond `largest_fitting` that was seen to fail."""
+        """Smallest size beyond `largest_fitting` that was seen to fail; None for none."""
         rank = min(self._failing(), default=None)
         return None if rank is None else self._ranks.size(rank)
 
@@ -216,18 +216,18 @@ class Boundary:
 
     @property
     def has_proposal(self) -> bool:
-        """Whether a size is left that is neither known nor in flight and would say something."""
+        """Whether a size is left to try that is neither known nor in flight."""
         if self._is_closed:
             return self._neighbour() not in (None, *self._in_flight)
         low, high = self._bracket()
         return high - low - 1 > sum(low < size < high for size in self._in_flight)
 
     def at_most(self, batch_size: int) -> int:
-        """The largest size of interest up to this one; 0 for none."""
+        """Largest size of interest up to the given one; 0 for none."""
         return self._ranks.at_most(batch_size)
 
     def may_be_last(self, batch_size: int) -> bool:
-        """Whether this size is the answer should it fit, as far as outcomes or measured peaks tell."""
+        """Whether a size is the answer should it fit, as far as outcomes or measured peaks tell."""
         rank = self._ranks.of(batch_size)
         if rank + 1 == self._bracket()[1]:
             return True
@@ -235,7 +235,7 @@ class Boundary:
         return estimate is not None and rank >= estimate
 
     def doubtful_size_beyond(self, batch_size: int) -> int | None:
-        """The next size of interest, where it is neither known nor in flight, and not estimated to fit."""
+        """Next size of interest, if not known, not in flight and not estimated to fit; else None."""
         low, high = self._bracket()
         rank = self._ranks.of(batch_size) + 1
         estimate = self._estimate()
@@ -243,24 +243,24 @@ class Boundary:
         return self._ranks.size(rank) if is_open and (estimate is None or estimate < rank) else None
 
     def fails_just_beyond(self, batch_size: int) -> int | None:
-        """The smallest size that was seen to fail, where none of interest lies between it and this one."""
+        """Smallest failing size, if no size of interest lies between it and `batch_size`; else None."""
         failing = min(self._failing(), default=None)
         is_next = failing is not None and failing <= self._ranks.of(batch_size) + 1
         return self.first_failing if is_next else None
 
     def expect(self, batch_size: int) -> None:
-        """Says that a trial of this size is under way, so that it is not proposed."""
+        """Marks a size as being tried, so that it is not proposed."""
         self._in_flight.add(self._ranks.of(batch_size))
 
     def withdraw(self, batch_size: int) -> None:
-        """Says that no trial of this size is under way, or any more."""
+        """Marks a size as not being tried, or no longer."""
         self._in_flight.discard(self._ranks.of(batch_size))
 
     def observe(self, batch_size: int, *, fits: bool, peak_bytes: int | None = None) -> None:
-        """Takes in the outcome of a trial.
+        """Records the outcome of a trial.
 
-        A size that fitted and failed in turn counts as failing. Of a trial that failed only a peak
-        above the budget counts: any other is how far it came.
+        A size that fitted and failed in turn counts as failing. Of a trial that failed, only a peak above
+        the budget counts: any other is just how far the trial came.
         """
         rank = self._ranks.of(batch_size)
         self._in_flight.discard(rank)
@@ -269,7 +269,7 @@ class Boundary:
             self._peaks[rank] = peak_bytes
 
     def propose(self) -> int | None:
-        """The size to try next, in flight from now on; None when there is nothing to ask for now."""
+        """Proposes the size to try next, in flight from now on; None when there is none to ask for now."""
         if not self.has_proposal:
             return None
         size = self._neighbour() if self._is_closed else self._choose()
@@ -287,17 +287,17 @@ class Boundary:
         return high - low == 1
 
     def _bracket(self) -> tuple[int, int]:
-        """The sizes that are still open lie strictly between these two."""
+        """Bounds of the open sizes, which lie strictly between them."""
         low, high = self._largest_fitting, min(self._failing(), default=None)
         return (self._min_batch - 1 if low is None else low, self._max_batch + 1 if high is None else high)
 
     def _failing(self) -> list[int]:
-        """The sizes beyond the largest that fits that were seen to fail."""
+        """Sizes beyond the largest fitting one that were seen to fail."""
         floor = self._largest_fitting or 0
         return [size for size, fits in self._fits.items() if not fits and size > floor]
 
     def _neighbour(self) -> int | None:
-        """A size beyond the first that failed which may fit all the same; None where there is none."""
+        """Size beyond the first failure that may fit all the same; None where there is none."""
         failing = self._failing()
         if self._largest_fitting is None or not failing or self._num_surprises() >= _NUM_NEIGHBOURS:
             return None
@@ -313,7 +313,7 @@ class Boundary:
         return size if size > first else None
 
     def _num_surprises(self) -> int:
-        """How often a size fitted although a smaller one had failed."""
+        """Number of times that a size fitted although a smaller one had failed."""
         pairs = itertools.pairwise(sorted(self._fits))
         return sum(self._fits[size] and not self._fits[smaller] for smaller, size in pairs)
 
@@ -339,7 +339,7 @@ class Boundary:
         return _middle_of_widest(near, [size for size in taken if near < size < far], far)
 
     def _guess(self, low: int, high: int, estimate: int | None) -> int:
-        """The estimate; beside an edge of the bracket that contradicts it; the middle to make an end."""
+        """Next size to try: the estimate, or near the bracket's edge that contradicts it, or the middle."""
         bounded = high <= self._max_batch
         if estimate is not None:
             size = estimate
@@ -353,7 +353,7 @@ class Boundary:
         return size if size < high else high - margin
 
     def _estimate(self) -> int | None:
-        """The largest size that should fit, by prediction and measured peaks; None for no idea."""
+        """Largest size that should fit, by prediction and measured peaks; None where neither tells."""
         target = self._target()
         if target is None:
             return None
@@ -363,7 +363,7 @@ class Boundary:
         return self._last_predicted_within(target)
 
     def _last_predicted_within(self, limit_bytes: int) -> int:
-        """The largest size that the prediction has within a limit; below the minimum for none."""
+        """Largest size that is predicted within a limit; below the minimum for none."""
         assert self._prior is not None
         scan = largest_fitting_batch(
             self._prior, limit_bytes, min_batch=self._min_batch, max_batch=self._max_batch
@@ -371,7 +371,7 @@ class Boundary:
         return self._min_batch - 1 if scan.largest_batch is None else scan.largest_batch
 
     def _target(self) -> int | None:
-        """The value of the model at which the measured peak should reach the budget.
+        """Value of the model at which the measured peak should reach the budget; None if unknown.
 
         The model is the predicted peak or, without a prediction, the batch size itself; measured
         peaks are taken for a line in it: through the origin for one peak, through the one nearest
@@ -401,11 +401,11 @@ class Boundary:
 
 
 def _middle_of_widest(low: int, taken: list[int], high: int) -> int:
-    """The middle of the widest gap that sizes in flight leave between two known ones."""
+    """Middle of the widest gap that sizes in flight leave between two known ones."""
     low, high = max(itertools.pairwise([low, *taken, high]), key=lambda gap: gap[1] - gap[0])
     return _middle(low, high)
 
 
 def _middle(low: int, high: int) -> int:
-    """Between sizes that are far apart, the middle of their logarithms."""
+    """Middle between two sizes; of sizes that are far apart the geometric one."""
     return math.isqrt(max(low, 1) * high) if high > 4 * max(low, 1) else (low + high) // 2

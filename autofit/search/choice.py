@@ -1,4 +1,4 @@
-"""Which of the configurations that fit is the best, and what of the outcomes counts for that."""
+"""Chooses the best and the recommended of the configurations that fit, and finds the throughput knee."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Configuration = tuple[Knobs, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knee:
-    """The smallest size whose samples a second are within 5 % of the best.
+    """Throughput knee: the smallest batch whose samples a second are within 5 % of the best.
 
     Attributes:
         best_samples_per_second: of all configurations that were measured and fit, or that are predicted to.
@@ -39,7 +39,7 @@ class Knee:
 
 
 class RecommendedBy(StrEnum):
-    """What decided which configuration is recommended.
+    """Reason why a configuration is recommended.
 
     Attributes:
         OBJECTIVE: it has most samples a second, which was asked for.
@@ -62,10 +62,10 @@ class RecommendedBy(StrEnum):
 
 
 def decisive(outcomes: Iterable[TrialOutcome]) -> dict[Configuration, TrialOutcome]:
-    """The outcome that counts of each configuration.
+    """Outcome that counts for each configuration.
 
-    Of several the latest, and one that did not fit more than one that did. Outcomes that say
-    nothing of the size are left out.
+    Of several outcomes the latest counts, but one that did not fit counts more than one that did. Outcomes
+    that say nothing of the size are left out.
     """
     telling = [outcome for outcome in outcomes if outcome.verdict.is_about_memory]
     telling.sort(key=lambda outcome: outcome.verdict is not Verdict.FITS)
@@ -80,7 +80,7 @@ def best_of(
 ) -> TrialOutcome | None:
     """The best configuration that fits, on cards of an architecture; None where none does.
 
-    By batch: the largest, or where the size of a sample is said, the one with most in it. Of equals the
+    By batch: the largest, or where a sample's size is said, the largest batch times that size. Of equals the
     one with the shorter step, measured or else predicted or else known from its knobs, and of those the
     first algorithm.
     By throughput: the one with most samples a second, of equals the larger; where no step was
@@ -114,7 +114,7 @@ def recommended_of(
     *,
     default_algo: str | None,
 ) -> tuple[TrialOutcome, RecommendedBy] | None:
-    """The configuration that a practitioner would take, and what decided; None where nothing fits.
+    """Configuration that a practitioner would take, and the reason; None where nothing fits.
 
     An algorithm that fits a little more than PyTorch's default backend may be several times slower.
 
@@ -144,7 +144,7 @@ def recommended_of(
 
 
 def knee_of(known: Mapping[Configuration, TrialOutcome]) -> Knee | None:
-    """The throughput knee of all that was measured and fits; None where no step was timed."""
+    """Throughput knee of all configurations that were measured and fit; None where no step was timed."""
     timed = _timed(known)
     if not timed:
         return None

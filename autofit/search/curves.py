@@ -1,4 +1,4 @@
-"""The curve that a search is guided by: a peak for any batch size, each worked out once."""
+"""Peak curves that guide a search: a peak for any batch size, each worked out once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Curve(Protocol):
     """Predicted peak memory as a function of the batch size, for one knob setting."""
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        """What the allocator reserves, at the level that has to be within the budget.
+        """Reserved peak in bytes, at the level that has to be within the budget.
 
         With `stop_above_bytes`, the evaluation may end as soon as the peak is known to exceed it,
         and return any value above it that the peak reaches.
@@ -18,23 +18,23 @@ class Curve(Protocol):
         ...
 
     def lower_bound_bytes(self, batch_size: int) -> int:
-        """From the live blocks at their peak: never more than that peak, never falling in the batch."""
+        """Lower bound of the peak, from the live blocks at theirs; it never falls in the batch."""
         ...
 
 
 class PeakMemory:
-    """The peaks of a curve that were worked out, each once, and how far those came that were stopped."""
+    """Cache of a curve's peaks by batch size, with lower bounds where an evaluation was stopped."""
 
     def __init__(self) -> None:
         self._peaks: dict[int, int] = {}
         self._reached: dict[int, int] = {}
 
     def least_bytes(self, batch_size: int) -> int:
-        """What the peak of a size is known to reach."""
+        """Bytes that the peak of a size is known to reach; 0 where it was not evaluated."""
         return self._peaks.get(batch_size, self._reached.get(batch_size, 0))
 
     def peak(self, batch_size: int, stop_above_bytes: int | None, work_out: Callable[[], int]) -> int:
-        """What `Curve.peak_reserved_bytes` returns of a size, worked out where it is not known yet."""
+        """Result of `Curve.peak_reserved_bytes` at a size, worked out where it is not known yet."""
         if batch_size in self._peaks:
             return self._peaks[batch_size]
         if stop_above_bytes is not None and self._reached.get(batch_size, 0) > stop_above_bytes:
@@ -46,7 +46,7 @@ class PeakMemory:
 
 
 class CachedCurve:
-    """A curve that evaluates each size once."""
+    """Curve that evaluates each size once."""
 
     def __init__(self, curve: Curve) -> None:
         self._curve = curve
@@ -67,9 +67,9 @@ class CachedCurve:
 
 
 class LineCurve:
-    """A line through two sizes of a curve whose every size costs a trace: where a search may begin.
+    """Line through two sizes of a curve whose every size costs a trace, where a search may begin.
 
-    It rises as the live bytes do, which know of no segments.
+    The line rises as the live bytes do, which know of no segments.
 
     Raises:
         ValueError: the curve does not rise between the two.

@@ -1,4 +1,4 @@
-"""Which of two knob settings takes no longer for a sample, as far as that is known without running them.
+"""Orders knob settings by the time that a sample takes, as far as known without running them.
 
 An order, not a time: settings that differ in anything whose effect depends on the model or the card
 are not compared. Measured times, where there are any, count instead (`autofit.search.pareto`).
@@ -22,11 +22,11 @@ _COSTS = sorted(
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """What orders settings by the time that a sample takes.
+    """Sort key of a knob setting for the time that a sample takes.
 
     Attributes:
-        alike: what has to be equal for a comparison.
-        costs: each of them at most another setting's: then a sample takes no longer.
+        alike: values of knobs that have to be equal for two settings to be compared.
+        costs: costs of the other knobs; where each is at most another setting's, a sample takes no longer.
     """
 
     alike: tuple[Any, ...]
@@ -34,7 +34,7 @@ class Pace:
 
     @classmethod
     def of(cls, knobs: Knobs, architecture: str, *, conv_cost: float | None = None) -> Self:
-        """The pace of a setting.
+        """Pace of a knob setting.
 
         Args:
             architecture: of the card, or `HOST_ARCHITECTURE`.
@@ -55,7 +55,7 @@ class Pace:
 
     @classmethod
     def usually(cls, knobs: Knobs, architecture: str) -> tuple[float, ...]:
-        """Orders settings that fit as much by what they usually cost, whatever they differ in."""
+        """Sort key by the usual cost of a setting, for settings that fit as much and differ in anything."""
         pace = cls.of(knobs, architecture)
         names_fast_kernels = {name for name, cost in _COSTS if cost.names_fast_kernels}
         is_last_resort = architecture != HOST_ARCHITECTURE and any(
@@ -64,12 +64,12 @@ class Pace:
         return (is_last_resort, *pace.costs)
 
     def is_no_slower_than(self, other: Pace) -> bool:
-        """Whether a sample takes at most as long, as far as that is known."""
+        """Whether a sample takes at most as long as with another setting, as far as that is known."""
         return self.alike == other.alike and all(a <= b for a, b in zip(self.costs, other.costs, strict=True))
 
 
 def _capability(name: str) -> int | None:
-    """The compute capability that costs are ordered by; None on the CPU and AMD's cards, which have none."""
+    """Compute capability that costs are ordered by; None on the CPU and on AMD's cards, which have none."""
     if name == HOST_ARCHITECTURE:
         return None
     card = Architecture.of(name)

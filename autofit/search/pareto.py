@@ -1,4 +1,4 @@
-"""The Pareto front of batch against time: the settings that none beats in one and equals in the other."""
+"""Pareto front of batch size against time of a sample, among the settings of a search."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from autofit_workers.spec.knobs import Knobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A setting at its largest batch.
+    """Setting at its largest batch, with its rate or pace.
 
     Attributes:
         samples_per_second: measured, or predicted well enough; None where it is neither.
-        pace: what stands for it then.
+        pace: the pace that is compared then.
     """
 
     largest_batch: int
@@ -24,9 +24,9 @@ class Point:
 
 
 def dominating(points: Mapping[Knobs, Point]) -> dict[Knobs, Knobs]:
-    """For every setting that is not on the front one that is, and fits as much and is no slower.
+    """Setting that dominates each setting off the Pareto front: fits as much and is no slower.
 
-    Of settings that are equal in both the first is on the front. Without rates settings
+    Of settings that are equal in both, the first is on the front. Without rates settings
     compare by pace, which leaves some uncompared: all of those may be on the front.
     """
     names = list(points)

@@ -1,9 +1,9 @@
-"""Settings of a product that need no trials: another is no slower and fits all that they could.
+"""Prunes knob settings that need no trials: another is no slower and fits all that they could.
 
-    setting  at most  a settled rival that is no slower      then
+    setting  at most  settled rival that is no slower        result
     A          160    –                                      searched first
     B           90    A fits 138                             pruned
-    C          150    A fits 138                             139 is tried: if it fails, pruned
+    C          150    A fits 138                             139 is tried: pruned if it fails
 
 What a setting could fit at most is what the low end of its prediction allows, or one less than a
 size that failed.
@@ -22,7 +22,7 @@ from autofit_workers.spec.knobs import Knobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedSetting:
-    """A setting whose boundary was not searched to its end.
+    """Knob setting whose boundary was not searched to its end.
 
     Attributes:
         at_most: the largest batch that it could fit; 0 for none.
@@ -37,7 +37,7 @@ class PrunedSetting:
 
 
 class Pruning:
-    """Says which settings of a product another makes pointless.
+    """Finds settings of a search that another setting makes pointless.
 
     Args:
         settings: in the order of the space; of two that are alike in all the first counts.
@@ -68,11 +68,11 @@ class Pruning:
         }
 
     def pruned(self, knobs: Knobs, largest: Mapping[Knobs, int], boundary: Boundary) -> PrunedSetting | None:
-        """Why a setting is pointless; None where it may not be.
+        """Record of why a setting is pointless; None where it may not be.
 
         Args:
             largest: the largest batch of the settings whose boundary is known; 0 for none.
-            boundary: what is known of its own.
+            boundary: the setting's own boundary.
         """
         rival = self.best_rival(knobs, largest)
         if rival is None:
@@ -87,12 +87,12 @@ class Pruning:
         return PrunedSetting(knobs=knobs, at_most=predicted, failing_batch=None, faster=rival)
 
     def best_rival(self, knobs: Knobs, largest: Mapping[Knobs, int]) -> Knobs | None:
-        """Of the settings that are known and no slower the one that fits most; None where nothing fits."""
+        """Known setting, no slower than the given one, that fits most; None where none fits."""
         rivals = [rival for rival in self._rivals[knobs] if largest.get(rival)]
         return max(rivals, key=lambda rival: (largest[rival], -self._index[rival]), default=None)
 
     def leading(self, open_settings: Sequence[Knobs], unsettled: Collection[Knobs]) -> list[Knobs]:
-        """Those of the open settings that no rival is predicted to make pointless; all where each waits."""
+        """Open settings that no unsettled rival is predicted to make pointless; all where each waits."""
         leading = [
             knobs
             for knobs in open_settings
@@ -101,7 +101,7 @@ class Pruning:
         return leading or list(open_settings)
 
     def affected_by(self, knobs: Knobs) -> Iterable[Knobs]:
-        """The settings that this one may make pointless."""
+        """Settings that the given setting may make pointless."""
         return (other for other, rivals in self._rivals.items() if knobs in rivals)
 
     def _comes_first(self, rival: Knobs, knobs: Knobs) -> bool:

@@ -1,4 +1,4 @@
-"""Which configuration to try next: Optuna chooses the knob setting, a boundary the batch size.
+"""Chooses the configuration to try next: Optuna the knob setting, a boundary the batch size.
 
 TPE alone wastes trials on the batch, whose effect on memory is nearly monotone and well predicted;
 a boundary search needs a handful.
@@ -22,7 +22,7 @@ _NUM_TRIES = 8
 
 
 def no_curve(knobs: Knobs) -> None:
-    """The predictions of a search that has none."""
+    """Returns None for every knob setting: the curves of a search without predictions."""
 
 
 class BoundarySampler:
@@ -31,7 +31,7 @@ class BoundarySampler:
     Args:
         inner: chooses among the settings that are open; random by default, since all of them are
             searched to their end, and TPE reads every trial for every choice.
-        seed: of the default inner sampler.
+        seed: the seed of the default inner sampler.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class BoundarySampler:
         open_settings: Sequence[Knobs],
         deciding_size: Callable[[Knobs], int | None],
     ) -> tuple[Knobs, int]:
-        """The configuration of the next trial: its setting, one value after another, then its size.
+        """Chooses the configuration of the next trial: its setting, a knob at a time, then its size.
 
         Args:
             study: for the inner sampler.
-            boundaries: of every setting; the proposed size is in flight in its own from now on.
+            boundaries: of every setting; the proposed size is in flight in its boundary from now on.
             open_settings: those with a size to propose, at least one.
-            deciding_size: a size of a setting to be tried before its boundary proposes any.
+            deciding_size: returns a size of a setting to be tried before its boundary proposes any, or None.
         """
         params: dict[str, Any] = {}
         for name in self._space.choices:
@@ -75,7 +75,7 @@ class BoundarySampler:
     def _one_of(
         self, allowed: list[Any], study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
     ) -> Any:
-        """The inner sampler's choice; the first allowed value when it insists on a settled setting."""
+        """Value that the inner sampler chooses; the first allowed one if it insists on others."""
         if len(allowed) > 1:
             for _ in range(_NUM_TRIES):
                 value = self._inner.sample_independent(study, trial, name, distribution)

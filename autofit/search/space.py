@@ -1,4 +1,4 @@
-"""What is searched: which values each knob may take, and the range of the batch size."""
+"""Search space: the values that each knob may take, and the range of the batch size."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BATCH_SIZE = "batch_size"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """The configurations of a study.
+    """Configurations of a study: the knob settings and batch sizes to search.
 
     Attributes:
         choices: for each searched knob, the values it may take, in the order of the user.
         fixed: the values of the other knobs.
-        caps: of some settings the largest batch that may be tried, where it is not `max_batch`.
+        caps: by setting, the largest batch that may be tried, where it is not `max_batch`.
         left_out: combinations that the workload cannot be run with.
         settings: every other combination of the choices; knobs in the order of `Knobs`, so that the
             order of the settings does not depend on how `choices` was written.
@@ -58,27 +58,27 @@ class SearchSpace:
         object.__setattr__(self, "settings", kept)
 
     def sizes(self, knobs: Knobs) -> Sequence[int]:
-        """The batch sizes that a setting can be run with, ascending."""
+        """Batch sizes that a setting can be run with, ascending."""
         max_batch = min(self.max_batch, self.caps.get(knobs, self.max_batch))
         return sizes_for(knobs, min_batch=self.min_batch, max_batch=max_batch)
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """The Optuna distribution of each searched knob, then of the batch size."""
+        """Optuna distribution of each searched knob, then of the batch size."""
         knobs = {name: CategoricalDistribution(values) for name, values in self.choices.items()}
         return {**knobs, BATCH_SIZE: IntDistribution(self.min_batch, self.max_batch)}
 
     def to_knobs(self, params: Mapping[str, Any]) -> Knobs:
-        """The knob setting of a trial's parameters."""
+        """Knob setting of a trial's parameters."""
         return dataclasses.replace(self.fixed, **{name: params[name] for name in self.choices})
 
     def to_params(self, knobs: Knobs) -> dict[str, str | bool | None]:
-        """The parameters that give a trial this knob setting."""
+        """Parameters that give a trial a knob setting."""
         return {name: getattr(knobs, name) for name in self.choices}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """The space that `to_dict` gave; other keys of `data` are left aside.
+        """Builds a space from the output of `to_dict`; ignores other keys of `data`.
 
         A knob that an earlier version did not have is at its default.
         """
@@ -92,7 +92,7 @@ class SearchSpace:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The space in JSON's types: a list for a searched knob, a value for a fixed one."""
+        """Space in JSON's types: a list for a searched knob, a value for a fixed one."""
         searched = {name: list(values) for name, values in self.choices.items()}
         return {
             **self.fixed.to_dict(),

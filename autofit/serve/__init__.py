@@ -1,1 +1,1 @@
-"""The metrics of everything in a storage, for Prometheus."""
+"""Server of Prometheus metrics for everything in a storage."""

@@ -1,4 +1,4 @@
-"""Starts queued jobs from a long-running process: calls `admit` again and again, whatever fails meanwhile."""
+"""Admission from a long-running process: calls `admit` again and again, whatever fails meanwhile."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Admitting:
 
     Args:
         storage: see `JobQueue.open`.
-        address: of Ray's dashboard.
-        log: takes a line for a driver that was started, and when admission fails or works again.
+        address: the address of Ray's dashboard.
+        log: takes a line when a driver was started, and when admission fails or works again.
     """
 
     def __init__(self, storage: str | None, *, address: str, log: Log) -> None:
@@ -27,7 +27,7 @@ class Admitting:
         self._failure: str | None = None
 
     def run(self) -> None:
-        """Admits once; that cluster or storage do not answer is no error.
+        """Admits jobs once; a cluster or storage that does not answer is logged, not raised.
 
         Raises:
             UsageError: there can be no such address or storage.
@@ -51,6 +51,6 @@ class Admitting:
             self._log(f"started a driver of {job.job_id}")
 
     def close(self) -> None:
-        """Releases the storage."""
+        """Closes the queue's storage."""
         if self._queue is not None:
             self._queue.close()

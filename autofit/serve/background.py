@@ -1,4 +1,4 @@
-"""Work that repeats in threads of its own, until it is told to stop."""
+"""Tasks that repeat in threads of their own until they are stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Log = Callable[[str], None]
 
 
 class Background:
-    """Tasks that each run again and again; where one fails, all end."""
+    """Tasks that each repeat in a thread of their own; where one fails, all end."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -22,7 +22,7 @@ class Background:
     def repeat(
         self, task: Callable[[], None], *, pause_seconds: float, at_end: Callable[[], None], name: str
     ) -> None:
-        """Begins to run a task, with a pause after each time.
+        """Starts a thread that repeats a task, with a pause after each run.
 
         Args:
             at_end: called last, in the same thread, unless the task failed.
@@ -34,18 +34,18 @@ class Background:
         thread.start()
 
     def wait(self) -> None:
-        """Returns when it was stopped; raises what a task failed with."""
+        """Waits until `stop` was called or a task failed; raises the task's exception."""
         self._ended.wait()
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
-        """Ends every task after what it is at; may be called from a handler of signals."""
+        """Ends every task after its current run; may be called from a signal handler."""
         self._stop.set()
         self._ended.set()
 
     def join(self, timeout_seconds: float) -> None:
-        """Waits until the tasks have ended; one that hangs is left behind."""
+        """Waits until the tasks have ended, `timeout_seconds` at most; a task that hangs is left behind."""
         until = time.monotonic() + timeout_seconds
         for thread in self._threads:
             thread.join(max(until - time.monotonic(), 0.0))

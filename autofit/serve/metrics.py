@@ -42,7 +42,7 @@ _DURATION_BUCKETS_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 60
 
 @dataclass(slots=True)
 class _Search:
-    """The search that began last of those with its labels; gauges show what it found.
+    """Latest search of its labels, whose findings the gauges show.
 
     Attributes:
         error_trial: the newest trial whose prediction could be compared.
@@ -63,9 +63,8 @@ class Metrics:
 
     Args:
         registry: where the series are registered; one `Metrics` per registry.
-        max_workloads: so many distinct workloads, and as many distinct GPUs, get a label of their
-            own, those that come later share `other`: a label's values must stay few, whatever users
-            name their files.
+        max_workloads: the number of distinct workloads, and of distinct GPUs, that get a label of their own;
+            later ones share `other`: a label's values must stay few, whatever users name their files.
     """
 
     def __init__(self, registry: CollectorRegistry, *, max_workloads: int = 50) -> None:
@@ -106,7 +105,7 @@ class Metrics:
                     self._series.unreadable.labels(kind).set(total[kind])
 
     def _start(self, event: TuneStarted) -> None:
-        """Makes a search the one that its labels stand for, unless a later one does already."""
+        """Makes a search the one shown under its labels, unless a search that began later is shown."""
         search = _Search(
             workload=self._workload_label(event.workload),
             gpu=self._gpu_label(event.gpu),
@@ -211,7 +210,7 @@ class Metrics:
                 self._series.peak.labels(search.workload, kind, best.evidence).set(num_bytes)
 
     def _newest(self, workload: str) -> _Search:
-        """The search of a workload that began last, whatever it is for."""
+        """Search of a workload that began last, on whatever GPU."""
         return max(
             (search for search in self._searches.values() if search.workload == workload),
             key=lambda search: search.started_seconds,
@@ -219,7 +218,7 @@ class Metrics:
 
 
 class _Series:
-    """The series themselves; all that can be known beforehand are there from the start.
+    """The Prometheus series; those whose labels are known beforehand exist from the start.
 
     A counter that appears with its first increment hides that increment from rate().
     """
@@ -342,7 +341,7 @@ def _batch(found: BoundaryMoved) -> int:
 
 
 def _capped(num: int) -> Callable[[str], str]:
-    """Gives the first `num` different values back, and `other` for all that come later."""
+    """Returns a function that keeps the first `num` different names, and maps later ones to `other`."""
     known: set[str] = set()
 
     def label(name: str) -> str:

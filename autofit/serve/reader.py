@@ -1,4 +1,4 @@
-"""What a storage holds, read again and again, as events.
+"""Repeated reading of a storage, whose contents are emitted as events.
 
 The storage is the only source: a reader that starts later emits the same trials, each once.
 """
@@ -34,16 +34,16 @@ _NUM_ANSWERS = 50  # are looked at in one read, each once: it takes milliseconds
 
 
 class StorageReader:
-    """Reads one storage.
+    """Reads one storage repeatedly, and emits its news.
 
-    A journal that has not grown is not read. In a database, a study without unfinished trials in
-    which nothing happened for a while is looked at in turns: at every twentieth read, and at once
-    when a coordinator opens it.
+    A journal that has not changed is not read. In a database, a study without unfinished trials in
+    which nothing happened for 120 seconds is read only at every twentieth read, and at once when a
+    coordinator opens it.
 
     Args:
         storage: a database URL, or the path of a journal.
         emit: takes the events.
-        log: takes a sentence about what cannot be read.
+        log: takes a sentence about a record that cannot be read.
         clock: seconds that only grow.
     """
 
@@ -71,11 +71,11 @@ class StorageReader:
         self._num_reads = 0
 
     def read(self) -> None:
-        """Emits what is new since the last time.
+        """Emits the storage's news since the last read.
 
         Raises:
-            UsageError: there can be no such storage, or its key in the environment is too short to be one.
-            StorageError: it cannot be read now; what could be read was emitted.
+            UsageError: there can be no such storage, or its key in the environment is too short.
+            StorageError: the storage cannot be read now; news that could be read were emitted.
         """
         state = self._state()
         if state is None or state != self._read_state:
@@ -88,13 +88,13 @@ class StorageReader:
         self._count_unreadable()
 
     def close(self) -> None:
-        """Releases the storage and what it keeps in memory; a later read opens it again."""
+        """Closes the storage, which frees its memory; a later read opens it again."""
         if self._storage is not None:
             self._storage.close()
         self._storage = self._jobs = None
 
     def end(self) -> None:
-        """Closes it for good: the storage has been deleted."""
+        """Closes a storage that was deleted, and emits that nothing in it is running."""
         self.close()
         for name in list(self._studies):
             self._forget(name)
@@ -103,14 +103,14 @@ class StorageReader:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether a study has trials that are not over."""
+        """Whether a study of the storage has running trials."""
         return any(study.has_unfinished for study in self._studies.values())
 
     def _state(self) -> tuple[int, ...] | None:
-        """What changes with every line of a journal; None for a database, which has nothing like it.
+        """Inode, size and time of a journal, which change with every line; None for a database.
 
         Raises:
-            StorageError: there is no such file. Reading creates none: a misspelt path would look
+            StorageError: the file is missing. Reading does not create it: a misspelt path would look
                 like an empty storage for ever.
         """
         if self._file is None:
@@ -151,7 +151,7 @@ class StorageReader:
         self._num_reads += 1
 
     def _list(self, backend: BaseStorage, where: str) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-        """The attributes of the studies that searches or jobs are kept in, and the ids of answers'."""
+        """Attributes of the studies of searches and jobs, and ids of the studies of answers, by name."""
         try:
             studies = backend.get_all_studies()
         except ValueError as error:
@@ -189,7 +189,7 @@ class StorageReader:
         study.open(record)
 
     def _due(self) -> Iterator[str]:
-        """The studies to look at this time."""
+        """Names of the studies to read this time."""
         now = self._clock()
         for index, (name, study) in enumerate(self._studies.items()):
             is_old = now - self._changed_at[name] > _IDLE_SECONDS
@@ -229,7 +229,7 @@ class StorageReader:
                 self._leave_aside(f"{job.job_id} (job)", Unreadable.of(Kind.ANSWER, name, error))
 
     def _look_at_answers(self, backend: BaseStorage, answers: dict[str, int]) -> None:
-        """Finds the earlier answers that cannot be read, a few at a time."""
+        """Finds earlier answers that cannot be read, looking at 50 new ones per call."""
         for name in self._answers_left_aside - answers.keys():  # asked again, and answered anew
             self._answers_left_aside.discard(name)
             self._unreadable.pop(name, None)
@@ -250,7 +250,7 @@ class StorageReader:
         self._say(left_aside)
 
     def _say(self, left_aside: Unreadable) -> None:
-        """Says it once: some are found at every read."""
+        """Logs an unreadable record once, although every read finds it again."""
         if str(left_aside) not in self._said:
             self._said.add(str(left_aside))
             self._log(str(left_aside))
@@ -280,7 +280,7 @@ class DirectoryReader:
         self._unreadable: dict[Path, str] = {}
 
     def read(self) -> None:
-        """Emits what is new in any journal; one that cannot be read is said once, and left aside.
+        """Emits the news of all journals; one that cannot be read is logged once, and skipped.
 
         Raises:
             StorageError: the folder cannot be read.
@@ -319,14 +319,14 @@ class DirectoryReader:
 
 
 def reader_of(storage: str | None, *, emit: EventSink, log: Log) -> StorageReader | DirectoryReader:
-    """The reader of a storage, see `open_storage`; None means the journals of the state directory."""
+    """Makes the reader of a storage, see `open_storage`; None is the state directory's journals."""
     if storage is None:
         return DirectoryReader(emit=emit, log=log)
     return StorageReader(storage, emit=emit, log=log)
 
 
 def _file_of(storage: str) -> Path | None:
-    """The file that a journal or SQLite keeps everything in; None for a server."""
+    """Path of the file of a journal or SQLite database; None for a database server."""
     if "://" not in storage:
         return Path(storage).expanduser() if storage.endswith(JOURNAL_SUFFIX) else None
     scheme, _, rest = storage.partition(":///")

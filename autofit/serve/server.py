@@ -1,11 +1,11 @@
-"""A small HTTP server: `/metrics` for Prometheus, `/healthz` and `/readyz` for whoever keeps it running.
+"""HTTP server of `/metrics` for Prometheus, and of checks such as `/healthz` and `/readyz`.
 
-aiohttp's, in a thread with an event loop of its own: a connection costs no thread, and the system's
-refusal of more of them is waited out. What is added here bounds what others may take:
+The server is aiohttp's, in a thread with an event loop of its own: a connection costs no thread, and while
+the system refuses more connections it waits. What is added here bounds the resources that clients take:
 
-- a connection lives for one request, and `request_seconds` at most, however slowly it is sent
-- where there are more connections than the process may open files for, the oldest gives way
-- what goes wrong with them is a line a minute at most
+- a connection lives for one request, and `request_seconds` at most, however slowly the request is sent
+- where there are more connections than the process may open files for, the oldest is closed
+- errors of connections are logged once a minute at most
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ Check = Callable[[], str | None]
 
 @dataclass(frozen=True, slots=True)
 class MetricsServer:
-    """A running server.
+    """A running server of metrics.
 
     Attributes:
-        port: the port it listens on; the system's choice when 0 was asked for.
+        port: the port that it listens on; the system's choice when 0 was asked for.
     """
 
     port: int
@@ -66,12 +66,13 @@ def serve_metrics(
     """Serves `registry` over HTTP until the returned server is closed.
 
     Args:
-        checks: by path: answered with 200, or with 503 and the reason. `/healthz` is there anyway.
-        max_connections: by default as many as the process may open files for, less what it needs itself.
+        checks: a check for each path, answered with 200, or with 503 and the reason. `/healthz` is always
+            there.
+        max_connections: by default the number of files that the process may open, less those it needs itself.
         request_seconds: how long a client may take to send a request and to read the answer.
 
     Raises:
-        InfrastructureError: when the address cannot be listened on, such as a port in use.
+        InfrastructureError: the address cannot be listened on, such as a port in use.
     """
     try:
         listening = _listening(host, port)
@@ -111,7 +112,7 @@ def _run(loop: asyncio.AbstractEventLoop, server: web.Server, listening: socket.
 
 
 class _Seldom(logging.Filter):
-    """Lets a line a minute pass, without a traceback: what clients do wrong is no news."""
+    """Log filter that lets one record a minute pass, without its traceback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +144,7 @@ def _bounded(
     )
 
     class Bounded(web.Server):
-        """Holds connections to a number and a time."""
+        """aiohttp's server with limits on the number of connections and the time of each."""
 
         def __init__(self) -> None:
             super().__init__(answer, loop=loop, logger=log, access_log=None)
@@ -166,7 +167,7 @@ def _bounded(
 
 
 def _shared(registry: CollectorRegistry) -> Callable[[web.BaseRequest], Awaitable[web.Response]]:
-    """Writes the metrics out once for all who wait for them at the same moment."""
+    """Handler of `/metrics`, which renders once for all requests that wait at the same moment."""
     from aiohttp import web
     from prometheus_client.aiohttp import make_aiohttp_handler
 

@@ -1,4 +1,4 @@
-"""One study, read again and again: what is new becomes the events that its coordinator emitted."""
+"""Repeated reading of one study: its news become the events that its coordinator emitted."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from autofit_workers.spec.knobs import Knobs
 
 
 class StudyReader:
-    """Reads one study; each of its trials is counted once, when it has been told.
+    """Reads one study repeatedly; each trial is counted once, when it has ended.
 
     Args:
-        study_id: of the study in its storage.
+        study_id: the study's id in its storage.
         emit: takes the events.
-        log: takes a sentence about what cannot be read.
+        log: takes a sentence about a trial that cannot be read.
     """
 
     def __init__(
@@ -70,21 +70,21 @@ class StudyReader:
 
     @property
     def was_read(self) -> bool:
-        """Whether its trials are known."""
+        """Whether the study's trials have been read at least once."""
         return self._was_read
 
     @property
     def num_unreadable(self) -> int:
-        """How many of its trials cannot be read."""
+        """Number of the study's trials that cannot be read."""
         return len(self._unreadable)
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether it has trials under way, by what was read."""
+        """Whether the study had running trials when it was last read."""
         return bool(self._ledger.running)
 
     def is_same(self, backend: BaseStorage, study_id: int) -> bool:
-        """Whether it is still the study that was read before, not one begun anew under its name.
+        """Whether the study of this id is still the one read before, not one begun anew under its name.
 
         SQLite uses the ids of deleted rows again.
         """
@@ -99,7 +99,7 @@ class StudyReader:
         return backend.get_trial(first).datetime_start == self._first_start
 
     def open(self, record: SearchRecord) -> None:
-        """Says that the search began, or was taken up again, and what is known of it."""
+        """Emits that the search began or was taken up again, then what was found so far."""
         self._record = record
         self._emit(
             TuneStarted(
@@ -118,7 +118,7 @@ class StudyReader:
             self._emit_recommended()
 
     def hear(self, attributes: Mapping[str, Any]) -> None:
-        """Says what the search recommends by the study's attributes, where that is new."""
+        """Emits the recommendation in the study's `attributes`, where it is new."""
         try:
             recommended, time = recommendation_of(attributes), recommended_time_of(attributes)
         except UNREADABLE:  # another version's; its trials count all the same
@@ -136,10 +136,10 @@ class StudyReader:
         )
 
     def read(self, backend: BaseStorage) -> bool:
-        """Reads what is new.
+        """Reads the study's news and emits their events.
 
         Returns:
-            Whether anything has happened since it was read before; False the first time.
+            Whether there were news since the last read; False the first time.
 
         Raises:
             KeyError: the study has been deleted.
@@ -160,7 +160,7 @@ class StudyReader:
         return was_read and bool(news)
 
     def announce(self) -> None:
-        """Says which trials are under way; those whose coordinator is gone are not."""
+        """Emits trials that have started, and as abandoned those whose coordinator is gone."""
         owners = {
             number: running.owner
             for number, running in self._ledger.running.items()
@@ -182,7 +182,7 @@ class StudyReader:
         self._announce_workers(list(owners.values()))
 
     def end(self) -> None:
-        """Says that nothing of it is under way any more: it was deleted."""
+        """Emits that no trial is running any more, for a study that was deleted."""
         self._ledger.running.clear()
         self.announce()
 
@@ -223,7 +223,7 @@ class StudyReader:
         self._unreadable.add(trial.number)
 
     def _announce_workers(self, owners: list[Owner]) -> None:
-        """A coordinator says with every trial how many it can run at once; the latest word counts."""
+        """Emits the numbers of busy and idle workers, by the latest number that each coordinator recorded."""
         num_workers: dict[tuple[str, int, str], int] = {}
         for owner in sorted(owners, key=lambda owner: owner.asked_seconds):
             coordinator = owner.host, owner.process_id, owner.coordinator
@@ -239,5 +239,5 @@ class StudyReader:
 
 
 def _no_curve(_knobs: Knobs) -> Curve | None:
-    """A reader predicts nothing."""
+    """Returns None for any knob setting: a reader predicts nothing."""
     return None

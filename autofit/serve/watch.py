@@ -1,4 +1,4 @@
-"""A storage that is read again and again: whether it can be, and since when not."""
+"""State of a storage that is read again and again: whether and when it could be read."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Reader(Protocol):
 
 
 class StorageWatch:
-    """Reads a storage, and keeps the series about that up to date.
+    """Reads a storage again and again, and keeps the series about its reads up to date.
 
-    A storage that cannot be read is tried again for ever; what was read before stays served.
+    A storage that cannot be read is tried again for ever; metrics of earlier reads stay served.
 
     Args:
         registry: gets the series about the storage.
-        on_first_read: called once everything has been read. What is counted is shown from then on:
-            a count that is still growing to what it was before a restart would read as new trials.
+        on_first_read: called once everything has been read. Counts are shown from then on: a count that
+            still grows to its value from before a restart would read as new trials.
         log: takes a line when the storage goes or comes back.
         clock: seconds that only grow.
     """
@@ -64,7 +64,7 @@ class StorageWatch:
         )
 
     def read(self) -> None:
-        """Reads what is new; that the storage cannot be read is no error.
+        """Reads the storage once; a storage that cannot be read now raises nothing.
 
         Raises:
             UsageError: there can be no such storage.
@@ -82,12 +82,12 @@ class StorageWatch:
         self._attempted_at = self._clock()
 
     def why_stuck(self) -> str | None:
-        """Why the process should be started again; None where it should not."""
+        """Reason why the process should be restarted: a read that hangs; None where there is none."""
         seconds = self._clock() - self._attempted_at
         return None if seconds < _STUCK_SECONDS else f"the storage has not answered for {seconds:.0f} s"
 
     def why_not_ready(self) -> str | None:
-        """Why the metrics are not to be relied on; None where they are."""
+        """Reason why the metrics cannot be relied on; None where they can."""
         if not self._has_read:
             return "the storage has not been read yet"
         return None if self._is_up else "the storage cannot be read"

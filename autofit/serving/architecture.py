@@ -1,4 +1,4 @@
-"""What the layers of a language model keep of every token, by the parameters that they have.
+"""Memory that the layers of a language model keep of every token, told by their parameters.
 
 A layer is told by its modules, not by the name of its architecture: projections of keys and values whose
 rows are heads (`k_proj`, or merged as `qkv_proj`), a compressed projection (`kv_a_proj_with_mqa`: latent
@@ -32,7 +32,7 @@ _STATE_SIZE = ("mamba_d_state", "linear_key_head_dim", "ssm_state_size", "state_
 
 
 class LayerKind(StrEnum):
-    """What a layer keeps: of every token, of the last ones, of another sequence, or a state."""
+    """Kind of a layer by what it keeps: all tokens, the last ones, another sequence's, or a state."""
 
     FULL = "full attention"
     SLIDING = "sliding window"
@@ -43,14 +43,14 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """What one layer keeps.
+    """Keys and values, or the state, that one layer of a model keeps.
 
     Attributes:
-        num_kv_heads: heads of keys and values; of latent attention 1, whatever the number of ranks.
-        width: numbers of a token and head, of key and value together.
+        num_kv_heads: heads of keys and values; for latent attention 1, whatever the number of ranks.
+        width: numbers of a token and head, key and value together.
         window: tokens that a sliding window reaches back; 0 where there is none.
-        conv_rows, conv_columns, state_numbers: of a state: the channels of its convolution and the steps that
-            it keeps of each, and the numbers of the state itself.
+        conv_rows, conv_columns, state_numbers: for a state: the channels of its convolution, the steps that
+            it keeps of each channel, and the numbers of the state itself.
     """
 
     kind: LayerKind
@@ -62,17 +62,17 @@ class Layer:
     state_numbers: int = 0
 
     def heads_of(self, num_ranks: int) -> int:
-        """The heads that one of so many ranks keeps: each has one at least, so that few are repeated."""
+        """Number of heads that one of `num_ranks` ranks keeps, at least 1; few heads are repeated."""
         return self.num_kv_heads if self.kind is LayerKind.LATENT else max(1, self.num_kv_heads // num_ranks)
 
     def token_bytes(self, num_ranks: int, element_bytes: int) -> int:
-        """What a rank keeps of one token; 0 of a layer with a state."""
+        """Bytes that a rank keeps of one token; 0 for a layer with a state."""
         if self.kind is LayerKind.STATE:
             return 0
         return self.heads_of(num_ranks) * self.width * element_bytes
 
     def state_bytes(self, num_ranks: int, element_bytes: int) -> int:
-        """What a rank keeps of one sequence, however long; 0 of a layer that keeps tokens."""
+        """Bytes of a sequence's state on a rank, whatever its length; 0 for a layer that keeps tokens."""
         numbers = self.conv_rows * self.conv_columns + self.state_numbers
         return -(-numbers // num_ranks) * element_bytes
 
@@ -121,7 +121,7 @@ class Architecture:
 
     @property
     def kept(self) -> tuple[Layer, ...]:
-        """All that is kept: a layer that attends to its own sequence and to another counts as two."""
+        """All layers as the KV cache counts them: one with self and cross attention counts as two."""
         both = (
             replace(layer, kind=LayerKind.CROSS)
             for layer, parameters in zip(self.layers, self.parameters_of, strict=True)
@@ -131,21 +131,21 @@ class Architecture:
 
     @property
     def num_kv_heads(self) -> int:
-        """The most that a layer has; of latent attention 1."""
+        """Largest number of key and value heads of a layer; for latent attention 1."""
         return max((layer.num_kv_heads for layer in self.layers), default=0)
 
     @property
     def window(self) -> int:
-        """The largest sliding window; 0 where no layer has one."""
+        """Largest sliding window of a layer, in tokens; 0 where no layer has one."""
         return max((layer.window for layer in self.layers), default=0)
 
     def token_bytes(self, num_ranks: int, element_bytes: int) -> int:
-        """What a rank keeps of one token in all layers, windows not considered."""
+        """Bytes that a rank keeps of one token in all layers, windows not considered."""
         return sum(layer.token_bytes(num_ranks, element_bytes) for layer in self.kept)
 
 
 def _by_layer(parameters: Iterable[Parameter]) -> list[dict[str, Parameter]]:
-    """The text model's layers: of all lists of layers that are no part for images or sound the longest."""
+    """Parameters of each layer of the text model: the longest list of layers not for images or sound."""
     found: dict[str, dict[int, dict[str, Parameter]]] = defaultdict(lambda: defaultdict(dict))
     for parameter in parameters:
         match = _IN_A_LAYER.fullmatch(parameter.name)
@@ -160,12 +160,12 @@ def _looks_at(parameters: Iterable[str], modules: Iterable[str]) -> bool:
 
 
 def module_of(name: str) -> str:
-    """The name of the module that has a parameter, without those around it: `q_proj`."""
+    """Last name of the module that has the parameter `name`, such as `q_proj`; empty where there is none."""
     return name.split(".")[-2] if name.count(".") else ""
 
 
 def rows_of(parameter: Parameter) -> int:
-    """How many numbers a linear layer returns; transformers' `Conv1D` has its weights the other way round."""
+    """Number of outputs of a linear layer; the weights of transformers' `Conv1D` are transposed."""
     return parameter.shape[-1] if parameter.owner == "Conv1D" else parameter.shape[0]
 
 
@@ -206,7 +206,7 @@ def _layer(
 
 
 def _with_state(decay: Parameter, parameters: Mapping[str, Parameter], config: Mapping[str, Any]) -> Layer:
-    """A state space model's: a decay for each channel and number, or one for each head of a matrix."""
+    """Returns the layer of a state space model; its decay is per channel and number, or per head."""
     state = math.prod(decay.shape)
     if len(decay.shape) == 1:
         state *= _first(config, _STATE_HEAD) * _first(config, _STATE_SIZE)

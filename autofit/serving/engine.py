@@ -1,4 +1,4 @@
-"""What an engine is: its rules release by release, its options' names, and how it sizes its KV cache."""
+"""Description of a serving engine: its releases, its options' names, and how it sizes its KV cache."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _KERNELS = ContextInterval(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a server is started with; None is the engine's own choice.
+    """Options that a server is started with; None is the engine's own choice.
 
     Attributes:
         utilization: the share of the card's memory that the engine may take.
         num_ranks: the ranks of tensor parallelism.
         max_model_len: the longest sequence, prompt and answer together.
-        element_bytes, kv_element_bytes: of the dtype of weights and activations, and of the KV cache.
+        element_bytes, kv_element_bytes: bytes of an element of weights and activations, and of the KV cache.
         max_loras, max_lora_rank: adapters that are on the card at once, and their largest rank.
     """
 
@@ -51,10 +51,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Memory that is known between two ends, in bytes.
+    """Low, likely and high end of an amount of memory, in bytes.
 
     Attributes:
-        parts: what it is made of, likely, by name.
+        parts: the likely bytes of each part, by name.
     """
 
     low_bytes: int = 0
@@ -64,7 +64,7 @@ class Spans:
 
     @classmethod
     def of(cls, parts: Mapping[str, ContextInterval]) -> Spans:
-        """Their sum."""
+        """Sum of `parts`, without those whose high end is 0."""
         kept = {name: each for name, each in parts.items() if each.high_bytes}
         return cls(
             low_bytes=sum(each.low_bytes for each in kept.values()),
@@ -76,17 +76,17 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """How an engine divides a card.
+    """Division of a card's memory by an engine: weights, activations, memory outside, KV cache.
 
     Attributes:
-        options: with what the engine chooses itself filled in.
+        options: the given options, with the engine's own choices filled in.
         usable_bytes: the card's memory times the utilization.
-        weights_bytes, activation_bytes: of one rank; the latter what the profiling pass takes, or what the
-            engine keeps free in its place.
-        outside: what it holds outside PyTorch's allocator, as far as the engine counts that.
+        weights_bytes, activation_bytes: of one rank; the latter is the memory of the profiling pass, or what
+            the engine keeps free in its place.
+        outside: memory outside PyTorch's allocator, as far as the engine counts it.
         graphs: CUDA graphs, as far as the engine counts them.
-        pool: what is left, likely.
-        notes: what was assumed, or is not counted.
+        pool: the KV cache that is likely left.
+        notes: assumptions, and memory that is not counted.
     """
 
     options: Options
@@ -100,12 +100,12 @@ class Sizing:
 
     @property
     def left_bytes(self) -> int:
-        """For the KV cache, likely; negative where weights and activations alone are more than there is."""
+        """Likely bytes left for the KV cache; negative where the other parts exceed the usable memory."""
         return self._left(self.outside.likely_bytes + self.graphs.likely_bytes)
 
     @property
     def pools(self) -> tuple[Pool, Pool]:
-        """What is left with the most and with the least memory outside."""
+        """KV caches that are left with the most and with the least memory outside and in CUDA graphs."""
         most, least = (
             self._left(self.outside.high_bytes + self.graphs.high_bytes),
             self._left(self.outside.low_bytes + self.graphs.low_bytes),
@@ -121,13 +121,13 @@ Size = Callable[[Architecture, Options], Sizing]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A server of language models.
+    """A server of language models, such as vLLM.
 
     Attributes:
-        releases: what sizes its KV cache, by the first release that the rules hold for, the newest first.
-        start: the command that starts it, up to the model's name.
-        flags: how its options are called there, by the fields of `Options`.
-        kv_dtypes, dtypes: how it calls them, by autofit's names.
+        releases: the function that sizes its KV cache, by the first release that it holds for, newest first.
+        start: the command that starts the server, up to the model's name.
+        flags: the command's names of its options, by the fields of `Options`.
+        kv_dtypes, dtypes: the engine's names of dtypes, by autofit's names.
     """
 
     name: str
@@ -143,7 +143,7 @@ class Engine:
 
 
 def outside(gpu: Gpu, num_ranks: int, *, context: bool, nccl: bool, kernels: bool) -> Spans:
-    """What an engine holds outside PyTorch's allocator, as far as it counts each part."""
+    """Memory outside PyTorch's allocator: the parts of CUDA context, NCCL and kernels that are asked for."""
     several = nccl and num_ranks > 1
     return Spans.of(
         {

@@ -1,4 +1,4 @@
-"""The engines, by name."""
+"""Table of the serving engines by name."""
 
 from __future__ import annotations
 

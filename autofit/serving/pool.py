@@ -1,4 +1,4 @@
-"""What is left for the KV cache, cut into blocks: how many tokens it has, and what a sequence takes of it.
+"""KV cache cut into blocks: the tokens that it holds, and the blocks that a sequence takes.
 
 one kind of layers     a block holds so many tokens of all layers
 several kinds          a block holds so many tokens of one group of layers, all groups as large
@@ -13,7 +13,7 @@ from typing import Self
 
 from autofit.serving.architecture import Layer, LayerKind
 
-# Of layers that differ by less than half the larger number decides how many are in a group.
+# Where the kinds' numbers of layers differ by less than half, a group has as many as the largest.
 _ALIKE = 1.5
 
 
@@ -22,7 +22,7 @@ class Group:
     """Layers that share their blocks.
 
     Attributes:
-        blocks_of: how many of its blocks a sequence of so many tokens takes.
+        blocks_of: the number of the group's blocks for a sequence of a given number of tokens.
     """
 
     kind: LayerKind
@@ -36,9 +36,9 @@ class Pool:
 
     Attributes:
         block_size: tokens of a block.
-        block_bytes: of a block in all layers of a group.
-        num_blocks: how many there are.
-        fixed_blocks: of them, those that a sequence never gets.
+        block_bytes: bytes of a block in all layers of a group.
+        num_blocks: the number of all blocks.
+        fixed_blocks: the number of blocks that a sequence never gets.
     """
 
     block_size: int
@@ -49,31 +49,31 @@ class Pool:
 
     @classmethod
     def of(cls, available_bytes: int, block_size: int, block_bytes: int, groups: Sequence[Group]) -> Self:
-        """Cuts so many bytes into blocks."""
+        """Cuts `available_bytes` into blocks."""
         num_blocks = max(0, available_bytes) // block_bytes if block_bytes else 0
         return cls(
             block_size=block_size, block_bytes=block_bytes, num_blocks=num_blocks, groups=tuple(groups)
         )
 
     def with_bytes(self, available_bytes: int) -> Self:
-        """The same cut of another size."""
+        """Copy of the pool with the number of blocks that `available_bytes` hold."""
         return replace(self, num_blocks=max(0, available_bytes) // self.block_bytes)
 
     @property
     def num_tokens(self) -> int:
-        """The tokens that fit where every group keeps all of them, as the engine reports them."""
+        """Number of tokens that fit where every group keeps all of them, as the engine reports it."""
         return self.num_blocks // len(self.groups) * self.block_size if self.groups else 0
 
     def blocks_of(self, length: int) -> int:
-        """What one sequence of so many tokens takes."""
+        """Number of blocks, of all groups, that one sequence of `length` tokens takes."""
         return sum(group.blocks_of(length) for group in self.groups)
 
     def num_requests(self, length: int) -> int:
-        """How many sequences of so many tokens are there at once at most."""
+        """Largest number of sequences of `length` tokens that fit at once."""
         return self.num_blocks // self.blocks_of(length) if self.groups else 0
 
     def longest(self, most: int | None) -> int:
-        """The longest sequence that fits alone, up to a limit; 0 where not one token does."""
+        """Tokens of the longest sequence that fits alone, up to `most`; 0 where not one token fits."""
         if not self.num_blocks or self.blocks_of(1) > self.num_blocks:
             return 0
         low, high = 1, most or self.num_blocks * self.block_size
@@ -90,7 +90,7 @@ def _cut(length: int, block_size: int) -> int:
 def uniform(
     layers: Sequence[Layer], available_bytes: int, *, block_size: int, num_ranks: int, element_bytes: int
 ) -> Pool:
-    """Blocks of all layers, each of which keeps every token, windows or not."""
+    """Returns a pool in which a block has all layers, each keeping every token, windows or not."""
     block_bytes = block_size * sum(layer.token_bytes(num_ranks, element_bytes) for layer in layers)
     kept = [layer for layer in layers if layer.kind is not LayerKind.STATE]
     groups = [Group(kind=LayerKind.FULL, num_layers=len(kept), blocks_of=lambda n: _cut(n, block_size))]
@@ -108,12 +108,12 @@ def grouped(
     num_batched_tokens: int,
     num_encoder_tokens: int,
 ) -> Pool:
-    """Blocks of one group of layers, of as many groups as the kinds of layers make necessary.
+    """Returns a pool in which a block belongs to one group of layers; the kinds of layers decide the groups.
 
     Args:
-        state_bytes: of a number of a state.
-        num_batched_tokens: what a window keeps beside itself while a chunk is worked on.
-        num_encoder_tokens: the length of what cross attention looks at.
+        state_bytes: bytes of one number of a state.
+        num_batched_tokens: the tokens that a window keeps beside itself while a chunk is worked on.
+        num_encoder_tokens: the length of the sequence that cross attention attends to.
     """
     by_kind: dict[Layer, int] = {}
     for layer in layers:
@@ -150,7 +150,7 @@ def _group_size(counts: Sequence[int]) -> int:
 
 
 def _of_states(by_kind: dict[Layer, int], available_bytes: int, states: Sequence[int]) -> Pool:
-    """A model without attention: a block is the state of one sequence in all layers."""
+    """Returns the pool of a model without attention: a block has one sequence's state in all layers."""
     block_bytes = sum(number * size for number, size in zip(by_kind.values(), states, strict=True))
     group = Group(kind=LayerKind.STATE, num_layers=sum(by_kind.values()), blocks_of=lambda _: 1)
     return Pool.of(available_bytes, 1, block_bytes, [group])
@@ -159,7 +159,10 @@ def _of_states(by_kind: dict[Layer, int], available_bytes: int, states: Sequence
 def _rule(
     layer: Layer, block_size: int, num_batched_tokens: int, num_encoder_tokens: int
 ) -> Callable[[int], int]:
-    """vllm/v1/kv_cache_interface.py of 0.20.2, `max_memory_usage_bytes` of each kind."""
+    """Returns the function from a sequence's length to the blocks that a layer of its kind takes.
+
+    Source: vllm/v1/kv_cache_interface.py of 0.20.2, `max_memory_usage_bytes` of each kind.
+    """
     window = layer.window - 1 + num_batched_tokens
     rules: dict[LayerKind, Callable[[int], int]] = {
         LayerKind.SLIDING: lambda length: _cut(min(window, length), block_size) + 1,

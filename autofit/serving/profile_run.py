@@ -1,4 +1,4 @@
-"""The pass by which an engine finds out what its activations take, replayed through PyTorch's allocator.
+"""Replay of an engine's profiling pass, which measures its activations, through PyTorch's allocator.
 
 One forward pass over as many tokens as a batch may have, then the sampling of one token for each sequence.
 What lives in it follows from the engines' own layers, which are fused, and not from transformers':
@@ -34,16 +34,18 @@ _GATED = ("gate_proj", "gate_up_proj", "w3", "wi_1", "up_proj")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """The pass of one rank.
+    """The profiling pass of one rank.
 
     Attributes:
-        num_tokens, num_seqs: of the batch, and of them those that get a next token.
-        element_bytes: of the model's dtype.
+        num_tokens: tokens of the batch.
+        num_seqs: sequences of the batch, each of which gets a next token.
+        element_bytes: bytes of an element of the model's dtype.
         platform: the card and the release of PyTorch that scratch memory depends on.
         num_sms: the card's multiprocessors.
-        keeps_gate: whether the MLP's first product lives on until its last, as a name of its own.
-        keeps_reduced: whether what ranks reduce is never used again in the pass, for NCCL's stream has it.
-        most_expert_tokens: of a batch that experts work on at once.
+        keeps_gate: whether the MLP's first product lives until its last, since a variable holds it.
+        keeps_reduced: whether the memory of reduced tensors is not reused in the pass, since NCCL's stream
+            holds it.
+        most_expert_tokens: the most tokens that experts work on at once.
     """
 
     architecture: Architecture
@@ -60,13 +62,13 @@ class Pass:
 
 @dataclass(slots=True)
 class Tape:
-    """Allocations of a pass, one after the other."""
+    """Allocator that a pass allocates from, one tensor after the other."""
 
     allocator: CachingAllocator = field(default_factory=CachingAllocator)
 
     @contextmanager
     def holding(self, *sizes: int) -> Iterator[None]:
-        """Holds tensors of so many bytes for as long as the block lasts."""
+        """Allocates tensors of these bytes, and frees them at the end of the block."""
         blocks = [self.allocator.malloc(size) for size in sizes if size > 0]
         try:
             yield
@@ -75,7 +77,7 @@ class Tape:
                 self.allocator.free(block)
 
     def keep(self, num_bytes: int) -> None:
-        """A tensor that outlives the pass."""
+        """Allocates a tensor that outlives the pass."""
         if num_bytes > 0:
             self.allocator.malloc(num_bytes)
 
@@ -85,14 +87,14 @@ Sampler = Callable[[Tape, Pass], None]
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """What a pass takes of PyTorch's allocator at most: of tensors, and reserved for them."""
+    """Peaks of a pass in PyTorch's allocator, in bytes: allocated for tensors, and reserved."""
 
     allocated_bytes: int
     reserved_bytes: int
 
 
 def replay(one: Pass, sampler: Sampler | None) -> Activations:
-    """Replays the forward pass of a rank, then the sampling, if there is one."""
+    """Peaks of a rank's forward pass and of the `sampler`, if any, replayed through the allocator."""
     tape = Tape()
     of_tokens = one.num_tokens * one.architecture.hidden_size * one.element_bytes
     # Ids, positions and where in the cache each token goes.
@@ -112,7 +114,7 @@ def _cublas_bytes(one: Pass) -> int:
 
 
 def _return(tape: Tape, one: Pass, num_bytes: int) -> None:
-    """What a layer's last product returns and ranks reduce; it then takes the place of the layer's input."""
+    """Allocates the output of a layer's last product, which ranks reduce and which replaces the input."""
     if one.keeps_reduced and one.num_ranks > 1:
         tape.keep(num_bytes)
     else:
@@ -182,9 +184,10 @@ def _dense(tape: Tape, one: Pass, modules: Mapping[str, Parameter], of_tokens: i
 
 
 def _experts(tape: Tape, one: Pass, down: Parameter, of_tokens: int) -> None:
-    """vllm/model_executor/layers/fused_moe/: a row for every token and expert that it goes to.
+    """Allocates the buffers of experts: a row for every token and expert that the token goes to.
 
-    The first and the last product share a buffer, the activation has its own.
+    The first and the last product share a buffer, the activation has its own. Source:
+    vllm/model_executor/layers/fused_moe/.
     """
     config = one.architecture.parts.config
     num_experts, hidden_size = down.shape[0], one.architecture.hidden_size
@@ -199,7 +202,7 @@ def _experts(tape: Tape, one: Pass, down: Parameter, of_tokens: int) -> None:
 
 
 def platform(card: str, torch_release: tuple[int, int]) -> Platform:
-    """What scratch memory depends on."""
+    """Card and PyTorch release that scratch memory depends on."""
     return Platform(CardArchitecture.of(card), torch_release)
 
 
@@ -216,7 +219,10 @@ def _num_logits(one: Pass) -> int:
 
 
 def sorted_sampler_in_half(tape: Tape, one: Pass) -> None:
-    """vllm/model_executor/layers/sampler.py of 0.2.5: in the model's dtype, sorted, and sorted back."""
+    """Sampler of vLLM 0.2.5: logits in the model's dtype are sorted, and sorted back.
+
+    Source: vllm/model_executor/layers/sampler.py.
+    """
     logits, size = _num_logits(one), one.element_bytes
     with tape.holding(logits * size):
         with tape.holding(logits * size, logits * _INDEX_BYTES):  # sorted, and where each came from
@@ -234,7 +240,10 @@ def sorted_sampler_in_half(tape: Tape, one: Pass) -> None:
 
 
 def sorted_sampler(tape: Tape, one: Pass) -> None:
-    """vllm/model_executor/layers/sampler.py of 0.6.4 and 0.7.0: in float32, sorted, and scattered back."""
+    """Sampler of vLLM 0.6.4 and 0.7.0: logits in float32 are sorted, and scattered back.
+
+    Source: vllm/model_executor/layers/sampler.py.
+    """
     logits = _num_logits(one)
     with tape.holding(logits * one.element_bytes, logits * _FLOAT_BYTES):
         with tape.holding(logits * _FLOAT_BYTES, logits * _INDEX_BYTES):
@@ -248,7 +257,10 @@ def sorted_sampler(tape: Tape, one: Pass) -> None:
 
 
 def masking_sampler(tape: Tape, one: Pass) -> None:
-    """vllm/v1/sample/ of 0.20.2: a Triton kernel masks the logits in place, with rows for its programs."""
+    """Sampler of vLLM 0.20.2: a Triton kernel masks logits in place, with rows for its programs.
+
+    Source: vllm/v1/sample/.
+    """
     logits, vocabulary = _num_logits(one), one.architecture.vocab_size
     programs = min(one.num_sms, one.num_seqs)
     num_rows = min(1 << (programs - 1).bit_length(), one.num_sms)

@@ -1,16 +1,16 @@
-"""vLLM: it runs a pass over as many tokens as a batch may have, and what that leaves is the KV cache.
+"""Sizing of vLLM: it runs a pass over the largest batch, and the memory that is left is the KV cache.
 
-0.2     vllm/worker/worker.py of 0.2.5, `profile_num_available_blocks`: what the card no longer has free,
-        with the allocator's cache and the context. NCCL's stream keeps what ranks have reduced from
-        being used again (`TORCH_NCCL_AVOID_RECORD_STREAMS` came with 0.2.7).
-0.6     vllm/worker/worker.py of 0.6.4, `determine_num_available_blocks`: the peak of tensors, and all that
-        the card holds beside PyTorch's, context included.
-0.7     vllm/utils.py of 0.7.0, `memory_profiling`: the same, less what was taken before the engine looked
-        first, which is after the context and before NCCL (vllm/worker/worker.py, `init_device`).
+0.2     vllm/worker/worker.py of 0.2.5, `profile_num_available_blocks`: all memory of the card that is
+        not free, the allocator's cache and the context included. NCCL's stream keeps the memory of reduced
+        tensors from being used again (`TORCH_NCCL_AVOID_RECORD_STREAMS` came with 0.2.7).
+0.6     vllm/worker/worker.py of 0.6.4, `determine_num_available_blocks`: the peak of tensors, and all
+        memory of the card outside PyTorch's allocator, context included.
+0.7     vllm/utils.py of 0.7.0, `memory_profiling`: as 0.6, less the memory taken before the engine's first
+        look at the card, after the context and before NCCL (vllm/worker/worker.py, `init_device`).
 0.8     vllm/v1/worker/gpu_worker.py of 0.8.5, `determine_available_memory`: as 0.6, in chunks.
-0.11    the same of 0.11.0: as 0.7, but the engine looks first once NCCL is there. Layers with windows have
+0.11    the same file of 0.11.0: as 0.7, but the first look comes after NCCL. Layers with windows have
         blocks of their own.
-0.20    the same of 0.20.2: CUDA graphs are estimated and counted, and logits no longer sorted.
+0.20    the same file of 0.20.2: CUDA graphs are estimated and counted, and logits no longer sorted.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ _LONG, _CHUNK = 32768, 512  # arg_utils.py of 0.6.4: longer ones are worked on i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What differs from release to release.
+    """Rules of one release of vLLM, by which releases differ.
 
     Attributes:
-        torch_release: that the engine asks for.
-        utilization: by default (`gpu_memory_utilization`).
-        counts_context, counts_nccl, counts_cache, counts_graphs: whether these are part of what it keeps.
+        torch_release: the release of PyTorch that the engine asks for.
+        utilization: the default of `gpu_memory_utilization`.
+        counts_context, counts_nccl, counts_cache, counts_graphs: whether the engine counts the CUDA context,
+            NCCL, the allocator's cache and CUDA graphs as taken.
         keeps_gate, keeps_reduced: see `profile_run.Pass`.
         chunks, chunks_long: whether all prompts, or those of long models, are worked on in chunks.
         spares_a100: whether an A100 gets the batches of small cards.
@@ -157,7 +158,7 @@ def _size(rules: Rules, architecture: Architecture, given: Options) -> Sizing:
 
 
 def _filled(rules: Rules, architecture: Architecture, given: Options) -> Options:
-    """The engine's own choices (arg_utils.py, `get_batch_defaults`; config.py, `SchedulerConfig`)."""
+    """Fills in the engine's choices (arg_utils.py, `get_batch_defaults`; config.py, `SchedulerConfig`)."""
     length = given.max_model_len or architecture.max_positions or _LONG
     is_spared = rules.spares_a100 and "a100" in given.gpu.name.lower()
     is_large = given.gpu.total_bytes >= 70 * _GIB and not is_spared
@@ -211,7 +212,10 @@ _MOST_CAPTURED = 512
 
 
 def _graphs(one: Pass, max_num_seqs: int) -> Spans:
-    """Of pieces for all sizes, and whole ones for decoding (vllm/config/compilation.py, capture sizes)."""
+    """Memory of CUDA graphs: of pieces for all capture sizes, and whole for decoding.
+
+    Source of the capture sizes: vllm/config/compilation.py.
+    """
     largest = min(2 * max_num_seqs, _MOST_CAPTURED)
     pieces, whole = _num_captured(largest), _num_captured(min(max_num_seqs, largest))
     first = replay(replace(one, num_tokens=largest, num_seqs=1), None).allocated_bytes
@@ -223,7 +227,7 @@ def _graphs(one: Pass, max_num_seqs: int) -> Spans:
 
 
 def _num_captured(largest: int) -> int:
-    """1, 2, 4, then in steps of 8 below 256 and of 16 from there."""
+    """Number of capture sizes up to `largest`: 1, 2, 4, steps of 8 below 256, of 16 from there."""
     sizes = [1, 2, 4, *range(8, 256, 8), *range(256, _MOST_CAPTURED + 1, 16)]
     return sum(size <= largest for size in sizes)
 

@@ -1,7 +1,7 @@
-"""What one rank of a server loads of a model: its share of every parameter, in the dtype it is served in.
+"""Weights that one rank of a server loads: its share of every parameter, in the served dtype.
 
-Engines split matrices by columns or rows over the ranks, the table of words by its rows, and repeat what is
-small or needed whole on each (vllm/model_executor/layers/linear.py and vocab_parallel_embedding.py of vLLM
+Engines split matrices by columns or rows over the ranks, the embedding by its rows, and repeat on each rank
+what is small or needed whole (vllm/model_executor/layers/linear.py and vocab_parallel_embedding.py of vLLM
 0.20.2; SGLang's and TGI's are of the same descent).
 """
 
@@ -24,7 +24,7 @@ _VOCABULARY_MULTIPLE = 64
 
 
 def weights_bytes(architecture: Architecture, num_ranks: int, element_bytes: int) -> int:
-    """Bytes of the weights of one rank, with the table of rotations that engines keep beside them."""
+    """Bytes of one rank's weights, with the table of rotations that engines keep beside them."""
     stored = _stored(architecture.parts.config.get("quantization_config") or {})
     whole = 0.0
     for parameter in architecture.parts.parameters:
@@ -35,7 +35,7 @@ def weights_bytes(architecture: Architecture, num_ranks: int, element_bytes: int
 
 
 def elements_of_rank(parameter: Parameter, architecture: Architecture, num_ranks: int) -> int:
-    """How many numbers of a parameter one of so many ranks has."""
+    """Number of a parameter's elements on one of `num_ranks` ranks."""
     whole, module = math.prod(parameter.shape), module_of(parameter.name)
     if len(parameter.shape) == 2 and parameter.shape[0] >= architecture.vocab_size:
         padded = -(-parameter.shape[0] // _VOCABULARY_MULTIPLE) * _VOCABULARY_MULTIPLE
@@ -55,7 +55,7 @@ def elements_of_rank(parameter: Parameter, architecture: Architecture, num_ranks
 
 
 def rotations_bytes(architecture: Architecture, element_bytes: int) -> int:
-    """Cosines and sines of every position, one table for each kind of rotation.
+    """Bytes of the cosines and sines of every position, one table for each kind of rotation.
 
     vllm/model_executor/layers/rotary_embedding/base.py, `_compute_cos_sin_cache`, in the dtype of the model.
     """
@@ -73,7 +73,7 @@ def rotations_bytes(architecture: Architecture, element_bytes: int) -> int:
 def adapters_bytes(
     architecture: Architecture, num_ranks: int, element_bytes: int, *, max_loras: int, max_lora_rank: int
 ) -> int:
-    """Buffers for so many adapters on every linear layer that can have one.
+    """Bytes of the buffers for `max_loras` adapters on every linear layer that can have one.
 
     vllm/lora/layers/: `lora_a_stacked` of (max_loras, 1, rank, inputs) and `lora_b_stacked` of (max_loras, 1,
     outputs, rank); what a rank holds of the matrix decides inputs and outputs.
@@ -97,7 +97,10 @@ _SCALE_BITS, _FP8_BLOCK = 32, 128 * 128
 
 
 def _stored(config: Mapping[str, Any]) -> Any:
-    """From a parameter to the bits that a number of it takes, None where it is not quantized."""
+    """Returns the function from a parameter to its bits per element; None where nothing is quantized.
+
+    The function returns None for a parameter that is not quantized.
+    """
     method = str(config.get("quant_method", ""))
     if not method:
         return None

@@ -1,1 +1,1 @@
-"""Every option once: what it may hold, where it may come from, and what it stands for."""
+"""Settings and options of `autofit tune`, each once: values, sources, and the target of a search."""

@@ -1,4 +1,4 @@
-"""What a search is after: which level of a peak has to fit, and what the best has most of."""
+"""Goals of a search: which level of a peak has to fit, and what to maximize."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Risk(StrEnum):
-    """Which level of a predicted peak has to be within the budget.
+    """Level of a predicted peak that has to be within the budget.
 
     `SAFE` is the high end of the 95 % interval, `LIKELY` the likely peak. `WORST` is the largest that
     the workspaces may come to: every convolution takes the plan that wants most.
@@ -18,20 +18,20 @@ class Risk(StrEnum):
 
 
 class Objective(StrEnum):
-    """What the best configuration has most of: samples a step, or samples a second."""
+    """Quantity that the best configuration has most of: samples a step, or samples a second."""
 
     BATCH = "batch"
     THROUGHPUT = "throughput"
 
 
 class Batching(StrEnum):
-    """How a loader makes batches of samples of different lengths.
+    """Way that a loader makes batches of samples of different lengths.
 
     Attributes:
-        SHUFFLED: of any samples, padded to the longest of them.
-        GROUPED: of samples of about one length, as transformers' `group_by_length` does it: the longest
+        SHUFFLED: batches of any samples, padded to the longest of them.
+        GROUPED: batches of samples of about one length, as transformers' `group_by_length` does: the longest
             sample of all is in the first batch (`get_length_grouped_indices`, trainer_pt_utils.py).
-        PACKED: all are as long as the longest sample, filled up with others.
+        PACKED: all rows are as long as the longest sample, filled up with others.
     """
 
     SHUFFLED = "shuffled"
@@ -40,7 +40,7 @@ class Batching(StrEnum):
 
 
 class Maximized(StrEnum):
-    """What is made as large as fits: the batch, or at one batch the size of a sample."""
+    """Quantity to make as large as fits: the batch, or at one batch the size of a sample."""
 
     BATCH_SIZE = "batch-size"
     SEQ_LEN = "seq-len"

@@ -1,4 +1,4 @@
-"""How long batches of variable-length data are: at worst, and typically."""
+"""Lengths of batches of variable-length data: at worst, and typically."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PROGRESS_SAMPLES = 10_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchLengths:
-    """The lengths that the batches of a dataset are padded to; made by `worst_case_lengths`.
+    """Lengths that the batches of a dataset are padded to; made by `worst_case_lengths`.
 
     Lengths are in the dataset's own unit: tokens, frames, points.
 
@@ -40,11 +40,11 @@ class BatchLengths:
 
     @property
     def num_samples(self) -> int:
-        """The number of samples that batches are made of."""
+        """Number of samples that batches are made of."""
         return self.num_up_to[-1]
 
     def worst(self, batch_size: int) -> int:
-        """The padded length of a batch that contains the longest sample.
+        """Padded length of a batch that contains the longest sample.
 
         It is the same for every batch size. Such a batch occurs in every epoch, and has `batch_size`
         times this length.
@@ -56,7 +56,7 @@ class BatchLengths:
         return self._padded(self.lengths[-1])
 
     def typical(self, batch_size: int) -> int:
-        """The padded length that a batch of this size has on average, in a shuffled epoch.
+        """Padded length that a batch of this size has on average, in a shuffled epoch.
 
         It is the expected maximum of draws without replacement, from the order statistics of the lengths
         (David and Nagaraja 2003, Order Statistics, section 3.7): no random numbers, and the same answer
@@ -73,28 +73,28 @@ class BatchLengths:
         return self._padded(math.ceil(round(expected, 6)))  # before a rounding error adds one
 
     def longest_of(self, share: float) -> int:
-        """The length that this share of the samples, above 0 and up to 1, is not longer than."""
+        """Length that a share of the samples, above 0 and up to 1, does not exceed."""
         rank = max(1, math.ceil(share * self.num_samples - 1e-9))
         return self.lengths[bisect.bisect_left(self.num_up_to, rank)]
 
     def num_beyond(self, length: int) -> int:
-        """The number of samples that are longer once they are padded."""
+        """Number of samples that are longer than `length` once they are padded."""
         place = bisect.bisect_right(self.lengths, length // self.multiple * self.multiple)
         return self.num_samples - (self.num_up_to[place - 1] if place else 0)
 
     def probability_by(self, batch: int, batch_size: int, length: int) -> float:
-        """How likely one of the first batches of a shuffled epoch is padded to more than a length.
+        """Probability that one of an epoch's first batches is padded to more than a length.
 
-        Exact: samples are drawn without replacement.
+        The epoch is shuffled. Exact: samples are drawn without replacement.
 
         Args:
-            batch: so many batches; the last of an epoch may be smaller.
+            batch: the number of first batches; the last batch of an epoch may be smaller.
         """
         num_drawn = min(batch * batch_size, self.num_samples)
         return 1.0 - _share_within(self.num_samples - self.num_beyond(length), self.num_samples, num_drawn)
 
     def capped(self, length: int) -> BatchLengths:
-        """The same, with longer samples cut to a length."""
+        """Lengths with longer samples cut to `length`."""
         kept = bisect.bisect_left(self.lengths, length)
         if kept == len(self.lengths):
             return self
@@ -103,7 +103,7 @@ class BatchLengths:
         )
 
     def of(self, kind: str, batch_size: int) -> int:
-        """The padded length for the `kind` that a `make_batch` is given: `"worst"` or `"typical"`.
+        """Padded length for the `kind` that a `make_batch` is given: `"worst"` or `"typical"`.
 
         Raises:
             UsageError: there is no such kind, or the batch size is below 1.
@@ -158,7 +158,7 @@ def worst_case_lengths(
         on_progress: called after every ten thousand samples with the number that were read.
 
     Returns:
-        The lengths; `worst(batch_size)` and `typical(batch_size)` give those of a batch.
+        The lengths; `worst(batch_size)` and `typical(batch_size)` give the length of a batch.
 
     Raises:
         UsageError: the dataset is empty, a length is not a whole number of 0 or more, or an argument is
@@ -194,7 +194,10 @@ def _lengths(counts: Mapping[int, int], quantile: float, multiple: int) -> Batch
 
 
 def _samples(dataset: Any) -> Iterator[Any]:
-    """The samples; datasets of PyTorch need have no iterator, and raise no `IndexError` at their end."""
+    """Iterator over a dataset's samples; by index where it has no iterator.
+
+    Datasets of PyTorch need have no iterator, and raise no `IndexError` at their end.
+    """
     if isinstance(dataset, Mapping):
         raise UsageError(
             f"expected a sequence of samples, got a {type(dataset).__name__} of "
@@ -233,7 +236,7 @@ def _whole(length: Any, number: int) -> int:
 
 
 def _share_within(num_within: int, num_samples: int, num_drawn: int) -> float:
-    """How likely all samples drawn are among so many: C(within, drawn) / C(samples, drawn)."""
+    """Probability that all samples drawn are among `num_within`: C(within, drawn) / C(samples, drawn)."""
     if num_within < num_drawn:
         return 0.0
     if num_within == num_samples:

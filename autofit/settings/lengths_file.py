@@ -1,4 +1,4 @@
-"""The lengths of a dataset's samples, from a file: `--lengths FILE`, or `FILE:COLUMN` of a table."""
+"""Reads the lengths of a dataset's samples: `--lengths FILE`, or `FILE:COLUMN` of a table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def lengths(value: Any) -> BatchLengths:
-    """Lengths by a file's name, or those of `worst_case_lengths` as they are.
+    """Lengths read from a file's name, or lengths of `worst_case_lengths` unchanged.
 
     Raises:
         ValueError: as of `read_lengths`.
@@ -61,7 +61,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _text_lines(path: Path) -> io.StringIO:
-    """The lines of a text; other breaks that Unicode has, which `str.splitlines` takes, are within lines."""
+    """Lines of a text, split at LF, CR and CR LF alone, not at Unicode's others as `str.splitlines` does."""
     return io.StringIO(read_file(path, _MOST_BYTES).decode("utf-8", errors="replace"), newline=None)
 
 

@@ -1,4 +1,4 @@
-"""The ways of training together that a search compares: `--search parallel=ddp,fsdp:8,hsdp`.
+"""Ways of training together that a search compares: `--search parallel=ddp,fsdp:8,hsdp`.
 
 ddp, fsdp, tp, …        all of --nproc ranks
 hsdp, fsdp+tp           every split of --nproc ranks into two factors, or more, of at least 2; of several
@@ -23,10 +23,10 @@ _BEFORE_A_KIND = re.compile(r"\+(?=\w+:)")
 
 
 def parallel_form(value: Any) -> str:
-    """One of them, as it is written.
+    """Reads the written form of a way of training together, as `fsdp:8`, or a kind alone, as `fsdp`.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the value is no such form.
     """
     form = str(value).strip()
     if ":" in form:
@@ -39,11 +39,11 @@ def parallel_form(value: Any) -> str:
 
 
 def parallels_of(forms: Iterable[str], num_ranks: int | None, num_nodes: int = 1) -> tuple[Parallel, ...]:
-    """All that the forms stand for, each once.
+    """Ways of training together that the forms stand for, each once.
 
     Args:
-        num_ranks: what `--nproc` says; None where it is not given.
-        num_nodes: over which they are spread; of several `hsdp` has a replica on each.
+        num_ranks: the ranks on all nodes, by `--nproc`; None where it is not given.
+        num_nodes: the nodes that they are spread over; of several `hsdp` has a replica on each.
 
     Raises:
         ValueError: a form needs a number of ranks, has another one, or cannot be of so many.
@@ -54,7 +54,7 @@ def parallels_of(forms: Iterable[str], num_ranks: int | None, num_nodes: int = 1
 
 
 def parallels_by_number(form: str, numbers: Iterable[int]) -> tuple[Parallel, ...]:
-    """A kind with each number of ranks; of one rank, a process by itself.
+    """Ways of training together of one kind by number of ranks; one rank is a process by itself.
 
     Raises:
         ValueError: the form says a number, or cannot be of so many.
@@ -104,7 +104,7 @@ def _kinds(form: str) -> list[str]:
 
 
 def _splits(number: int, num_factors: int) -> Iterator[tuple[int, ...]]:
-    """All ways to write a number as a product of so many factors of at least 2, in order."""
+    """All ordered ways to write a number as a product of `num_factors` factors of at least 2."""
     if num_factors == 1:
         yield from [(number,)] if number > 1 else []
         return

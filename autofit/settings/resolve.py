@@ -1,4 +1,4 @@
-"""Reads the settings of `autofit tune` from where each of them may come.
+"""Reads the settings of `autofit tune` from command line, environment and file.
 
     command line (or the call) ─▶ environment ─▶ file ─▶ default
 
@@ -38,10 +38,10 @@ _OF_A_CLUSTER = tuple(option.name for option in OPTIONS.values() if option.of_cl
 
 
 def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> TuneSettings:
-    """Reads the settings from where they were given, the first of them first.
+    """Reads the settings from all places; the first place that names a setting decides it.
 
-    `--gpu` and `--gpu-mem` are one choice, `--model` and `--script` another: either of them puts both
-    aside where they were given further down. Given together in one place they are refused.
+    `--gpu` and `--gpu-mem` are one choice, `--model` and `--script` another: either option of a choice puts
+    both aside where they were given further down. Given together in one place they are refused.
 
     Args:
         cli: the command line's or the call's, by option name with `_` for `-`; None is not given.
@@ -73,12 +73,12 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
 def resolve_one_configuration(
     options: Mapping[str, object], what: str, *, also: Collection[str] = ()
 ) -> TuneSettings:
-    """The settings of a call that predicts one configuration: one algorithm, and nothing of a search.
+    """Settings of a call that predicts one configuration: one algorithm, no options of a search.
 
     Args:
-        options: those of the call; None is not given.
-        what: what the call makes, for messages: `a check`.
-        also: options of a search that mean something to it all the same.
+        options: the options of the call; None is not given.
+        what: the result of the call, for messages: `a check`.
+        also: options of a search that mean something to the call all the same.
 
     Raises:
         UsageError: an option is wrong, or means something to a search alone.
@@ -95,7 +95,7 @@ def resolve_one_configuration(
 
 
 def _settings(fields: Mapping[str, Any]) -> TuneSettings:
-    """The settings of values that were read, by their fields, those of knobs and setup with a prefix."""
+    """Settings from values by their fields; fields of knobs and setup have a prefix."""
     parts: dict[str, dict[str, Any]] = {"": {}, "knobs": {}, "setup": {}}
     for name, value in fields.items():
         part, _, own = name.rpartition(".")
@@ -123,7 +123,7 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
 
 
 def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
-    """Refuses what is both set and searched."""
+    """Raises `UsageError` for a knob that is both set and searched."""
     _, searched = chosen.get("search", ("", ()))
     for option in chosen:
         if OPTIONS[option].argument in dict(searched):
@@ -131,7 +131,7 @@ def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 def _require_a_cluster(chosen: Mapping[str, tuple[Any, Any]]) -> None:
-    """Refuses what is said of a cluster where none is used."""
+    """Raises `UsageError` for options of a cluster where none is used."""
     said = [f"--{option}" for option in _OF_A_CLUSTER if option in chosen]
     if said and _is_inline(chosen):
         verb = "are" if len(said) > 1 else "is"
@@ -147,12 +147,12 @@ def _is_inline(chosen: Mapping[str, tuple[Any, Any]]) -> bool:
 
 
 def chosen_options(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> dict[str, Any]:
-    """What `resolve_settings` reads of the same, by option name: as it was given, not as it was read."""
+    """Raw values that `resolve_settings` reads, as they were given, by option name."""
     return {option: raw for option, (raw, _) in _chosen(cli, env, file).items()}
 
 
 def chosen_cards(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> tuple[str, ...]:
-    """The keys of the cards that the same name: one, several of a fleet, or none."""
+    """Keys of the cards that the options name: one, several of a fleet, or none."""
     return tuple(card.key for card in _cards_in(_chosen(cli, env, file)))
 
 
@@ -164,7 +164,7 @@ def _cards_in(chosen: Mapping[str, tuple[Any, Any]]) -> tuple[Gpu, ...]:
 def _chosen(
     cli: Mapping[str, object], env: Mapping[str, str], file: Path | None
 ) -> dict[str, tuple[Any, Any]]:
-    """By option: the value of the first place that gives it, as it was given and as it was read."""
+    """Value of each option in the first place that gives it: as it was given, and as it was read."""
     chosen: dict[str, tuple[Any, Any]] = {}
     for given in (_given_in_call(cli), _given_in_environment(env), _given_in_file(file)):
         put_aside = _put_aside_by(chosen)
@@ -179,7 +179,7 @@ def _chosen(
 
 
 def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
-    """The options that lower places give in vain: another way to say what is said already."""
+    """Options to ignore in lower places: other ways to say what is said already."""
     made = {OPTIONS[option].choice for option in chosen} - {None}
     put_aside = frozenset(option.name for option in OPTIONS.values() if option.choice in made)
     if "model" in chosen:
@@ -193,12 +193,12 @@ def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
 
 
 def _option_of(field: str) -> str:
-    """The option of what is searched."""
+    """Option name of a searched field."""
     return field.replace("_", "-")
 
 
 def _search_text(searched: Iterable[tuple[str, tuple[Any, ...]]]) -> str:
-    """What `--search` says, as it could have been typed."""
+    """Value of `--search` as it could have been typed."""
     return ";".join(
         f"{_option_of(field)}={','.join(str(value).lower() for value in chosen)}"
         for field, chosen in searched
@@ -218,7 +218,7 @@ def _read(option: str, raw: Any, label: str) -> Any:
 
 
 def _said(call: Mapping[str, object]) -> dict[str, object]:
-    """What a call gives: None and an empty list of values are not given."""
+    """Options that a call gives; None and an empty list of values are not given."""
     return {name: value for name, value in call.items() if value is not None and value != ()}
 
 

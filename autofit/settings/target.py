@@ -1,4 +1,4 @@
-"""What a search is for: the card or the host, its budget, and whether it can be measured here."""
+"""Target of a search: the card or the host, its budget, and whether it can be measured here."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SAME_CARD = 0.98  # NVML, CUDA and a card's name differ by so much in a card's 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The device that a search is for.
+    """Device that a search is for, with its budget and how trials are measured.
 
     Attributes:
-        card: what predictions assume; on the CPU, the default card, for the shape of its curve.
+        card: the card that predictions assume; on the CPU, the default card, for the shape of its curve.
         probe: how trials are measured; None where the answer is predicted.
         is_own_budget: whether every card that trials can run on is the one that is meant; under a
-            smaller card's budget what they show is emulated.
+            smaller card's budget the results of trials are emulated.
     """
 
     device: Device
@@ -38,7 +38,7 @@ class Target:
 
 
 def among_ranks_of_script(target: Target, trace: Trace) -> Target:
-    """The same once a script has shown how many ranks each of its groups has.
+    """Target with the budget for the groups of ranks that a script's trace has shown.
 
     Raises:
         BudgetError: nothing is left beside NCCL.
@@ -62,12 +62,12 @@ def resolve_target(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> Target:
-    """Decides from the settings and the machine what the search is for.
+    """Target of a search, decided from the settings and the machine.
 
     Args:
-        settings: what was asked for.
-        local_gpus: the cards of this machine; not asked where a named card is only predicted.
-        reachable: the GPUs that trials could run on, asked only where a measurement may follow.
+        settings: the settings of the search.
+        local_gpus: returns the cards of this machine; not called where a named card is only predicted.
+        reachable: returns the GPUs that trials could run on; called only where a measurement may follow.
 
     Raises:
         UsageError: no card is named and none is here.
@@ -133,10 +133,10 @@ def resolve_target(
 
 
 def gpu_label(settings: TuneSettings, device: Device) -> str:
-    """A short name of what a search is for, as metrics and names of jobs have it.
+    """Short name of a search's target, as metrics and names of jobs have it.
 
-    The catalogue's key, `cpu`, or the memory such as `16g`; of a card that the catalogue does not
-    have, its own name in the style of a key.
+    It is the catalogue's key, `cpu`, or the memory such as `16g`; for a card that the catalogue does not
+    have, the card's own name in the style of a key.
     """
     if device.kind == "cpu":
         return "cpu"
@@ -151,13 +151,13 @@ def gpu_label(settings: TuneSettings, device: Device) -> str:
 
 
 def _is_meant(local: LocalGpu, named: Gpu | None, total_bytes: int) -> bool:
-    """Whether a card of this machine is the one that is meant: by its name, or by its memory alone."""
+    """Whether a local card is the one that is meant: by its memory, and its name where one is given."""
     is_same_size = _SAME_CARD * total_bytes <= local.total_bytes <= total_bytes / _SAME_CARD
     return is_same_size and (named is None or _is_named(local.name, named))
 
 
 def _is_every_card(names: tuple[str, ...], named: Gpu | None, num_gpus: int) -> bool:
-    """Whether a cluster has no other cards; of one that does not name all of its cards nobody knows."""
+    """Whether all cards of a cluster are the named one; False where not all cards have a name."""
     return named is not None and len(names) == num_gpus and all(_is_named(name, named) for name in names)
 
 
@@ -171,7 +171,7 @@ def _is_named(name: str, named: Gpu) -> bool:
 def _local(
     local_gpus: Callable[[], tuple[LocalGpu, ...]], settings: TuneSettings, is_named: bool
 ) -> tuple[LocalGpu, ...]:
-    """This machine's cards; a driver that does not answer is no obstacle to a prediction."""
+    """Cards of this machine; none where the driver does not answer and a prediction needs none."""
     try:
         return local_gpus()
     except DriverError:

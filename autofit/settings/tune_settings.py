@@ -1,6 +1,6 @@
-"""The settings of `autofit tune`, and which of them contradict each other.
+"""Settings of `autofit tune`, with checks for those that contradict each other.
 
-They hold bytes, numbers and cards, never the text that was typed: `resolve.py` reads that.
+Settings hold bytes, numbers and cards, never the text that was typed: `resolve.py` reads that.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from autofit_workers.spec.setup import Parallel, Setup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneSettings:
-    """Everything `autofit tune` can be told, read and checked.
+    """All settings of `autofit tune`, read and checked.
 
     Attributes:
         model: a built-in's name, `timm:NAME` and its like, `package.module:attribute` or
             `path/file.py:attribute`; the path of a script.
         script: the path of a training script that is run as it is, in place of a model.
-        script_arguments: those of its command line.
+        script_arguments: the arguments of the script's command line.
         batch_argument, batch_variable: the argument or the environment variable that takes its batch size.
         batch_name: the constant in its code that is its batch size.
-        keeps_trackers: whether it logs to trackers while it is tried.
+        keeps_trackers: whether the script logs to trackers while it is tried.
         num_processes: ranks on each node, of the script or of `parallels` that are named by their kind.
         num_nodes: nodes with so many ranks each, of the script, of these, or of a measured trial.
         launcher: what starts the script, with options of its own; None for torchrun where ranks are counted.
@@ -43,26 +43,26 @@ class TuneSettings:
         gpu: the card, instead of `gpu_mem_bytes`. With neither, the local card.
         conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
             for those that the device's backend has of itself.
-        knobs: those that are not searched; the convolution algorithm is among `conv_algos`.
-        given_knobs: the names of those that were given a value, be it the default.
+        knobs: the knobs that are not searched; the convolution algorithm is among `conv_algos`.
+        given_knobs: the names of the knobs that were given a value, be it the default.
         searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
             them and of the algorithms is a setting of its own.
         setup: mode, kind of batches, ranks, and what is assumed of values that are not known.
         parallels: the ways of training together that are compared, instead of the one of the setup.
         maximize: what is made as large as fits.
-        batch_size: at which the longest samples are looked for, where those are maximized; None for 1.
-        lengths: of the samples of the data, whose longest decides the size of a sample; None where that is
-            not asked.
-        batching: how batches are made of them.
+        batch_size: the batch size to find the longest samples for, where those are maximized; None for 1.
+        lengths: the lengths of the data's samples, whose longest decides the size of a sample; None where
+            that is not asked.
+        batching: how batches are made of these samples.
         margin: share of the device's total that is kept free.
         reserve_bytes: what is left to other processes on the device.
         risk: which level of a predicted peak has to be within the budget.
-        objective: what the best has most of: samples a step, or samples a second, measured or predicted.
+        objective: what to maximize: samples a step, or samples a second, measured or predicted.
         epoch_samples: samples of an epoch, whose time is told; None where that is not asked.
         soak_steps: steps of the trial that verifies the winner, 0 for none; None for 20 on CUDA and
             5 on the CPU.
-        max_trials: so many measured trials at most, those in the study included; None for no limit.
-        max_seconds: so long the search runs at most; None for no limit.
+        max_trials: the most measured trials, those in the study included; None for no limit.
+        max_seconds: the longest that the search may run; None for no limit.
         storage: an Optuna URL; None for a journal file in the state directory.
         storage_wait_seconds: how long a database that went away is waited for; 0 for not at all.
         study: the study's name; None for one that follows from the settings.
@@ -164,33 +164,33 @@ class TuneSettings:
 
     @property
     def num_ranks_of_script(self) -> int:
-        """As it is said with the script; a launcher of its own, or one's own numbers, show when it is run."""
+        """Number of ranks as said with the script; ranks of a launcher of its own show when it is run."""
         return 1 if self.script is None else (self.num_processes or 1) * self.num_nodes
 
     @property
     def num_nodes_of_trials(self) -> int:
-        """Over so many nodes of a cluster a trial's ranks are spread; those of a script are not measured."""
+        """Number of nodes that a trial's ranks are spread over; 1 for a script, which is not measured."""
         return self.num_nodes if self.script is None else 1
 
     @property
     def mesh(self) -> tuple[int, ...]:
-        """How many ranks each group has that exchanges anything, as far as it is known before a run."""
+        """Number of ranks of each group that exchanges anything, as far as known before a run."""
         return self.setup.parallel.mesh or Parallel.of_script(self.num_ranks_of_script).mesh
 
     @property
     def sized_knobs(self) -> Knobs:
-        """The knobs with the size of a sample that the data decide, where they do."""
+        """Knobs, with the size of a sample that the data decide where their lengths are given."""
         lengths = self.capped_lengths
         return self.knobs if lengths is None else replace(self.knobs, seq_len=lengths.worst(1))
 
     @property
     def capped_lengths(self) -> BatchLengths | None:
-        """The lengths of the data, longer samples cut to `--seq-len`."""
+        """Lengths of the data, longer samples cut to `--seq-len`; None where no lengths are given."""
         limit = self.knobs.seq_len
         return self.lengths if self.lengths is None or limit is None else self.lengths.capped(limit)
 
     def _require_ranks(self) -> None:
-        """Refuses what contradicts how many ranks there are, and where."""
+        """Raises `UsageError` for options that contradict how many ranks there are, and where."""
         if self.script is None and self.launcher is not None:
             raise UsageError(
                 "--launcher starts a script: name it with --script, or say the ranks of a model with "
@@ -235,7 +235,7 @@ class TuneSettings:
             self._require_nodes()
 
     def _require_nodes(self) -> None:
-        """Refuses ranks of a model that are not spread over several nodes."""
+        """Raises `UsageError` for a model's ranks that cannot be spread over several nodes."""
         if self.dispatch != RAY:
             raise UsageError(f"--nnodes is for a Ray cluster, and --dispatch {self.dispatch} has one machine")
         if not self.parallels and not self.setup.parallel:
@@ -255,7 +255,7 @@ class TuneSettings:
             )
 
     def _require_sizes(self) -> None:
-        """Refuses what contradicts how the size of a sample is said, or is to be found."""
+        """Raises `UsageError` for options that contradict how a sample's size is given or found."""
         if self.lengths is None and self.batching is not Batching.SHUFFLED:
             raise UsageError("--batching is about the lengths of your data: give them with --lengths FILE")
         at_odds = self._at_odds_with_found_sizes
@@ -276,7 +276,7 @@ class TuneSettings:
 
     @property
     def _at_odds_with_found_sizes(self) -> str | None:
-        """An option under which the size of a sample cannot be found for the user, if one is given."""
+        """Given option that rules out finding the size of a sample; None if there is none."""
         return (
             "--search seq-len=…" if "seq_len" in dict(self.searched)
             else "--script" if self.script is not None
@@ -287,7 +287,7 @@ class TuneSettings:
 
     @property
     def _measures(self) -> str | None:
-        """The option that asks for measured trials, if one does."""
+        """Given option that asks for measured trials; None if there is none."""
         return (
             None if self.probe == "predict"
             else f"--device {self.device}" if self.device != "auto"
@@ -296,7 +296,7 @@ class TuneSettings:
         )  # fmt: skip
 
     def with_parallel(self, parallel: Parallel) -> Self:
-        """The same for one of the `parallels` alone."""
+        """Settings for one of the `parallels` alone."""
         one = replace(
             self,
             setup=replace(self.setup, parallel=parallel),
@@ -307,7 +307,7 @@ class TuneSettings:
         return one.with_deciding_rank()
 
     def with_deciding_rank(self) -> Self:
-        """The same with no rank named where they differ: the first may fit where others fail.
+        """Settings with no rank named where ranks differ: the first may fit where others fail.
 
         Measured trials run all ranks anyway.
         """
@@ -317,35 +317,35 @@ class TuneSettings:
 
     @property
     def may_compile(self) -> bool:
-        """Whether any of the settings compiles the model."""
+        """Whether any of the knob settings compiles the model."""
         return True in dict(self.searched).get("compile", (self.knobs.compile,))
 
     @property
     def says_of_a_sample(self) -> bool:
-        """Whether anything is said of what one sample is."""
+        """Whether any option about a sample is given: its shape, classes or task."""
         return any(value is not None for value in (self.input_shape, self.num_classes, self.task))
 
     @property
     def card(self) -> Card:
-        """The card that a prediction assumes."""
+        """Card that a prediction assumes."""
         return card_named(None if self.gpu is None else self.gpu.key, self.mesh)
 
     def budget_on(self, gpu: Gpu) -> Budget:
-        """The budget of a card of the catalogue, with what is to be kept free there.
+        """Budget of a card of the catalogue, with what is to be kept free there.
 
         Raises:
-            BudgetError: nothing is left.
+            BudgetError: nothing is left of the card's memory.
         """
         return budget_of(gpu, margin=self.margin, reserve_bytes=self.reserve_bytes, mesh=self.mesh)
 
     @property
     def fixed_knobs(self) -> frozenset[str]:
-        """The knobs, by their names in `Knobs`, that advice leaves alone: they are searched anyway."""
+        """Names in `Knobs` of the knobs that advice leaves alone, as they are searched anyway."""
         of_convolutions = () if self.conv_algos is None else ("conv_algo",)
         return frozenset((*dict(self.searched), *of_convolutions))
 
     def one_conv_algo(self, what: str) -> str:
-        """The convolution algorithm of what is about one configuration alone; PyTorch's default unless named.
+        """Convolution algorithm of a single configuration; PyTorch's default unless named.
 
         Raises:
             UsageError: several are named.
@@ -356,7 +356,7 @@ class TuneSettings:
         return names[0]
 
     def configuration(self, what: str) -> Knobs:
-        """The one knob setting of what is about one configuration alone.
+        """Knob setting of a single configuration.
 
         Raises:
             UsageError: several algorithms are named, or a knob is to be searched.

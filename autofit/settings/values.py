@@ -1,4 +1,4 @@
-"""What options hold: from an option's text or a TOML value to bytes, numbers and cards.
+"""Readers of option values: from an option's text or a TOML value to bytes, numbers and cards.
 
 Each reader raises `ValueError`, with what was expected instead, where it cannot read a value.
 """
@@ -30,19 +30,19 @@ ALL_CARDS = "all"
 
 
 def text(value: Any) -> str:
-    """Some text, without spaces around it."""
+    """Non-empty text, without spaces around it."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"expected some text, got {value!r}")
     return value.strip()
 
 
 def one_of(words: tuple[str, ...]) -> Read:
-    """Reads one of these words, and names near matches of another."""
+    """Reader of one of some words, which names near matches of any other word."""
     return _hinting(plain_one_of(words), words)
 
 
 def _hinting(read: Read, words: tuple[str, ...]) -> Read:
-    """Reads the same, and names near matches where it cannot."""
+    """Reader that adds near matches among `words` to the error of another reader."""
 
     def with_hint(value: Any) -> Any:
         try:
@@ -55,7 +55,7 @@ def _hinting(read: Read, words: tuple[str, ...]) -> Read:
 
 
 def _items(value: Any, separator: str) -> list[Any]:
-    """The items of a list, or of a text between separators (a regular expression)."""
+    """Items of a list, or of a text between separators (a regular expression)."""
     if isinstance(value, str):
         return [item.strip() for item in re.split(separator, value)]
     if not isinstance(value, list | tuple) or not value:
@@ -84,7 +84,7 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def nonzero_share(value: Any) -> float:
-    """`nonzero=0.5`, as a share from 0 to 1."""
+    """Share from 0 to 1 that a text such as `nonzero=0.5` states."""
     name, _, share = str(value).partition("=")
     try:
         found = float(share)
@@ -96,7 +96,7 @@ def nonzero_share(value: Any) -> float:
 
 
 def rank(value: Any) -> int | None:
-    """A rank's number, from 0 on; None for all of them."""
+    """Number of a rank, from 0 on; None for all ranks."""
     text = str(value).strip()
     if text == ALL:
         return None
@@ -114,14 +114,14 @@ def gpu_numbers(value: Any) -> tuple[int, ...]:
 
 
 def launcher(value: Any) -> str:
-    """A launcher's command, with options of its own."""
+    """Command of a launcher, with options of its own."""
     text = str(value).strip()
     launcher_command(text)
     return text
 
 
 def conv_algos(value: Any) -> tuple[str, ...]:
-    """The convolution algorithms to search, each once, or all."""
+    """Convolution algorithms to search, each once, or all."""
     names = _items(value, ",")
     return (
         ALL_CONV_ALGOS
@@ -131,12 +131,12 @@ def conv_algos(value: Any) -> tuple[str, ...]:
 
 
 def knob_value(knob: Knob) -> Read:
-    """Reads a value of a knob, and names near matches of one that there is not."""
+    """Reader of a knob's value, which names near matches of an unknown one."""
     return _hinting(lambda value: knob.read(knob.from_user(value)), knob.values)
 
 
 def shape(value: Any) -> tuple[int, ...]:
-    """The shape of one sample: `3x224x224`."""
+    """Shape of one sample: `3x224x224`."""
     try:
         return tuple(map(whole_number(minimum=1), _items(value, "[x×]")))
     except ValueError:
@@ -144,22 +144,22 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def size(value: Any) -> int:
-    """Bytes, of a size that is not 0: `16G`."""
+    """Size in bytes that is not 0: `16G`."""
     return parse_bytes(str(value))
 
 
 def size_or_zero(value: Any) -> int:
-    """Bytes."""
+    """Size in bytes, or 0."""
     return 0 if str(value).strip() == "0" else size(value)
 
 
 def margin(value: Any) -> Decimal:
-    """A share: `3%`, `0.03`."""
+    """Share of memory: `3%`, `0.03`."""
     return parse_percent(str(value))
 
 
 def _number(value: Any) -> float:
-    """A finite number, else nan."""
+    """Finite number, else nan."""
     try:
         found = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -168,14 +168,14 @@ def _number(value: Any) -> float:
 
 
 def seconds(value: Any) -> float:
-    """Seconds, more than 0."""
+    """Number of seconds, more than 0."""
     if not (found := _number(value)) > 0:
         raise ValueError(f"{value!r} is not a number of seconds: expected more than 0")
     return found
 
 
 def seconds_or_zero(value: Any) -> float:
-    """Seconds."""
+    """Number of seconds, 0 or more."""
     if not (found := _number(value)) >= 0:
         raise ValueError(f"{value!r} is not a number of seconds: expected 0 or more")
     return found
@@ -200,7 +200,7 @@ def resources(value: Any) -> tuple[tuple[str, float], ...]:
 
 
 def batch_kind(value: Any) -> str:
-    """The kind of batches that a switch for the worst ones means."""
+    """Kind of batches by the switch for worst-case batches."""
     return WORST if switch(value) else TYPICAL
 
 
@@ -229,27 +229,27 @@ def searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
 
 
 def risk(value: Any) -> Risk:
-    """A risk by its name."""
+    """Risk by its name."""
     return Risk(one_of(tuple(Risk))(value))
 
 
 def batching(value: Any) -> Batching:
-    """How batches are made, by its name."""
+    """Way that batches are made, by its name."""
     return Batching(one_of(tuple(Batching))(value))
 
 
 def maximized(value: Any) -> Maximized:
-    """What is maximized, by its name."""
+    """Quantity to maximize, by its name."""
     return Maximized(one_of(tuple(Maximized))(value))
 
 
 def objective(value: Any) -> Objective:
-    """An objective by its name."""
+    """Objective by its name."""
     return Objective(one_of(tuple(Objective))(value))
 
 
 def cards(value: Any) -> Gpu | tuple[Gpu, ...]:
-    """A card, or several: `t4,a100-40g`, or an array of TOML; `all` for the whole catalogue."""
+    """One card or several: `t4,a100-40g`, or an array of TOML; `all` for the whole catalogue."""
     if value == ALL_CARDS:
         return tuple(catalogue().values())
     names = _items(value, ",")

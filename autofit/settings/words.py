@@ -1,4 +1,4 @@
-"""What settings are called in sentences and tables."""
+"""Names of settings in sentences and tables."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from autofit_workers.spec.setup import WORST, Parallel
 
 
 def in_words(knob: str, value: object) -> str:
-    """A knob's value as a reader knows it: `amp-bf16`, `checkpointing blocks`."""
+    """Value of a knob in words that a reader knows: `amp-bf16`, `checkpointing blocks`."""
     return KNOBS[knob].in_words(value)
 
 
 def varied_knobs(settings: Iterable[Knobs]) -> tuple[str, ...]:
-    """The names of the knobs in which settings differ, in the order of `Knobs`."""
+    """Names of the knobs in which settings differ, in the order of `Knobs`."""
     settings = tuple(settings)
     return tuple(name for name in KNOBS if len({getattr(knobs, name) for knobs in settings}) > 1)
 
 
 def setting_names(settings: Iterable[Knobs], *, convolves: bool = True) -> dict[Knobs, str]:
-    """What tells settings of one search apart: `cudnn · amp-bf16 · checkpointing blocks`.
+    """Names that tell settings of a search apart: `cudnn · amp-bf16 · checkpointing blocks`.
 
     The convolution algorithm is always named where the step has convolutions; of a step without any, the
     name of a single setting is empty.
@@ -32,7 +32,7 @@ def setting_names(settings: Iterable[Knobs], *, convolves: bool = True) -> dict[
 
 
 def joined(names: Iterable[str]) -> str:
-    """Several settings' names as one: `cudnn, native · fp32`; one below the other where more differs."""
+    """Names of several settings as one: `cudnn, native · fp32`; on separate lines where more differs."""
     parts = [name.split(" · ") for name in names]
     places = [tuple(dict.fromkeys(place)) for place in zip(*parts, strict=False)]
     if len({len(part) for part in parts}) > 1 or sum(len(place) > 1 for place in places) > 1:
@@ -41,7 +41,7 @@ def joined(names: Iterable[str]) -> str:
 
 
 def in_short(knobs: Knobs) -> str:
-    """A setting by itself: its convolution algorithm, and what else is not the default."""
+    """Name of a setting by itself: its convolution algorithm, and the knobs not at their default."""
     default = Knobs()
     changed = (name for name in list(KNOBS)[1:] if getattr(knobs, name) != getattr(default, name))
     return " · ".join(in_words(name, getattr(knobs, name)) for name in ("conv_algo", *changed))
@@ -57,11 +57,11 @@ def configuration(
     searched: Container[str] = (),
     of_script: bool = False,
 ) -> str:
-    """The knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
+    """Names of the knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
 
-    Beside precision and optimizer they are named where they are not the default, those that were searched are
-    not. The kind of the batches and the ranks are named where there are several. A script decides by itself,
-    but for an attention that its models are told to take.
+    Precision and optimizer are always named, other knobs where they are not at their default; knobs that were
+    searched are left out. The kind of the batches and the ranks are named where there are several. A script
+    decides by itself, but for an attention that its models are told to take.
     """
     default = Knobs()
     ranks = Parallel.named(parallel)
@@ -90,12 +90,12 @@ def configuration(
 
 
 def ranks_in_words(parallel: Parallel) -> str:
-    """`one of 8 ranks of fully_shard`, `one of 2 cards of a device map`."""
+    """Phrase for the ranks: `one of 8 ranks of fully_shard`, `one of 2 cards of a device map`."""
     kinds = [PARALLEL_KINDS[kind].in_words for kind, _ in parallel.degrees]
     of = kinds[0] if len(kinds) == 1 else str(parallel)
     return f"one of {parallel.num_ranks} {parallel.members} of {of}"
 
 
 def with_setting(name: str) -> str:
-    """` with cudnn` after what a sentence says of a setting; nothing for one without a name."""
+    """Phrase ` with cudnn` to add to a sentence; empty for a setting without a name."""
     return f" with {name}" if name else ""

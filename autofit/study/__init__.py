@@ -1,4 +1,4 @@
-"""What was tried, durably: an Optuna study, where it is kept, and how it is read.
+"""Durable records of trials: an Optuna study, its storage, and how it is read.
 
 study     the record: ask, tell, resume, reconciliation
 ledger    what all trials come to, kept up as they are told

@@ -1,7 +1,7 @@
-"""Records that cannot be read: each is left aside by itself, whatever was done to its bytes.
+"""Errors and checks for records that cannot be read: each is left aside, the others are read.
 
-A storage gives what is left of a damaged record, with the mark `DAMAGED` among its attributes. What another
-version wrote is whole, and found out by who reads it.
+A storage returns what is left of a damaged record, with the mark `DAMAGED` among its attributes. A record of
+another version is whole; whoever reads it finds out its version.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _LONGEST_REASON = 120
 
 
 class Kind(StrEnum):
-    """What a record is of."""
+    """Kind of a stored record."""
 
     JOB = "job"
     ATTEMPT = "attempt"
@@ -30,25 +30,25 @@ class Kind(StrEnum):
 
 
 class UnreadableError(ValueError):
-    """A record cannot be read; its text is the end of a sentence that begins with the record's name."""
+    """A record cannot be read; the message ends a sentence that begins with the record's name."""
 
 
 class NewerError(UnreadableError):
-    """A newer version wrote it."""
+    """A record was written by a newer version of autofit."""
 
     def __init__(self) -> None:
         super().__init__("was written by a newer version")
 
 
 class OlderError(UnreadableError):
-    """A version wrote it that is not read any more."""
+    """A record was written by a version of autofit that is too old to be read."""
 
     def __init__(self) -> None:
         super().__init__("was written by a version that is too old")
 
 
 class DamagedError(UnreadableError):
-    """It is not what was written."""
+    """A stored record is corrupt."""
 
     def __init__(self, what: object = "") -> None:
         reason = " ".join(str(what).split())[:_LONGEST_REASON]
@@ -57,11 +57,11 @@ class DamagedError(UnreadableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A record that is left aside.
+    """A record that is left aside, since it cannot be read.
 
     Attributes:
-        name: which one it is, as messages call it.
-        why: what is wrong with it, see `UnreadableError`.
+        name: the record's name in messages.
+        why: the reason why it cannot be read, see `UnreadableError`.
     """
 
     kind: Kind
@@ -70,7 +70,7 @@ class Unreadable:
 
     @classmethod
     def of(cls, kind: Kind, name: str, error: Exception) -> Unreadable:
-        """What a failed reading says of a record."""
+        """Describes a record by the `error` that reading it raised."""
         known = error if isinstance(error, UnreadableError) else DamagedError(error)
         return cls(kind=kind, name=name, why=str(known))
 
@@ -85,7 +85,7 @@ def require_whole(attributes: Mapping[str, Any]) -> None:
 
 
 def require_schema(record: Mapping[str, Any], newest: int) -> None:
-    """Raises `NewerError` for a record of a schema beyond the newest that is known; without one it is 1."""
+    """Raises `NewerError` for a record of a schema newer than `newest`; a missing number means 1."""
     number = record.get("schema", 1)
     if not isinstance(number, int) or number < 1:
         raise DamagedError(f"schema {number!r}")

@@ -1,7 +1,7 @@
-"""Studies in a database: its URL, its connections, and which of its failures pass.
+"""Studies in a database: its URL, its connections, and which of its failures are temporary.
 
-SQLAlchemy takes a third of a second to import, which a journal does without: import this module
-where a database is meant.
+SQLAlchemy takes a third of a second to import, and a journal does not need it: import this module
+only where the storage is a database.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ def parse_url(url: str) -> URL:
     """Reads a database URL; `postgresql://` means psycopg 3.
 
     Raises:
-        UsageError: it is none. Nothing of it is repeated, since what it misspells may be a password.
+        UsageError: `url` is no database URL. The message repeats nothing of it: it may hold a password.
     """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise _no_url() from error
-    # Of a password, the end of which would be told as the name of a host or a database.
+    # The end of a password, which messages would show as the name of a host or a database.
     if "@" in f"{parsed.host or ''}{parsed.database or ''}":
         raise _no_url()
     return parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
@@ -77,7 +77,7 @@ def _no_url() -> UsageError:
 
 
 def shown(url: URL) -> str:
-    """A URL as messages show it: without a password, and as users write it."""
+    """Database URL as messages show it: without a password, and as users write it."""
     visible = url.set(drivername=url.drivername.removesuffix("+psycopg"))
     return redacted_place(visible.render_as_string(hide_password=False))
 
@@ -86,9 +86,9 @@ def open_database(url: URL) -> Relations:
     """Connects to a database and makes Optuna's tables where they are missing.
 
     Raises:
-        UsageError: there is no such kind of database.
+        UsageError: SQLAlchemy does not know the kind of database.
         StorageError: the driver is not installed.
-        OSError, OptunaError, SQLAlchemyError: it cannot be reached or written.
+        OSError, OptunaError, SQLAlchemyError: the database cannot be reached or written.
     """
     try:
         with _alone(url):
@@ -106,7 +106,7 @@ def open_database(url: URL) -> Relations:
 
 @contextlib.contextmanager
 def _alone(url: URL) -> Iterator[None]:
-    """Keeps others on a server from making the tables of a new database at the same moment."""
+    """Holds a lock on a PostgreSQL server, so that one process at a time makes the tables of a database."""
     if url.drivername != _PSYCOPG:
         yield
         return
@@ -129,14 +129,14 @@ def _opened(url: URL) -> Relations:
 
 
 def _is_made_by_others(error: SQLAlchemyError) -> bool:
-    """Whether what was to be made is there by now: a table, its type, a row."""
+    """Whether making a table, type or row failed because another process has made it."""
     return isinstance(error, IntegrityError) or (
         isinstance(error, DBAPIError) and "already exists" in str(error.orig)
     )
 
 
 def passes(error: BaseException | None) -> bool:
-    """Whether an operation that failed so may succeed later: the connection is gone, the database busy."""
+    """Whether a failure is temporary, such as a lost connection or a busy database."""
     while error is not None:
         if isinstance(error, PoolTimeoutError):
             return True
@@ -147,7 +147,7 @@ def passes(error: BaseException | None) -> bool:
 
 
 def denies(error: BaseException | None) -> bool:
-    """Whether the database's user may not do what was tried."""
+    """Whether a failure says that the database's user lacks the right for the operation."""
     while error is not None:
         if isinstance(error, DBAPIError):
             return str(getattr(error.orig, "sqlstate", "")) == _DENIED_STATE

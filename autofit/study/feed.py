@@ -1,4 +1,4 @@
-"""News of a study's trials: a trial is read when it has changed, not whenever another one has."""
+"""Feed of a study's new and changed trials: unchanged trials are not read again."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
 
 
 class TrialFeed:
-    """Reads what is new in a study.
+    """Reads a study's new and changed trials.
 
-    Nothing of a trial is kept but its number while it may still change. The trials that this process
-    asked for are its own to know of: they are not read at all.
+    While a trial may still change, its number and id are kept, nothing else. Trials that this process
+    asked for are not read at all, since it knows them.
 
     Args:
-        piece: how many trials of a database are read at once.
+        piece: the number of a database's trials that are read at once.
     """
 
     def __init__(self, backend: BaseStorage, study_id: int, *, piece: int = 500) -> None:
@@ -31,17 +31,17 @@ class TrialFeed:
         self._unfinished: dict[int, int] = {}  # number → id in the storage
 
     def attach(self, backend: BaseStorage) -> None:
-        """Goes on with another connection to the same storage."""
+        """Replaces the connection by another one to the same storage."""
         self._backend = backend
 
     def news(self) -> list[FrozenTrial]:
-        """The trials of others that are new, that have ended, or that are still under way."""
+        """Returns trials of other processes that are new, have ended, or are still running."""
         if self._next_number == 0:
             return self._taken_in(self._all())
         return self._taken_in([*self._watched(), *self._beyond()])
 
     def _all(self) -> list[FrozenTrial]:
-        """Of a database in pieces: Optuna holds many objects a trial until all that it reads are there."""
+        """Reads all trials; a database's in pieces, as Optuna holds many objects per trial that it reads."""
         backend = self._backend
         if not isinstance(backend, RDBStorage):
             return backend.get_all_trials(self._study_id, deepcopy=False)
@@ -57,7 +57,7 @@ class TrialFeed:
         return trials
 
     def until(self, trial_id: int) -> tuple[int, list[FrozenTrial]]:
-        """The number of a trial that was just created, and the trials before it that are new."""
+        """Returns the number of a trial that was just created, and the new trials before it."""
         earlier = []
         while (found := self._id_of(self._next_number)) != trial_id:
             assert found is not None, "a trial that was created has a number"
@@ -67,7 +67,7 @@ class TrialFeed:
         return number, self._taken_in(earlier)
 
     def _watched(self) -> list[FrozenTrial]:
-        """The trials that were unfinished when they were last read, as they are now."""
+        """Reads the trials again that were unfinished when last read."""
         if not self._unfinished:
             return []
         running = {

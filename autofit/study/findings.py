@@ -1,4 +1,4 @@
-"""What a search has found, told as it changes."""
+"""Events for the boundaries that a search finds, as they change."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from autofit_workers.spec.protocol import Peaks, TrialOutcome, Verdict
 
 
 class Findings:
-    """Tells how the boundaries of a search move.
+    """Makes the events for the boundaries of a search that moved.
 
     Args:
-        study: its name.
+        study: the study's name.
     """
 
     def __init__(self, study: str) -> None:
@@ -24,13 +24,13 @@ class Findings:
 
     @property
     def told(self) -> list[BoundaryMoved]:
-        """What is known now, setting by setting."""
+        """Latest event of each knob setting whose boundary has moved."""
         return list(self._told.values())
 
     def moved(
         self, boundaries: Mapping[Knobs, Boundary], known: Mapping[Configuration, TrialOutcome]
     ) -> list[BoundaryMoved]:
-        """What is new of some settings since it was told last.
+        """Returns the events for those of `boundaries` that changed since they were last told.
 
         Args:
             known: the outcome that counts of each configuration, see `decisive`.
@@ -72,7 +72,7 @@ class Findings:
 def comparison(
     study: str, trial: int, outcome: TrialOutcome, predicted_bytes: int | None
 ) -> PredictionCompared | None:
-    """A prediction held against the trial that it was made for; None where that does not fit."""
+    """Event that compares a predicted with a measured peak; None unless the trial fits and has both."""
     measured_bytes = outcome.budgeted_bytes
     if outcome.verdict is not Verdict.FITS or predicted_bytes is None or not measured_bytes:
         return None

@@ -1,7 +1,7 @@
-"""What a study's trials come to, kept up as they are told.
+"""State of a search in memory, updated with each trial of its study.
 
 Every trial is taken in once, so that the thousandth costs what the first did: boundaries, the
-outcomes that count and what is in flight are changed, not made anew.
+outcomes that count and the trials in flight are updated, not computed anew.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_ENVIRONMENT: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A trial under way, of this process or another."""
+    """A running trial of this process or another: its configuration and owner."""
 
     configuration: Configuration
     owner: Owner
@@ -40,17 +40,17 @@ class Ledger:
     """The state of a search.
 
     Args:
-        budget_bytes: what measured peaks are held against.
-        curves: the prediction for a setting, or None; asked once for each.
+        budget_bytes: the budget that measured peaks are compared with.
+        curves: the peak curve of a knob setting, or None; asked once for each setting.
         pruning: says which settings others make pointless; without it every boundary is searched.
 
     Attributes:
-        boundaries: of every setting, in the order of the space.
-        known: the outcome that counts of each configuration, as `decisive` has it; of what it says
-            beside its size and its times only why it was not tried is kept.
-        running: the trials under way by number.
-        num_returned: how many trials have an outcome, whatever it is.
-        num_measured: how many of them were run, not answered by a prediction.
+        boundaries: the boundary of every knob setting, in the order of the space.
+        known: the outcome that counts of each configuration, as `decisive` has it; of its environment
+            only the reason why it was not tried is kept.
+        running: the running trials by number.
+        num_returned: the number of trials that have an outcome, whatever it is.
+        num_measured: the number of trials with an outcome that were run, not answered by a prediction.
         pruned: the settings that are not searched to their end, and why.
     """
 
@@ -94,7 +94,7 @@ class Ledger:
         self._changed.clear()
 
     def take_in(self, trial: FrozenTrial) -> None:
-        """Takes in what storage says of a trial; of one that has ended, once."""
+        """Updates the state with a trial read from the storage; call it once for a trial that has ended."""
         configuration = self.configuration(trial)
         owner = owner_of(trial)
         if configuration is None:
@@ -105,7 +105,7 @@ class Ledger:
             self.finish(trial.number, configuration, outcome_of(trial), num_steps=num_steps_of(trial))
 
     def expect(self, number: int, configuration: Configuration, owner: Owner) -> None:
-        """Says that a trial is under way; again when its owner's lease was renewed."""
+        """Records a running trial; called again when its owner's lease was renewed."""
         if number not in self.running:
             self._num_running[configuration] += 1
             knobs, batch_size = configuration
@@ -116,7 +116,7 @@ class Ledger:
     def finish(
         self, number: int, configuration: Configuration, outcome: TrialOutcome | None, *, num_steps: int
     ) -> None:
-        """Says how a trial ended; without an outcome it was given up."""
+        """Records the outcome of an ended trial; `outcome` is None where the trial was given up."""
         if self.running.pop(number, None) is not None:
             self._num_running[configuration] -= 1
         self.withdraw(configuration)
@@ -130,34 +130,34 @@ class Ledger:
         self._look_at(configuration[0])
 
     def withdraw(self, configuration: Configuration) -> None:
-        """Says that a size which was proposed is not tried, unless a trial of it is under way."""
+        """Takes back a proposed configuration, unless a trial of it is running."""
         if self._num_running[configuration] <= 0:
             del self._num_running[configuration]
             knobs, batch_size = configuration
             self.boundaries[knobs].withdraw(batch_size)
 
     def open_settings(self) -> list[Knobs]:
-        """The settings whose boundary has a size to propose, in the order of the space.
+        """Knob settings whose boundary has a size to propose, in the order of the space.
 
-        Those that may turn out to be pointless wait for the settings that decide it.
+        Settings that may turn out to be pointless wait for the settings that decide so.
         """
         found = list(itertools.compress(self._space.settings, self._is_open))
         return found if self._pruning is None else self._pruning.leading(found, self._unsettled)
 
     def deciding_size(self, knobs: Knobs) -> int | None:
-        """The size to try first of a setting, which likely prunes it; None for its boundary's own."""
+        """Batch size to try first, which likely prunes the setting; None for the boundary's own proposal."""
         rival = None if self._pruning is None else self._pruning.best_rival(knobs, self._settled)
         if rival is None:
             return None
         return self.boundaries[knobs].doubtful_size_beyond(self._settled[rival])
 
     def take_changed(self) -> list[Knobs]:
-        """The settings of which something was learned since this was last asked."""
+        """Returns the knob settings whose state changed since the last call."""
         changed, self._changed = list(self._changed), {}
         return changed
 
     def agenda(self, goal: Goal) -> Agenda:
-        """What is left to be done for a goal, as it is now."""
+        """Returns the agenda of a goal: the trials left to be done for it now."""
         return Agenda(
             goal=goal,
             boundaries=self.boundaries,
@@ -171,7 +171,7 @@ class Ledger:
         )
 
     def verified(self, soak_steps: int) -> dict[Configuration, int]:
-        """The configurations that fit and ran for so many steps, each with its steps."""
+        """Configurations that fit and ran at least `soak_steps` steps, each with its number of steps."""
         return {
             configuration: num_steps
             for configuration, num_steps in self._num_steps.items()
@@ -179,14 +179,14 @@ class Ledger:
         }
 
     def configuration(self, trial: FrozenTrial) -> Configuration | None:
-        """What a trial tries; None where it is not of this space."""
+        """Configuration that a trial tries; None where the trial is not of this search space."""
         if any(trial.distributions.get(name) != own for name, own in self._distributions.items()):
             return None
         index = self._index.get(self._space.to_knobs(trial.params))
         return None if index is None else (self._space.settings[index], trial.params[BATCH_SIZE])
 
     def _learn(self, number: int, configuration: Configuration, outcome: TrialOutcome) -> None:
-        """Of several outcomes the latest counts, and one that did not fit more than one that did."""
+        """Keeps the outcome that counts: the latest, but one that did not fit over one that fits."""
         knobs, batch_size = configuration
         fits = outcome.verdict is Verdict.FITS
         before = self.known.get(configuration)
@@ -204,7 +204,7 @@ class Ledger:
             self.boundaries[knobs].expect(batch_size)
 
     def _slim(self, knobs: Knobs, outcome: TrialOutcome) -> TrialOutcome:
-        """What the search and the frontier need of an outcome: thousands are held at a time."""
+        """Reduces an outcome to the fields that search and frontier need: thousands are held at a time."""
         return dataclasses.replace(
             outcome,
             knobs=knobs,
@@ -216,7 +216,7 @@ class Ledger:
         )
 
     def _look_at(self, knobs: Knobs) -> None:
-        """Brings up to date what is known of a setting's boundary."""
+        """Updates the state that depends on a knob setting's boundary, and prunes settings by it."""
         boundary = self.boundaries[knobs]
         self._is_open[self._index[knobs]] = boundary.has_proposal
         (self._unsettled.discard if boundary.is_settled else self._unsettled.add)(knobs)
@@ -235,7 +235,7 @@ class Ledger:
                 self._prune(self._pruning, other)
 
     def _prune(self, pruning: Pruning, knobs: Knobs) -> None:
-        """Closes a setting that a known boundary has made pointless, or opens one that it no longer does."""
+        """Prunes a knob setting that known boundaries make pointless, or opens it again where they do not."""
         boundary = self.boundaries[knobs]
         if boundary.is_settled:
             self.pruned.pop(knobs, None)
@@ -250,7 +250,7 @@ class Ledger:
 
 
 def _reason(outcome: TrialOutcome) -> dict[str, str]:
-    """Of what an outcome says of its circumstances, why it was not tried."""
+    """Environment of an outcome reduced to the reason why it was not tried; empty where there is none."""
     return (
         {NOT_TRIED: outcome.environment[NOT_TRIED]} if NOT_TRIED in outcome.environment else _NO_ENVIRONMENT
     )

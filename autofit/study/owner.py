@@ -1,4 +1,4 @@
-"""Which process a running trial belongs to, until when, and whether it can still end it."""
+"""Owner of a running trial: its process, its lease, and whether it can still end the trial."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _coordinators_here: set[str] = set()  # those of this process that are still at 
 
 
 def begin(coordinator: str) -> None:
-    """Says that a coordinator of this process is at work: its trials are waited for."""
+    """Registers a coordinator of this process as at work, so that its trials are waited for."""
     _coordinators_here.add(coordinator)
 
 
 def end(coordinator: str) -> None:
-    """Says that it is not any more: nobody will end its trials."""
+    """Unregisters a coordinator of this process, which will not end its trials any more."""
     _coordinators_here.discard(coordinator)
 
 
@@ -33,11 +33,11 @@ class Owner:
     """The coordinator that asked for a trial.
 
     Attributes:
-        started_seconds: when its process started, since a process id is used again; epoch.
-        lease_until_seconds: when other hosts may take the trial for given up; epoch.
+        started_seconds: when its process started, epoch: process ids are used again.
+        lease_until_seconds: when other hosts may regard the trial as given up; epoch.
         coordinator: tells the coordinators of one process apart.
-        asked_seconds: when it asked for the trial; epoch.
-        num_workers: how many trials it could run at once then, where it knew.
+        asked_seconds: when the coordinator asked for the trial; epoch.
+        num_workers: how many trials the coordinator could run at once then, where it knew.
     """
 
     host: str
@@ -64,17 +64,17 @@ class Owner:
         )
 
     def renewed(self, *, lease_seconds: float) -> Self | None:
-        """The owner with a new lease; None where the old one has more than two thirds left."""
+        """Copy of the owner with a new lease; None where the old one has more than two thirds left."""
         now = time.time()
         if self.lease_until_seconds - now > _RENEWED_AT * lease_seconds:
             return None
         return dataclasses.replace(self, lease_until_seconds=now + lease_seconds)
 
     def why_gone(self) -> str | None:
-        """Why nobody will end the owner's trial any more; None as long as somebody may.
+        """Reason why the owner will not end its trial any more; None as long as it may.
 
-        A process of this machine is looked at, in this process the coordinator. Those of another host
-        cannot be seen: their lease says how long their trials are waited for.
+        On this machine the owner's process is looked up, and in this process the coordinator. Processes
+        of another host cannot be seen: their lease says how long their trials are waited for.
         """
         if self.host != socket.gethostname():
             late_seconds = time.time() - self.lease_until_seconds

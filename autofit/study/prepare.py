@@ -1,4 +1,4 @@
-"""Names of studies, and a study made ready in its storage."""
+"""Names of studies, and the creation of a study in its storage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VALUE = "batch that fits"  # how Optuna's pages and tables call a trial's value
 
 
 def require_name(name: str) -> None:
-    """Raises `UsageError` for a name that a study cannot have."""
+    """Raises `UsageError` where `name` is not valid for a study."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", name):
         raise UsageError(
             f"a study cannot be named {name!r}: use up to 128 letters, digits, dots, hyphens and "
@@ -28,7 +28,7 @@ def require_name(name: str) -> None:
 
 
 def default_name(label: str, digest: str) -> str:
-    """A study's name: readable, and another for other settings."""
+    """Default name of a study: a readable label and the start of the settings' digest."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
     return f"{readable[:64] or 'study'}-{digest[:12]}"
 
@@ -43,13 +43,13 @@ def has_study(storage: Storage, name: str) -> bool:
 
 
 def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: bool) -> None:
-    """Makes the storage hold a study of this name with these settings.
+    """Creates a study of this name with these settings, unless the storage holds it.
 
     Raises:
-        StudyMismatchError: it holds one with others, or one that is not autofit's.
-        StorageError: what it holds is damaged.
+        StudyMismatchError: the storage holds a study of this name with other settings, or not of autofit.
+        StorageError: the study of this name is damaged.
 
-    It may be repeated after a lost connection.
+    The call may be repeated after a lost connection.
     """
     backend = storage.backend
     if has_study(storage, name):

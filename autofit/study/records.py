@@ -1,4 +1,4 @@
-"""How a trial is kept: what its record holds, and in which order it is written.
+"""Records of trials in the storage: their contents, and the order in which they are written.
 
 A coordinator may be killed, and its connection lost, between any two writes:
 
@@ -7,10 +7,10 @@ A coordinator may be killed, and its connection lost, between any two writes:
     told    ─ trace digest, prediction ─ outcome               found later: told to its end
             ─ verdict ─ peak ─ constraint ─ COMPLETE or FAIL
 
-COMPLETE are the trials that say something of their size. Their value, which is maximised, is the
-batch that fits: 0 where the size tried does not, whose constraint is positive too. FAIL are all
-others. Every write but the first may be repeated; a trial that was asked for twice is seen by its
-owner, who knows which one he has.
+A trial is COMPLETE where its outcome says whether its batch size fits. Its value, which Optuna maximises,
+is the batch size that fits, else 0, and its constraint is positive where the size does not fit. All other
+trials that ended are FAIL. Every write but the first may be repeated; the owner of a trial that was written
+twice sees it, since the owner knows which of the two it has.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _UNNAMED_CONSTRAINTS = "constraints"
 
 
 def owner_of(trial: FrozenTrial) -> Owner | None:
-    """Who asked for a trial; None of one that autofit did not ask for.
+    """Owner that asked for a trial; None for a trial that autofit did not ask for.
 
     Raises:
         UnreadableError: the record is damaged, or of another version.
@@ -75,7 +75,7 @@ def owner_of(trial: FrozenTrial) -> Owner | None:
 
 
 def outcome_of(trial: FrozenTrial) -> TrialOutcome | None:
-    """What a trial returned, without its trace; None where that is not known.
+    """Outcome of a trial, without its trace; None where no outcome is recorded.
 
     Raises:
         UnreadableError: the record is damaged, or of another version.
@@ -102,13 +102,13 @@ def _outcome(document: Mapping[str, Any]) -> TrialOutcome:
 
 
 def num_steps_of(trial: FrozenTrial) -> int:
-    """How many steps a trial was to do after its warm-up."""
+    """Number of steps that a trial was to do after its warm-up; 0 where none is recorded."""
     num_steps = trial.user_attrs.get(_NUM_STEPS, 0)
     return num_steps if isinstance(num_steps, int) else 0
 
 
 def predicted_bytes_of(trial: FrozenTrial) -> int | None:
-    """The likely peak that was predicted for a measured trial."""
+    """Likely peak in bytes that was predicted for a measured trial; None where none is recorded."""
     predicted = trial.user_attrs.get(_PREDICTED)
     return predicted if isinstance(predicted, int) else None
 
@@ -117,7 +117,7 @@ class TrialRecords:
     """Writes the records of one study's trials.
 
     Args:
-        budget_bytes: what peaks are held against.
+        budget_bytes: the budget that peaks are compared with.
     """
 
     def __init__(self, backend: BaseStorage, study_id: int, *, budget_bytes: int) -> None:
@@ -134,7 +134,7 @@ class TrialRecords:
         purpose: str,
         num_steps: int,
     ) -> int:
-        """Writes that a trial is under way; returns its id in the storage."""
+        """Creates the record of a running trial; returns its id in the storage."""
         asked = create_trial(
             state=TrialState.RUNNING,
             params=dict(params),
@@ -144,18 +144,18 @@ class TrialRecords:
         return self._backend.create_new_trial(self._study_id, asked)
 
     def renew(self, trial_id: int, owner: Owner) -> None:
-        """Writes a new lease, unless another coordinator ended the trial."""
+        """Writes a trial's `owner` with its new lease, unless another coordinator ended the trial."""
         with contextlib.suppress(UpdateFinishedTrialError):
             self._backend.set_trial_user_attr(trial_id, _OWNER, dataclasses.asdict(owner))
 
     def tell(self, trial_id: int, outcome: TrialOutcome, *, predicted_bytes: int | None = None) -> None:
-        """Writes an outcome and what follows from it.
+        """Writes the outcome of a trial, its verdict, peak, constraint and final state.
 
         Args:
-            predicted_bytes: what was predicted of a measured trial.
+            predicted_bytes: the likely peak that was predicted for a measured trial.
 
         Raises:
-            UpdateFinishedTrialError: the trial is over.
+            UpdateFinishedTrialError: the trial has ended already.
         """
         if outcome.trace_json is not None:
             digest = hashlib.sha256(outcome.trace_json.encode()).hexdigest()
@@ -166,12 +166,12 @@ class TrialRecords:
         self._finish(trial_id, outcome)
 
     def holds(self, trial_id: int, outcome: TrialOutcome) -> bool:
-        """Whether a trial ended with this outcome."""
+        """Whether the trial ended and its record holds `outcome`."""
         trial = self._backend.get_trial(trial_id)
         return trial.state.is_finished() and trial.user_attrs.get(OUTCOME) == kept(outcome)
 
     def end(self, trial_id: int, reason: str) -> None:
-        """Ends a trial that nobody will tell: by its outcome if that was written, else given up."""
+        """Ends an abandoned trial: with its outcome if one was written, else as given up for `reason`."""
         trial = self._backend.get_trial(trial_id)
         if trial.state.is_finished():
             return
@@ -187,7 +187,7 @@ class TrialRecords:
                 self._backend.set_trial_state_values(trial_id, TrialState.FAIL)
 
     def _finish(self, trial_id: int, outcome: TrialOutcome) -> None:
-        """Writes what follows from a recorded outcome, or what is left of it."""
+        """Writes verdict, peak, constraint and final state of a trial whose outcome is recorded."""
         self._backend.set_trial_user_attr(trial_id, _VERDICT, outcome.verdict.value)
         if not outcome.verdict.is_about_memory:
             self._backend.set_trial_state_values(trial_id, TrialState.FAIL)
@@ -203,7 +203,7 @@ class TrialRecords:
         self._backend.set_trial_state_values(trial_id, TrialState.COMPLETE, [value])
 
     def _constraint(self, verdict: Verdict, peak_bytes: int | None) -> Iterator[tuple[str, Any]]:
-        """By how much of the budget the peak exceeds it, as Optuna keeps it; the verdict decides the sign."""
+        """Optuna's attributes for a peak's excess as a share of the budget; the verdict sets the sign."""
         excess = None if peak_bytes is None else (peak_bytes - self._budget_bytes) / self._budget_bytes
         if verdict is Verdict.FITS:
             value = 0.0 if excess is None else min(excess, 0.0)
@@ -215,5 +215,5 @@ class TrialRecords:
 
 
 def kept(outcome: TrialOutcome) -> str:
-    """An outcome as its record holds it: without the trace."""
+    """JSON of an outcome as its record holds it: without the trace."""
     return dataclasses.replace(outcome, trace_json=None).to_json()

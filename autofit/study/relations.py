@@ -1,8 +1,8 @@
-"""Optuna's tables, read so that a damaged record costs itself alone.
+"""Optuna's storage in a database, read so that a damaged record hides no other record.
 
-A value that is no JSON, a state that is none, a page that the database cannot read: Optuna reads all trials
-of a study, or all studies, at once, and all of that fails. Then what was asked for is halved until the
-record is found; what is left of it is given with the mark `DAMAGED`.
+A value may be no JSON, a state unknown, a page unreadable for the database. Optuna reads all trials of a
+study, or all studies, at once, and such a record makes the whole read fail. Then the request is halved until
+the record is found; what is left of the record is returned with the mark `DAMAGED`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNDECODABLE = "Could not decode to UTF-8"  # sqlite3's only word on text that i
 
 
 class Relations(RDBStorage):
-    """Optuna's storage in a database."""
+    """Optuna's storage in a database; marks damaged records, see the module."""
 
     def get_all_studies(self) -> list[FrozenStudy]:
         return _or(super().get_all_studies, self._studies_apart)
@@ -54,7 +54,7 @@ class Relations(RDBStorage):
 
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
         def by_rank() -> int:
-            """Numbers are given in the order of ids, which an index has."""
+            """Finds the trial by its rank among the ids of its study: numbers are given in their order."""
             ids = self.trial_ids(study_id)
             if trial_number >= len(ids):
                 raise KeyError(_NOT_FOUND)
@@ -101,7 +101,7 @@ class Relations(RDBStorage):
         return _or(whole, what_is_left)
 
     def trial_ids(self, study_id: int, states: Container[TrialState] | None = None) -> list[int]:
-        """The ids of a study's trials, ascending; of all where their states cannot be read."""
+        """Ids of a study's trials in `states`, ascending; of all trials where states cannot be read."""
         trial = models.TrialModel
 
         def ids(*conditions: ColumnElement[bool]) -> Callable[[], list[int]]:
@@ -118,7 +118,7 @@ class Relations(RDBStorage):
     # ── what is left ────────────────────────────────────────────────────────────────────────────
 
     def _trials_apart(self, study_id: int, trial_ids: list[int]) -> list[FrozenTrial]:
-        """The trials of these ids; the more of them at a time, the fewer are damaged."""
+        """Reads the trials of these ids, in halves, so that only a damaged trial itself is read as lost."""
         if len(trial_ids) <= 1:
             get = super().get_trial
             return [
@@ -137,10 +137,10 @@ class Relations(RDBStorage):
         ]
 
     def _lost(self, trial_id: int, study_ids: Iterable[int] | None = None) -> FrozenTrial:
-        """A trial of which nothing is known but that it was.
+        """Returns a failed trial with the mark, for a trial of which only its id can be read.
 
         Args:
-            study_ids: the studies that it may be of; all of them unless given.
+            study_ids: the studies that the trial may belong to; all studies unless given.
         """
         if study_ids is None:
             study_ids = self._all(select(models.StudyModel.study_id))
@@ -150,7 +150,7 @@ class Relations(RDBStorage):
         raise KeyError(_NOT_FOUND)
 
     def _rank(self, study_id: int, trial_id: int) -> int:
-        """The number that a trial must have had."""
+        """Number of a trial in its study, derived from the order of ids."""
         return sum(other < trial_id for other in self.trial_ids(study_id))
 
     def _marked(
@@ -180,7 +180,7 @@ class Relations(RDBStorage):
         ]
 
     def _attributes_of_all(self, model: Any, study_ids: list[int]) -> dict[int, dict[str, Any]]:
-        """The attributes of studies that can be read, with the mark where others cannot."""
+        """Readable attributes of each study, with the mark where some cannot be read."""
         try:
             rows = self._rows(select(model.study_id, model.key, model.value_json))
         except DBAPIError as error:
@@ -194,7 +194,7 @@ class Relations(RDBStorage):
         return found
 
     def _attributes(self, model: Any, owner_id: int) -> dict[str, Any]:
-        """The attributes of a trial or study that can be read, and the mark that others cannot."""
+        """Readable attributes of a trial or study, with the mark that others cannot be read."""
         owner = model.trial_id if hasattr(model, "trial_id") else model.study_id
         (key,) = model.__mapper__.primary_key
         found = _mark()
@@ -221,7 +221,7 @@ def _mark() -> dict[str, Any]:
 
 
 def _or(read: Callable[[], _Read], read_apart: Callable[[], _Read]) -> _Read:
-    """What is read; where it is damaged, what the other way of reading gives."""
+    """Returns `read()`, or `read_apart()` where that fails because a record is damaged."""
     try:
         return read()
     except Exception as error:
@@ -231,7 +231,7 @@ def _or(read: Callable[[], _Read], read_apart: Callable[[], _Read]) -> _Read:
 
 
 def _is_damage(error: BaseException) -> bool:
-    """Whether what was read is not what was written, rather than out of reach or not there."""
+    """Whether an error comes from a damaged record, not from a lost connection or a missing record."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, DBAPIError):

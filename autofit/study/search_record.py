@@ -1,6 +1,6 @@
-"""What a study's attributes say of its search, for those who read it without searching.
+"""Attributes of a study that describe its search, for readers that do not search.
 
-They are few and small, since every listing of studies reads all of them.
+The attributes are few and small, since every listing of studies reads all of them.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ RECOMMENDED_TIME = "autofit_recommended_time"  # and what is known of its step's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """What is said of a search when it begins or is taken up again.
+    """Attribute of a study that is written when its search begins or is taken up again.
 
     Attributes:
         workload: its short name, as in `WorkloadRef.name`.
-        gpu: what it is for, see `autofit.settings.target.gpu_label`.
-        opened_seconds: epoch.
+        gpu: the card that the search is for, see `autofit.settings.target.gpu_label`.
+        opened_seconds: when the study was opened; epoch.
     """
 
     workload: str
@@ -43,12 +43,12 @@ class Opened:
 
 
 def record_opening(backend: BaseStorage, study_id: int, opened: Opened) -> None:
-    """Writes for whom a study was opened, in place of what an earlier opening wrote."""
+    """Writes a study's last opening, in place of the earlier one."""
     backend.set_study_user_attr(study_id, OPENED, dataclasses.asdict(opened))
 
 
 class RecommendedTime(NamedTuple):
-    """What is known of the step of what is recommended, see `autofit.events.RecommendationMade`."""
+    """Predicted step time of the recommended configuration; see `autofit.events.RecommendationMade`."""
 
     predicted_step_seconds: float | None = None
     step_time_error: float | None = None
@@ -63,14 +63,14 @@ def record_recommendation(
     recommended: Configuration | None,
     time: RecommendedTime = NO_TIME,
 ) -> None:
-    """Writes what a search recommends, None where nothing fits, in place of what an earlier one wrote."""
+    """Writes a search's recommended configuration, None where nothing fits, over the earlier one."""
     backend.set_study_user_attr(study_id, RECOMMENDED_TIME, list(time))
     plain = None if recommended is None else [dataclasses.asdict(recommended[0]), recommended[1]]
     backend.set_study_user_attr(study_id, RECOMMENDED, plain)
 
 
 def recommended_time_of(attributes: Mapping[str, Any]) -> RecommendedTime:
-    """What the same search knows of that step's time.
+    """Step time of the recommended configuration, from the study's attributes; `NO_TIME` where not recorded.
 
     Raises:
         ValueError: another version of autofit wrote it.
@@ -83,7 +83,7 @@ def recommended_time_of(attributes: Mapping[str, Any]) -> RecommendedTime:
 
 
 def recommendation_of(attributes: Mapping[str, Any]) -> Configuration | None:
-    """What the search with these attributes of its study recommends; None where it does not, or not yet.
+    """Recommended configuration in a study's attributes; None where there is none, or none yet.
 
     Raises:
         ValueError, LookupError, TypeError: another version of autofit wrote them.
@@ -97,11 +97,11 @@ def recommendation_of(attributes: Mapping[str, Any]) -> Configuration | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRecord:
-    """A search as its study's attributes have it.
+    """A search as described by its study's attributes.
 
     Attributes:
-        budget_bytes: what peaks are held against.
-        spec: what its trials have in common, as far as the study keeps it.
+        budget_bytes: the budget that peaks are compared with.
+        spec: the part that the specs of its trials have in common, as far as the study keeps it.
     """
 
     opened: Opened
@@ -111,15 +111,15 @@ class SearchRecord:
 
     @staticmethod
     def is_search(attributes: dict[str, Any]) -> bool:
-        """Whether a study with these attributes is a search that was opened, or may have been."""
+        """Whether a study with these attributes is an opened search, or damaged so that it may be one."""
         return OPENED in attributes or DAMAGED in attributes
 
     @classmethod
     def of(cls, attributes: dict[str, Any]) -> Self:
-        """The search with these attributes of its study.
+        """Reads the search from its study's attributes.
 
         Raises:
-            UnreadableError: they are damaged, or another version of autofit wrote them.
+            UnreadableError: the attributes are damaged, or another version of autofit wrote them.
         """
         settings = attributes.get(SETTINGS)
         if _is_newer(settings):
@@ -151,18 +151,18 @@ class SearchRecord:
         )
 
     def spec_of(self, knobs: Knobs, batch_size: int) -> TrialSpec:
-        """What a trial of this configuration runs, as far as the study keeps it."""
+        """Spec of a trial of this configuration, as far as the study keeps it."""
         return dataclasses.replace(self.spec, knobs=knobs, batch_size=batch_size)
 
 
 def _is_newer(settings: Any) -> bool:
-    """Whether trials of this study speak a newer protocol than this version does."""
+    """Whether a study's trials use a newer protocol than this version of autofit."""
     version = settings.get("protocol_version", 0) if isinstance(settings, dict) else 0
     return isinstance(version, int) and version > PROTOCOL_VERSION
 
 
 def _setup(settings: dict[str, Any]) -> Setup:
-    """The setup of a study, as its settings have named the parts since 0.1."""
+    """Reads a study's setup from its settings, under the names that they have had since 0.1."""
     num_ranks = settings.get("num_ranks", 1)
     return Setup(
         mode=settings["mode"],

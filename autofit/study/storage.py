@@ -1,4 +1,4 @@
-"""Where a study is kept: a journal file or a database, and what its failures mean to the user."""
+"""Storages of studies, which are journal files or databases, and the errors for their failures."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def _never(_error: BaseException | None) -> bool:
 
 
 class Storage:
-    """An open storage.
+    """An open storage of studies: a journal file or a database.
 
     Args:
-        backend: Optuna's.
+        backend: Optuna's storage.
         where: the file or URL as messages show it, without a password.
-        errors: what its library raises when the storage fails.
-        passes: whether an operation that failed so may succeed later.
-        denies: whether it failed for want of a right.
-        wait_seconds: how long `run` tries again.
+        errors: the exceptions that its library raises when the storage fails.
+        passes: whether an operation that failed with this error may succeed later.
+        denies: whether an operation failed because its user lacks a right.
+        wait_seconds: how long `run` repeats a failed operation.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Storage:
 
     @contextlib.contextmanager
     def guard(self) -> Iterator[None]:
-        """Turns the library's errors into `StorageError`."""
+        """Turns errors of the storage's library, raised within the block, into `StorageError`."""
         try:
             yield
         except self._errors as error:
@@ -83,11 +83,11 @@ class Storage:
             ) from error
 
     def run(self, operation: Callable[[], _Result]) -> _Result:
-        """Runs an operation, and again while the storage cannot be reached.
+        """Runs an operation, and repeats it while the storage cannot be reached.
 
         Args:
-            operation: reads and writes; it has to be safe to repeat, whether or not what it had
-                written when it failed is there.
+            operation: reads and writes; it has to be safe to repeat, whether or not its writes before the
+                failure were kept.
 
         Raises:
             StorageError: the storage failed for good, or could not be reached for `wait_seconds`.
@@ -116,10 +116,10 @@ class Storage:
 
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
-        """Makes each of the steps taken meanwhile one that no other process can come between.
+        """Makes each transaction within the block atomic among processes.
 
-        They are anyway, but in SQLite: it has no `SELECT … FOR UPDATE`, by which Optuna looks before
-        it writes, so that two processes would both win the step of a trial to RUNNING.
+        Only SQLite needs this: it has no `SELECT … FOR UPDATE`, with which Optuna reads before it
+        writes, so that two processes could both take the same trial to RUNNING.
         """
         engine = self.backend.engine if isinstance(self.backend, RDBStorage) else None
         if engine is None or engine.dialect.name != "sqlite":
@@ -160,12 +160,12 @@ def open_storage(storage: str | None, study_name: str, *, wait_seconds: float = 
     Args:
         storage: a database URL of SQLAlchemy's form, or the path of a journal file, whose name ends
             in `.journal`; by default the study's own journal in the state directory.
-        study_name: names that journal.
+        study_name: the name of that default journal.
         wait_seconds: see `Storage`; the first connection is tried once.
 
     Raises:
-        UsageError: for neither a URL nor such a path.
-        StorageError: when it cannot be opened or written.
+        UsageError: `storage` is neither a URL nor such a path.
+        StorageError: the storage cannot be opened or written.
     """
     if storage is not None and not is_journal(storage):
         return _open_database(storage, wait_seconds)
@@ -185,7 +185,7 @@ def is_journal(storage: str | None) -> bool:
 
 
 def journal_path(storage: str | None, study_name: str) -> Path:
-    """The journal file that a storage names which is no database, there or not; see `open_storage`."""
+    """Path of the journal file that `storage` names, whether the file exists or not; see `open_storage`."""
     if storage is None:
         return studies_path() / f"{study_name}{JOURNAL_SUFFIX}"
     if storage.endswith(JOURNAL_SUFFIX):
@@ -233,7 +233,7 @@ def _begin_immediately(connection: Any) -> None:
 
 
 def storage_error(where: str, error: BaseException) -> StorageError:
-    """What a storage's failure means to the user."""
+    """Returns the `StorageError` for a storage's failure, with the next step for the user."""
     return StorageError(
         f"a study cannot be kept in {where}: {_reason(error)}; make it writable, or choose another place "
         "with --storage"
@@ -241,7 +241,7 @@ def storage_error(where: str, error: BaseException) -> StorageError:
 
 
 def _reason(error: BaseException) -> str:
-    """The database's or the system's own words, without the layers that were put around them."""
+    """Message of the database or the operating system, without the errors that wrap it."""
     if isinstance(error, OptunaError) and error.__cause__ is not None:
         return _reason(error.__cause__)
     if isinstance(error, OSError):
@@ -252,7 +252,7 @@ def _reason(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def quiet_optuna() -> Iterator[None]:
-    """Keeps Optuna's news, such as that a study was created, off stderr; warnings still show."""
+    """Hides Optuna's log messages below warnings while the block runs."""
     logger = logging.getLogger("optuna")
     level = logger.level
     logger.setLevel(logging.WARNING)

@@ -1,8 +1,8 @@
-"""The study: the durable record of all trials, and what to try next.
+"""The study: the durable record of all trials, and the choice of the next trial.
 
 Several processes may ask at once. Each chooses from what it knows, writes its trial, and looks at
-the trials that got a smaller number meanwhile: the one that finds its size among them gives its own
-up and chooses again, so that nothing is tried twice. Every operation may be repeated after a lost
+the trials that got a smaller number meanwhile: a process that finds its size among them gives its own
+trial up and chooses again, so that nothing is tried twice. Every operation may be repeated after a lost
 connection; see `autofit.study.records` for what a record looks like in between.
 """
 
@@ -58,11 +58,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A configuration to try.
+    """A configuration to try, as `TuningStudy.ask` returns it.
 
     Attributes:
         num_steps: full steps after the warm-up.
-        asked_seconds: when; epoch.
+        asked_seconds: when the trial was asked for; epoch.
     """
 
     trial_number: int
@@ -75,10 +75,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
-    """What the study keeps of a trial that returned.
+    """Record of a trial that returned an outcome.
 
     Attributes:
-        outcome: without its trace.
+        outcome: the outcome, without its trace.
         trace_digest: SHA-256 of the encoded trace, which names its file.
     """
 
@@ -97,13 +97,13 @@ class _Asked:
 
 
 class TuningStudy:
-    """An open study; use it in a `with` statement, or close it.
+    """An open study, which proposes and records trials; use it in a `with` statement, or close it.
 
     Attributes:
-        name: of the study in its storage.
-        fingerprint: of the settings that it belongs to.
-        goal: what this process's trials are for.
-        opened: for whom this process opened it, and when.
+        name: the study's name in its storage.
+        fingerprint: of the settings that the study belongs to.
+        goal: the goal of this process's trials.
+        opened: the workload and card that this process opened the study for, and when.
     """
 
     def __init__(
@@ -163,24 +163,24 @@ class TuningStudy:
     ) -> Self:
         """Opens the study of these settings, creating it where there is none.
 
-        Trials that a dead coordinator left running are settled first: what had returned is told to
-        its end, the others are given up and their sizes proposed again.
+        Trials that a dead coordinator left running are settled first: those with a recorded outcome are
+        completed, the others are given up and their sizes proposed again.
 
         Args:
-            space: what is searched.
-            budget_bytes: what the peaks are held against.
-            settings: what beside space and budget decides an outcome, in JSON's types.
+            space: the configurations to search.
+            budget_bytes: the budget that peaks are compared with.
+            settings: all else that decides an outcome beside space and budget, in JSON's types.
             label: begins the name when `name` is None; the fingerprint ends it.
-            name: of the study in its storage.
+            name: the study's name in its storage.
             storage: see `open_storage`.
-            wait_seconds: how long a storage that went away is waited for.
+            wait_seconds: how long to wait for a storage that cannot be reached.
             fresh: delete an earlier study of this name.
-            curves: the prediction for a setting, or None where there is none.
-            seed: of the choice among settings.
-            goal: what the trials are for, beside the boundaries.
-            lease_seconds: for how long a trial is this process's, from its beginning or from the
-                last `renew`: other hosts, which cannot see whether it lives, wait so long.
-            workload, gpu: for whom it is opened, see `Opened`.
+            curves: the peak curve of a knob setting, or None where there is none.
+            seed: the random seed of the choice among settings.
+            goal: the purpose of the trials beside finding the boundaries.
+            lease_seconds: for how long a trial belongs to this process, from its beginning or from the
+                last `renew`: other hosts, which cannot see whether the process lives, wait so long.
+            workload, gpu: the workload and card that the study is opened for, see `Opened`.
             pruning: see `Ledger`.
 
         Raises:
@@ -238,8 +238,8 @@ class TuningStudy:
     def close(self) -> None:
         """Ends the trials that were asked for and not told, and releases the storage.
 
-        Where it cannot be reached they stay as they are: whoever opens the study next sees that their
-        coordinator is gone.
+        Where the storage cannot be reached the trials stay as they are: the process that opens the study
+        next sees that their coordinator is gone.
         """
         try:
             with self._storage.guard():
@@ -253,21 +253,21 @@ class TuningStudy:
             self._storage.close()
 
     def ask(self, *, num_workers: int | None = None) -> Ask | None:
-        """The next configuration; None when nothing is left, or only trials under way.
+        """Returns the next configuration to try; None when none is left, or only running trials.
 
         Args:
-            num_workers: how many trials this process may have under way at once, where it knows.
+            num_workers: how many trials this process may run at once, where it knows.
         """
         return self._storage.run(lambda: self._ask(num_workers))
 
     def tell(self, trial_number: int, outcome: TrialOutcome, *, predicted_bytes: int | None = None) -> None:
-        """Records an outcome; it is durable when this returns.
+        """Records the outcome of a trial durably.
 
-        FITS, OOM and THRASH teach the search; any other verdict only stays in the record, and the
-        size is proposed again: whoever retries decides how often.
+        The search learns from FITS, OOM and THRASH; any other verdict only stays in the record, and the
+        size is proposed again: the caller decides how often to retry.
 
         Args:
-            predicted_bytes: what was predicted of a measured trial, for the record.
+            predicted_bytes: the likely peak that was predicted for a measured trial, for the record.
         """
         asked = self._asked.get(trial_number)
         if asked is None:
@@ -289,9 +289,9 @@ class TuningStudy:
         self._ledger.finish(trial_number, (ask.knobs, ask.batch_size), outcome, num_steps=ask.num_steps)
 
     def recommend(self, recommended: Configuration | None, time: RecommendedTime = NO_TIME) -> None:
-        """Records what the search recommends, None for nothing, and what is known of its step's time.
+        """Records the recommended configuration, None where nothing fits, and its step time.
 
-        Where this process tried nothing, the record is that of who did: the study may be read-only.
+        A process that tried nothing writes nothing: the study may be read-only for it.
         """
         if self._is_opening_recorded:
             self._storage.run(
@@ -299,7 +299,7 @@ class TuningStudy:
             )
 
     def renew(self) -> None:
-        """Renews the leases that are a third gone; call it while trials run, at least as often."""
+        """Renews the leases of which a third has passed; call it every `renewal_seconds` while trials run."""
         for number, asked in self._asked.items():
             owner = asked.owner.renewed(lease_seconds=self._lease_seconds)
             if owner is not None:
@@ -308,34 +308,34 @@ class TuningStudy:
 
     @property
     def renewal_seconds(self) -> float:
-        """How often `renew` has to be called while trials run."""
+        """Longest time between two calls of `renew` while trials run, in seconds."""
         return self._lease_seconds / 3
 
     def boundaries(self) -> Mapping[Knobs, Boundary]:
-        """What is known of each setting's boundary, in the order of the space; it goes on changing."""
+        """Boundary of each knob setting, in the order of the space; the mapping goes on changing."""
         self._storage.run(self._catch_up)
         return self._ledger.boundaries
 
     def boundary(self, knobs: Knobs) -> Boundary:
-        """What is known here of one setting's boundary."""
+        """Boundary of a knob setting, as far as it is known in this process."""
         return self._ledger.boundaries[knobs]
 
     @property
     def pruned(self) -> tuple[PrunedSetting, ...]:
-        """The settings that are not searched to their end."""
+        """Knob settings that are not searched to their end."""
         return tuple(self._ledger.pruned.values())
 
     @property
     def known(self) -> Mapping[Configuration, TrialOutcome]:
-        """The outcome that counts of each configuration, see `decisive`, without its environment and log."""
+        """Outcome that counts of each configuration, see `decisive`, without its environment and log."""
         return self._ledger.known
 
     def take_changed(self) -> list[Knobs]:
-        """The settings of which something was learned since this was last asked, here or elsewhere."""
+        """Returns the knob settings changed since the last call by trials of this process or others."""
         return self._ledger.take_changed()
 
     def outcomes(self) -> list[TrialRecord]:
-        """All trials that returned, in the order in which they were asked for; reads the whole study."""
+        """Reads the whole study; returns its trials with an outcome, in the order they were asked for."""
         trials = self._storage.run(
             lambda: self._storage.backend.get_all_trials(self._study_id, deepcopy=False)
         )
@@ -350,34 +350,34 @@ class TuningStudy:
         ]
 
     def verified(self) -> dict[Configuration, int]:
-        """The configurations that fit and ran through a soak, each with its steps."""
+        """Configurations that fit and ran through a soak, each with its number of steps."""
         soak_steps = self.goal.soak_steps
         return self._ledger.verified(soak_steps) if soak_steps else {}
 
     def reconcile(self) -> None:
-        """Ends the trials that nobody will end any more: their coordinator is gone, or their lease."""
+        """Ends trials that their owner will not end: its coordinator is gone, or its lease has expired."""
         self._storage.run(self._reconcile)
 
     @property
     def is_settled(self) -> bool:
-        """Whether every boundary is known."""
+        """Whether every boundary is known; pruned settings count as known."""
         self._storage.run(self._catch_up)
         return self._ledger.agenda(self.goal).is_settled
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing is left to be tried or waited for."""
+        """Whether no trial of the study is left to be tried or waited for."""
         self._storage.run(self._catch_up)
         return self._ledger.agenda(self.goal).is_complete
 
     @property
     def num_trials(self) -> int:
-        """The number of trials that returned, as far as it is known here."""
+        """Number of trials with an outcome, as far as it is known in this process."""
         return self._ledger.num_returned
 
     @property
     def num_measured(self) -> int:
-        """The number of those that were run, not answered by a prediction."""
+        """Number of trials with an outcome that were run, not answered by a prediction."""
         return self._ledger.num_measured
 
     def _ask(self, num_workers: int | None) -> Ask | None:
@@ -413,13 +413,13 @@ class TuningStudy:
         return None
 
     def _record_opening(self) -> None:
-        """Writes for whom the study was opened, before its first trial: a finished study may be read-only."""
+        """Writes the opening before this process's first trial, once: a finished study may be read-only."""
         if not self._is_opening_recorded:
             record_opening(self._storage.backend, self._study_id, self.opened)
             self._is_opening_recorded = True
 
     def _plan(self) -> tuple[Knobs, int, Purpose] | None:
-        """What to try next, as far as is known here; None where nothing is left."""
+        """Returns the next configuration and its purpose; None where nothing is left to try."""
         agenda = self._ledger.agenda(self.goal)
         if agenda.has_search:
             knobs, batch_size = self._sampler.choose(
@@ -434,7 +434,7 @@ class TuningStudy:
         return None if step is None else (step.knobs, step.batch_size, step.purpose)
 
     def _is_among(self, trials: list[FrozenTrial], knobs: Knobs, batch_size: int) -> bool:
-        """Takes in trials of others, and says whether one of them tries, or tried, this configuration."""
+        """Takes in `trials` of other processes; returns whether one of them has this configuration."""
         wanted = {**self._space.to_params(knobs), BATCH_SIZE: batch_size}
         for trial in trials:
             self._take_in(trial)
@@ -444,15 +444,15 @@ class TuningStudy:
         return trial.state == TrialState.FAIL and self._readable_outcome(trial) is None
 
     def _catch_up(self) -> None:
-        """Takes in what other coordinators of the study did."""
+        """Takes in the news of other coordinators' trials."""
         for trial in self._feed.news():
             self._take_in(trial)
 
     def _take_in(self, trial: FrozenTrial) -> None:
-        """Takes in a trial that the storage has news of; one that was asked for twice is given up.
+        """Takes in a trial read from the storage; gives up a trial of this process whose number got lost.
 
         A connection may be lost when a trial is written and its number is not known yet: the trial is
-        there, this process's own, and nobody runs it.
+        in the storage, belongs to this process, and nobody runs it.
         """
         try:
             owner = owner_of(trial)
@@ -473,7 +473,7 @@ class TuningStudy:
             return None
 
     def _leave_aside(self, trial: FrozenTrial, error: UnreadableError) -> None:
-        """Says once that a trial cannot be read; its size may be proposed again."""
+        """Logs once that a trial cannot be read; its size may be proposed again."""
         if trial.number not in self._unreadable:
             self._unreadable.add(trial.number)
             name = f"trial {trial.number} of study {self.name}"

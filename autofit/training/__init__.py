@@ -1,1 +1,1 @@
-"""Helpers in users' own training loops."""
+"""Helpers for users' own training loops."""

@@ -1,4 +1,4 @@
-"""Convolution algorithms and checkpoints for the user's own training, as `autofit tune` recommends them."""
+"""Functions that apply the knobs that `autofit tune` recommends to the user's own training."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from autofit_workers.spec.knobs import KNOBS, Knobs
 def apply_conv_algo(
     model: Any, conv_algo: str, *, plan: ConvPlan | str | Path | None = None
 ) -> Iterator[Mapping[str, str]]:
-    """A context manager that computes a model's convolutions with an algorithm, forward and backward.
+    """Context manager that computes a model's convolutions with an algorithm, forward and backward.
 
     A rewrite (`im2col`, `fft`, `chunked:8`, …) changes this model only, in this thread; the backward pass
     of what ran in the block uses it too, even after the block. A backend's policy (`native`,
@@ -80,9 +80,9 @@ def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
 
 
 def hidden_weights(model: Any) -> list[Any]:
-    """The weights that the optimizers `muon` and `galore-adamw` are for.
+    """Weights of a model that the optimizers `muon` and `galore-adamw` are for.
 
-    These are the matrices of a model, those of embeddings and of the layer that makes its output left out.
+    These are its matrices, without those of embeddings and of the layer that makes its output.
 
         >>> hidden = autofit.hidden_weights(model)
 
@@ -126,17 +126,19 @@ def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, pr
 
 
 def set_loss(model: Any, loss: str) -> None:
-    """Lets a causal language model of transformers make its cross entropy without all logits at once.
+    """Makes a causal language model of transformers compute cross entropy without all logits at once.
 
         >>> autofit.set_loss(model, "chunked:8")
         >>> model(input_ids=tokens, labels=tokens).loss.backward()
 
     Args:
-        model: it is changed: its forward pass wants labels, and puts out hidden states in place of logits.
+        model: the model, which is changed: its forward pass wants labels, and puts out hidden states in
+            place of logits.
         loss: a value of `--loss`.
 
     Raises:
-        UsageError: it is no such model, its logits are more than a product, or the function is not installed.
+        UsageError: `model` is no such model, its logits are more than a product, or the function is not
+            installed.
     """
     from autofit_workers.apply.loss import set_loss as apply  # imports torch
 

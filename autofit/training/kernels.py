@@ -1,4 +1,4 @@
-"""Operators of the user's own, or of a library's, told to predictions."""
+"""Registration of operators, the user's own or a library's, that predictions do not know."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def register_kernel(
     outputs: Callable[..., Any] | None = None,
     scratch: Callable[..., int | Sequence[int]] | None = None,
 ) -> None:
-    """Tells predictions of an operator that is not PyTorch's: what it returns, and what it takes beside that.
+    """Registers an operator that is not PyTorch's for predictions: its outputs and its scratch memory.
 
     Predictions run in a process of their own, which imports the workload's file or module, or runs the
     script: call this there, at the top level, or in a module that it imports. What is registered at a
@@ -40,7 +40,7 @@ def register_kernel(
         ... )
 
     Args:
-        name: of the operator in `torch.ops`: `library::operator`, or with an overload,
+        name: the operator's name in `torch.ops`: `library::operator`, or with an overload,
             `library::operator.overload`.
         outputs: takes what the operator takes, with tensors that have shapes and no data, and returns
             tensors such as the operator does, as the function for `torch.library.register_fake`; None where
@@ -49,8 +49,8 @@ def register_kernel(
             outputs: a number, or a sequence with one for each piece. None where there are none.
 
     Raises:
-        UsageError: the name is none of an operator; it is PyTorch's own; or the operator is registered
-            already, elsewhere in the program.
+        UsageError: the name is not that of an operator; the operator is PyTorch's own; or the operator is
+            registered already, elsewhere in the program.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(f"{name!r} names no operator: write it as torch.ops has it, library::operator")

@@ -1,4 +1,4 @@
-"""The peak memory of one step of a live model in this process, such as in a notebook."""
+"""Measurement of the peak memory of one step of a live model in this process, such as in a notebook."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from autofit_workers.spec.protocol import Device, Evidence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPeak:
-    """The measured memory of one step, in bytes.
+    """Measured memory of one step, in bytes.
 
     Attributes:
-        device: the device that it ran on.
+        device: the device that the step ran on.
         evidence: `measured` on a card, `measured-cpu` on the CPU.
         before_bytes: live blocks of PyTorch's allocator when the step began; on the CPU the storage of
             all tensors that Python holds.

@@ -1,1 +1,1 @@
-"""One search, from settings to result."""
+"""Runs one search, from its settings to its result."""

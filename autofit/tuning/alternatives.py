@@ -1,4 +1,4 @@
-"""What else is told beside the answer: other kinds of batches, other risks, other cards of that size."""
+"""Answers told beside a search's own: other kinds of batches, other risks, other cards of that size."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ def compare_kinds(
     tuned_kind: str,
     budget_bytes: int,
 ) -> tuple[BatchKinds | None, tuple[str, ...]]:
-    """Holds a search's answer against the same setting with batches of the other kind, predicted.
+    """Compares a search's answer with the prediction for the other kind of batches, typical or worst.
 
     Args:
-        frontier: what the search found.
-        curves: what it was predicted from, or began at.
-        predict_other: the curve of a knob setting with the other kind.
+        frontier: the frontier that the search found.
+        curves: the curves that the search was predicted from, or began at.
+        predict_other: predicts the curve of a knob setting with the other kind.
         tuned_kind: the kind of batches that the search was of.
 
     Returns:
-        None where there is no such curve, and what to say of that.
+        Both kinds' answers, None where there is no such curve; and notes that say why.
     """
     best, other_name = frontier.best(), TYPICAL if tuned_kind == WORST else WORST
     batch_size = space.min_batch if best is None else best.batch_size
@@ -72,7 +72,7 @@ def compare_kinds(
 
 
 def _largest(prior: Curve | None, curve: Curve, sizes: Sequence[int], budget_bytes: int) -> int | None:
-    """The largest size that fits; where each costs a trace, by a search that looks at few of them."""
+    """Largest size that fits, by the `prior` curve, or by a search that costs few traces where it is None."""
     if prior is not None:
         return largest_fitting_batch(prior, budget_bytes, sizes=sizes).largest_batch
     boundary = Boundary(budget_bytes=budget_bytes, sizes=sizes)
@@ -98,12 +98,12 @@ def with_risks(
     sizes: Callable[[Knobs], Sequence[int]],
     emit: EventSink,
 ) -> tuple[FrontierEntry, ...]:
-    """The entries, those that were predicted with their largest batch at every risk, and its prospects.
+    """Frontier entries; the predicted ones gain their largest batch at every risk and its prospects.
 
     Args:
         curves: by knob setting, each at the risk that its entry was found at.
         budget_bytes: of the search.
-        sizes: those of interest of a setting.
+        sizes: returns the batch sizes of interest of a setting.
         emit: is told of each setting.
     """
     answered = []
@@ -144,15 +144,15 @@ def card_answers(
     emit: EventSink,
     mesh: Sequence[int] = (),
 ) -> tuple[CardAnswer, ...]:
-    """The largest batch of one knob setting on each of `cards` that it is predicted on, in their order.
+    """Largest batch of one knob setting on each card of `cards` that it is predicted on, in their order.
 
-    Those that cannot run it at all are left out too.
+    Cards that cannot run it at all are left out too.
 
     Args:
         curve: of the setting, on any card.
         cards: the smallest first.
         margin, reserve_bytes, mesh: see `budget_of`.
-        sizes: those of interest, ascending.
+        sizes: the batch sizes of interest, ascending.
         emit: is told of each card.
     """
     by_architecture: dict[str, PredictedCurve] = {}

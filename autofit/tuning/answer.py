@@ -1,4 +1,4 @@
-"""What a search answers once nothing is left to try."""
+"""Builds the result of a search once nothing is left to try."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What the study holds once nothing is left to try.
+    """Results of a search's trials, with its frontier and recommendation, from its study.
 
     Attributes:
-        study: its name.
+        study: the name of the study.
     """
 
     frontier: Frontier
@@ -53,7 +53,7 @@ class Tried:
 def answer(
     settings: TuneSettings, predicted: Predicted, tried: Tried, measuring: Measuring, emit: EventSink
 ) -> TuneResult:
-    """The result of a search, from what was tried."""
+    """Result of a search, built from its predictions and its trials."""
     target, space, curves, frontier = predicted.target, predicted.space, predicted.curves, tried.frontier
     best = frontier.best()
     kinds, not_compared = _kinds(settings, predicted, frontier, measuring, emit)
@@ -101,7 +101,7 @@ def answer(
 
 
 def _lengths(settings: TuneSettings, predicted: Predicted, best: Best | None) -> LengthsAnswer | None:
-    """What the lengths of the data mean for the batches of the best setting."""
+    """Effect of the data's sample lengths on the batches of the best setting; None without lengths."""
     lengths = settings.capped_lengths
     if lengths is None:
         return None
@@ -120,7 +120,10 @@ def _lengths(settings: TuneSettings, predicted: Predicted, best: Best | None) ->
 def _advice(
     settings: TuneSettings, predicted: Predicted, frontier: Frontier, emit: EventSink
 ) -> Advice | None:
-    """What would make the smallest size fit, where none is predicted to; a script's settings are its own."""
+    """Advice on what would make the smallest batch size fit; None unless nothing is predicted to fit.
+
+    There is none for a script, whose settings are its own, nor for a measured search.
+    """
     target, space = predicted.target, predicted.space
     nothing_fits = frontier.best() is None and frontier.stopped_by is None
     if not nothing_fits or settings.script is not None or target.probe is not None:
@@ -146,7 +149,7 @@ def _kinds(
     measuring: Measuring,
     emit: EventSink,
 ) -> tuple[BatchKinds | None, tuple[str, ...]]:
-    """How far each kind of batches gets, where the workload makes both; and why that is not known."""
+    """Largest typical and worst batch, and notes on why one is unknown; None without both batch kinds."""
     if not predicted.predictor.traces.has_batch_kinds:
         return None, ()
     target, spec, space = predicted.target, predicted.spec, predicted.space
@@ -194,7 +197,7 @@ def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
 
 
 def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:
-    """The prediction of the answer, or of the smallest size where nothing fits."""
+    """Prediction for the best configuration, or for the smallest batch size where nothing fits."""
     knobs, batch_size = (
         (space.settings[0], space.min_batch) if best is None else (best.knobs, best.batch_size)
     )
@@ -205,7 +208,7 @@ def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estima
 def _cards(
     settings: TuneSettings, space: SearchSpace, curves: CurveSet, best: Best | None, emit: EventSink
 ) -> tuple[CardAnswer, ...]:
-    """The best setting's batch on the cards that `--gpu-mem` may mean."""
+    """Largest batch of the best setting on each card that `--gpu-mem` may mean."""
     curve = None if best is None else curves.by_knobs.get(best.knobs)
     if settings.gpu_mem_bytes is None or best is None or curve is None or curve.needs_traces:
         return ()

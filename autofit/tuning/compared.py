@@ -1,4 +1,4 @@
-"""What stands beside the answer of a search: ways of sharing the work, other cards, both kinds of batches."""
+"""Answers beside a search's own: other ways of training together, other cards, both batch kinds."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from autofit_workers.spec.setup import TYPICAL, WORST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelAnswer:
-    """What one way of training together allows, where several were compared.
+    """Answer for one way of training together, where several were compared.
 
     Attributes:
         parallel: how the ranks share the work, `fsdp:8`; `ddp:1` for a process by itself.
         num_ranks: the processes that train together.
-        budget: of one rank; what NCCL holds depends on the ranks. None where it was refused.
+        budget: of one rank; what NCCL holds depends on the ranks. None if `refused` says why.
         best: the best configuration; None when nothing fits.
         frontier: one entry for each knob setting, see `TuneResult.frontier`.
-        study: the name of its study; empty where it was refused.
+        study: the name of its study; empty if `refused` says why.
         refused: why the workload cannot be trained so, or why it was not tried; else empty.
     """
 
@@ -45,12 +45,12 @@ class CardAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindAnswer:
-    """The answer for one kind of batch.
+    """Answer for one kind of batches, typical or worst.
 
     Attributes:
         largest_batch: the largest size that fits; None where none does.
-        evidence: of that size.
-        peak_bytes: predicted peak at `BatchKinds.batch_size`, of what is held against the budget.
+        evidence: how the largest size is known.
+        peak_bytes: predicted peak at `BatchKinds.batch_size`, of the memory that counts for the budget.
     """
 
     largest_batch: int | None
@@ -60,7 +60,7 @@ class KindAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchKinds:
-    """Both kinds under one budget and one knob setting.
+    """Answers for typical and for worst batches, under one budget and one knob setting.
 
     Attributes:
         tuned: `typical` or `worst`, the kind that the search was asked for.
@@ -73,7 +73,7 @@ class BatchKinds:
     worst: KindAnswer
 
     def in_words(self) -> str:
-        """The difference in one sentence."""
+        """Difference between typical and worst batches in one sentence."""
         peaks = f"{format_bytes(self.worst.peak_bytes)} instead of {format_bytes(self.typical.peak_bytes)}"
         typical, worst = _reach(self.typical), _reach(self.worst)
         advice = "" if self.tuned == WORST or self.has_same_answer else "; --worst-case tunes on them"

@@ -1,4 +1,4 @@
-"""The curves of a search: what answers it, or says where it begins."""
+"""Peak curves of a search: they answer it, or say where it begins."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ _UNGUIDED_STEP = f"no prediction guided the search but a line through two sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:
-    """What a size is predicted to need.
+    """Predicted memory need of one batch size.
 
     Attributes:
-        likely_bytes: of what is held against the budget.
-        workspace_bytes: of it, what an operator takes beside its output.
+        likely_bytes: the likely need of the memory that counts for the budget.
+        workspace_bytes: the part of it that operators take beside their outputs.
     """
 
     likely_bytes: int
@@ -49,9 +49,9 @@ class Need:
 
 
 class CurveSet:
-    """The curves of a search, filled when its predictions are made; empty where there are none.
+    """Peak curves of a search by setting, filled when its predictions are made; empty where there are none.
 
-    Those of the CPU only say where to begin: there every answer is measured.
+    Curves of the CPU only say where to begin: there every answer is measured.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class CurveSet:
 
     @property
     def by_knobs(self) -> dict[Knobs, PredictedCurve]:
-        """The curves that predict what the trials measure."""
+        """Curves that predict the measurement of trials, by knob setting."""
         return self._curves
 
     @property
@@ -83,15 +83,15 @@ class CurveSet:
 
     @property
     def trace_identity(self) -> str | None:
-        """Tells the step that the curves predict from others; None where there are none."""
+        """Identity of the step that the curves predict; None where there are no curves."""
         return next((curve.trace_identity for curve in self._curves.values()), self._host_trace_identity)
 
     def guide(self, knobs: Knobs) -> PredictedCurve | HostCurve | None:
-        """What is predicted of a setting, though a size may cost a trace; None for nothing."""
+        """Predicted curve of a setting, though a size may cost a trace; None for none."""
         return self._curves.get(knobs) or self._host_curves.get(knobs)
 
     def guess(self, knobs: Knobs) -> Curve | None:
-        """Where the search of a setting begins; None for no idea."""
+        """Curve that the search of a setting begins at; None where nothing is predicted."""
         guide = self.guide(knobs)
         if guide is None or not guide.needs_traces:
             return self.prior(knobs)
@@ -102,7 +102,7 @@ class CurveSet:
         return self._lines[knobs]
 
     def prior(self, knobs: Knobs) -> Curve | None:
-        """The curve of a setting that is known at every size; None where there is none."""
+        """Curve of a setting that is known at every size without a trace; None where there is none."""
         guide = self.guide(knobs)
         if guide is None or guide.needs_traces:
             return None  # a scan over all sizes would cost a trace each
@@ -111,14 +111,14 @@ class CurveSet:
         return self._priors[knobs]
 
     def conv_plan(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> ConvPlan | None:
-        """The plan of a size, for the setting that has one for every layer."""
+        """Convolution plan at a batch size for the setting `mixed`; None for other settings."""
         curve = self._curves.get(knobs)
         if curve is None or knobs.conv_algo != MIXED:
             return None
         return curve.conv_plan(batch_size, budget_bytes)
 
     def need(self, knobs: Knobs, batch_size: int) -> Need:
-        """What a size of a setting that has a curve likely needs."""
+        """Likely need of a batch size of a setting that has a curve."""
         host = self._host_curves.get(knobs)
         if host is not None:
             return Need(
@@ -128,14 +128,14 @@ class CurveSet:
         return Need(likely_bytes=estimate.interval.likely_bytes, workspace_bytes=estimate.breakdown.workspace)
 
     def cannot_run(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> bool:
-        """Whether even the low end of a prediction is beyond a budget; not so where there is no curve."""
+        """Whether even the low end of a prediction exceeds a budget; False where there is no curve."""
         guide = self.guide(knobs)
         if guide is None or guide.needs_traces:
             return False
         return guide.cannot_run(batch_size, budget_bytes)
 
     def at_most(self, knobs: Knobs, budget_bytes: int, sizes: Sequence[int]) -> int | None:
-        """The largest of some sizes that a setting could fit at best, 0 for none; None for no idea.
+        """Largest of `sizes` that a setting could fit at best, 0 for none; None where it is not predicted.
 
         The low end of the prediction says so: `cannot_run` is taken to be rising in the batch.
         """
@@ -157,10 +157,10 @@ def curves_of(
     risk: Risk,
     address: str | None,
 ) -> tuple[CurveSet, tuple[str, ...]]:
-    """The curve of every setting, as far as there are any, and what should be known of them.
+    """Peak curve of every setting, as far as there are any, and notes on them.
 
     Args:
-        spec: what all trials of the search have in common.
+        spec: the fields that all trials of the search have in common.
         submit: runs the trial that shows what a process costs on the CPU, if one is needed.
         address: of the cluster where trials run; None for this machine.
 
@@ -210,7 +210,7 @@ def _on_a_card(
 
 
 def expect_curves(predictor: Predictor, space: SearchSpace) -> None:
-    """Says of which settings curves will be asked for; of one batch size the trace is there."""
+    """Announces settings whose curves will be asked for; of a single batch size the trace is there."""
     predictor.expect_curves([knobs for knobs in space.settings if _only_batch(space, knobs) is None])
 
 
@@ -223,10 +223,10 @@ _host_processes: dict[tuple[str | None, int | None], HostProcess] = {}
 
 
 def host_process(spec: TrialSpec, submit: Submit, *, address: str | None) -> HostProcess:
-    """What a trial's process takes on the CPU: measured once for the searches of this process.
+    """Memory of a trial's process on the CPU, measured once for the searches of this process.
 
-    It depends on where trials run and on their threads, not on what they run. One that could not be
-    measured is assumed, and the next search tries again.
+    It depends on where trials run and on their threads, not on what they run. Where it cannot be measured it
+    is assumed, and the next search tries again.
 
     Args:
         spec, submit, address: see `curves_of`.
@@ -244,10 +244,10 @@ def host_process(spec: TrialSpec, submit: Submit, *, address: str | None) -> Hos
 def _on_the_cpu(
     predictor: Predictor, process: Callable[[], HostProcess], space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
-    """Where the search of every setting begins on the CPU; what cannot be predicted is measured.
+    """Curves at which the search of every setting begins on the CPU, and notes on those without.
 
     Args:
-        process: asked once a size is, and so not at all where no trial is left to choose.
+        process: called once a size is asked for, and so not at all where no trial is left to choose.
     """
     curves, failures = CurveSet(), []
     blocks: dict[Knobs, HostBlocks] = {}
@@ -267,7 +267,7 @@ def _on_the_cpu(
 
 
 def _on_unguided(failures: Sequence[AutofitError], space: SearchSpace) -> tuple[str, ...]:
-    """Why settings have no prediction to begin at, a sentence for each reason."""
+    """Notes on why settings have no prediction to begin at, a sentence for each reason."""
     total = len(space.settings)
     return tuple(
         f"no prediction guided {'the search' if count == total else f'{count} of {total} settings'}: {why}"
@@ -284,13 +284,13 @@ def _confirm(
     *,
     risk: Risk,
 ) -> tuple[str, ...]:
-    """Traces the sizes that the curves answer with; where one differs, traces replace the curves.
+    """Traces the sizes that the curves answer with; if one differs, curves of traces replace all curves.
 
     Args:
         answers: these sizes, by setting.
 
     Returns:
-        Which of these sizes the user's script fails at by itself, as one whose evaluation needs more data.
+        Notes on sizes at which the user's script fails by itself, as one whose evaluation needs more data.
     """
     # All of them are looked at: a curve that differs is replaced. Settings that share traces share these.
     agreed, failures = [], {}

@@ -1,4 +1,4 @@
-"""Answers that were found before: the same question is answered from the storage, and nothing is run.
+"""Answers a repeated question from the storage, without running anything.
 
     question ─ digest ─▶ study `answer-<digest>` ─▶ its one trial: the answer, the user's files it is of
                                                        │ unchanged: the answer
@@ -75,14 +75,14 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """What an answer is to.
+    """Everything that decides an answer, as the key under which the answer is stored.
 
     Attributes:
-        parts: all that decides it, in JSON's types.
+        parts: all that decides the answer, in JSON's types.
         roots: the folders that the workload is imported from: copies of it in other places, such as
             those that a cluster makes, ask the same.
         own_file: the file of the workload, where it was given as one.
-        storage, wait_seconds: of the settings.
+        storage, wait_seconds: where answers are stored, and how long a lost database is waited for.
     """
 
     parts: Mapping[str, Any]
@@ -93,7 +93,7 @@ class Question:
 
     @functools.cached_property
     def study(self) -> str:
-        """The name of the study that holds the answer."""
+        """Name of the study that holds the answer."""
         return f"{_STUDY_PREFIX}{fingerprint(self.parts)[:32]}"
 
 
@@ -104,13 +104,13 @@ def question(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> Question | None:
-    """What these settings ask; None where what decides the answer cannot be told.
+    """The question that settings ask of a workload; None where not all that decides it is known.
 
-    That is so of devices that do not answer, and of a script.
+    It is None where devices do not answer, and for a script.
 
     Args:
-        local_gpus: the cards of this machine, asked where one may be measured.
-        reachable: those of the cluster that the settings name, asked likewise.
+        local_gpus: returns the cards of this machine; called where one may be measured.
+        reachable: returns the devices of the cluster that the settings name; called likewise.
     """
     if workload.script is not None:
         return None  # it may read any variable of the environment, and any file
@@ -153,7 +153,7 @@ def question(
 
 
 def find(asked: Question) -> TuneResult | None:
-    """The earlier answer to a question, where there is one that holds.
+    """Earlier answer to a question; None where none is stored or the stored one no longer holds.
 
     Raises:
         StorageError: a database cannot be reached, which the search would need as well.
@@ -181,7 +181,7 @@ def find(asked: Question) -> TuneResult | None:
 
 
 def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None) -> None:
-    """Keeps an answer for the next time, if it is the whole answer and its workload's files are known.
+    """Stores an answer for the next time, if it is complete and the workload's files are known.
 
     Args:
         sources: the user's files that the workload used, path → digest; None where that is not known.
@@ -241,7 +241,7 @@ def is_answer(name: str, attributes: Mapping[str, Any]) -> bool:
 
 
 def require_readable(backend: Any, study_id: int) -> None:
-    """Raises `UnreadableError` for an answer that will not be given again."""
+    """Raises `UnreadableError` if a stored answer cannot be read."""
     try:
         entry = _read(backend, backend.get_study_name_from_id(study_id))
         if entry is not None:
@@ -255,7 +255,7 @@ def require_readable(backend: Any, study_id: int) -> None:
 
 
 def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -> None:
-    """Puts an entry in the place of an earlier one; it may be repeated."""
+    """Writes an answer's entry to its study in place of an earlier one; safe to repeat."""
     import optuna
 
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
@@ -275,7 +275,7 @@ def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -
 
 
 def _held(entry: dict[str, Any], asked: Question) -> TuneResult | None:
-    """The answer of an entry; None where a file of its workload has changed."""
+    """Answer of a stored entry; None where a file of its workload has changed."""
     if entry[_QUESTION] != asked.parts:
         raise ValueError("it answers another question")
     for source in entry[_SOURCES]:
@@ -287,7 +287,7 @@ def _held(entry: dict[str, Any], asked: Question) -> TuneResult | None:
 
 
 def _placed(path: str, digest: str, roots: tuple[str, ...]) -> dict[str, Any]:
-    """Where a source file is: in one of the workload's folders, else by its whole path."""
+    """Record of a source file: its digest, and its path in one of the `roots`, else absolute."""
     for index, root in enumerate(roots):
         if Path(path).is_relative_to(root):
             return {"root": index, "path": str(Path(path).relative_to(root)), "digest": digest}
@@ -302,7 +302,10 @@ def _is_measured(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> bool:
-    """Whether the answer is measured; one that cannot be, as its search will say, is not kept anyway."""
+    """Whether the answer is measured; True also where the settings cannot be met.
+
+    The search says then why they cannot, and its answer is not kept anyway.
+    """
     try:
         return resolve_target(settings, local_gpus=local_gpus, reachable=reachable).probe is not None
     except (UsageError, DispatchError):
@@ -314,7 +317,7 @@ def _devices(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> dict[str, Any]:
-    """What an answer depends on of the devices that it may be measured on."""
+    """Properties of the devices an answer may be measured on, as far as they decide it."""
     on_cluster = settings.address is not None
     if settings.device == "cpu":
         # The processors of a cluster cannot be told: its custom resources, which are settings, choose nodes.
@@ -336,7 +339,7 @@ def _devices(
 
 
 def _installed_packages() -> str:
-    """A digest of the packages that can be imported here, with their versions."""
+    """Digest of the packages that can be imported here, with their versions."""
     folders = {Path(folder).absolute() for folder in sys.path if folder}
     # What a package brings along for itself, as Ray does once it is imported, counts with its version.
     installed = {folder for folder in folders if folder.name in ("site-packages", "dist-packages")}
@@ -351,7 +354,7 @@ def _installed_packages() -> str:
 
 
 def _own_code() -> str:
-    """A digest of autofit itself with its tables, since an installation may be of a work tree."""
+    """Digest of autofit's own code and tables, since an installation may be of a work tree."""
     digest = hashlib.sha256()
     for package in (Path(__file__).parents[1], Path(autofit_workers.__path__[0])):
         for path in sorted(package.rglob("*")):

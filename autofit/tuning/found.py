@@ -1,4 +1,4 @@
-"""What a search found of its configurations: the best, the recommended one, and each setting's largest."""
+"""Configurations that a search found: the best, the recommended one, and each setting's largest."""
 
 from __future__ import annotations
 
@@ -58,12 +58,12 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended(Best):
-    """The configuration that a practitioner would take, with its place on the frontier.
+    """Configuration that a practitioner would take, with its place on the frontier.
 
     Attributes:
-        by: what decided that it is this one.
+        by: the reason why this configuration is recommended.
         largest_batch, first_failing_batch, reason: of its setting, see `FrontierEntry`.
-        estimate: the prediction for it, where it is not the best one's.
+        estimate: the prediction for it, where it is not the best configuration.
     """
 
     by: RecommendedBy

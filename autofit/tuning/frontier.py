@@ -1,4 +1,4 @@
-"""The frontier: for every knob setting its largest batch, why not one more, and the best of all."""
+"""The frontier: the largest batch of every knob setting, why the next fails, and the best setting."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _PREDICTED = {
 
 
 class Cap(NamedTuple):
-    """Why no larger batches of a setting are of interest.
+    """Reason why no batches larger than those of the search space are of interest, for one knob setting.
 
     Attributes:
-        why: in words.
+        why: the reason in words.
         is_refused: whether the next larger one is known not to run, whatever memory there is.
     """
 
@@ -43,18 +43,18 @@ class Cap(NamedTuple):
 
 
 class Frontier:
-    """What boundaries and outcomes of a study say, with the predictions beside them.
+    """Largest batch of every knob setting, from a study's boundaries, outcomes and predictions.
 
     Args:
         boundaries: by knob setting, in the order of the search space.
         known: the outcome that counts of each configuration, see `decisive`.
         curves: predictions of these settings on the card; empty where there are none.
-        budget_bytes: what peaks are held against.
-        architecture: what the trials are on, see `Pace.of`.
-        objective: what the best has most of.
+        budget_bytes: the budget that peaks are compared with.
+        architecture: of the card that the trials are on, see `Pace.of`.
+        objective: the quantity that the best configuration has most of.
         verified: the configurations that ran through a soak, and for how many steps.
         caps: why no larger batch than those of interest can be run, of settings where that is so.
-        parallel: how several processes train together, of which batches and peaks are one's.
+        parallel: how several processes train together; batches and peaks are those of one process.
         stopped_by: the option whose limit ended the search, where one did: boundaries may be open.
     """
 
@@ -87,13 +87,13 @@ class Frontier:
 
     @property
     def settled(self) -> tuple[Knobs, ...]:
-        """The settings whose largest batch is known, in the order of the search space."""
+        """Settings whose largest batch is known, in the order of the search space."""
         return tuple(knobs for knobs, boundary in self._boundaries.items() if boundary.is_settled)
 
     def entries(self) -> tuple[FrontierEntry, ...]:
-        """One entry per setting of which something is known, in the order of the search space.
+        """One entry per setting with a known boundary, in the order of the search space.
 
-        Only a search that was stopped has settings whose boundary is open.
+        Where the search was stopped, also those that were tried and whose boundary is still open.
         """
         shown = self.settled if self.stopped_by is None else self._tried
         dominated = dominating(dict(self._points(shown)))
@@ -107,7 +107,7 @@ class Frontier:
         )
 
     def _points(self, settings: Iterable[Knobs]) -> Iterator[tuple[Knobs, Point]]:
-        """The settings of which some size fits, at their largest."""
+        """Points to compare for the Pareto front: each setting that fits, at its largest batch."""
         for knobs in settings:
             largest = self._boundaries[knobs].largest_fitting
             if largest is None:
@@ -125,7 +125,7 @@ class Frontier:
         return tuple(knobs for knobs in self._boundaries if knobs in tried)
 
     def notes(self) -> tuple[str, ...]:
-        """What is left open: by an objective of which nothing is known, or a search that was stopped."""
+        """Notes on what the search left open, as by an objective without times or an early stop."""
         if self.stopped_by is None:
             return self._on_objective()
         names = setting_names(self._boundaries)
@@ -142,7 +142,7 @@ class Frontier:
         return tuple(notes)
 
     def _on_objective(self) -> tuple[str, ...]:
-        """That the largest batch is the best in place of the fastest, where no time is known of any."""
+        """Note that the best is the largest batch, not the fastest, where no step time is known."""
         is_known = self._objective is not Objective.THROUGHPUT or self._is_timed or self._speeds.any_known
         if is_known or not any(boundary.largest_fitting for boundary in self._boundaries.values()):
             return ()
@@ -152,11 +152,11 @@ class Frontier:
         )
 
     def knee(self) -> Knee | None:
-        """The throughput knee of what was measured, or else of what is predicted."""
+        """Throughput knee of the measured rates, or else of the predicted ones."""
         return knee_of(self._outcomes) or self._speeds.knee()
 
     def entry(self, knobs: Knobs) -> FrontierEntry:
-        """The entry of a setting of which something is known, thrashing left aside."""
+        """Frontier entry of a setting that was tried, without its largest thrashing batch."""
         boundary = self._boundaries[knobs]
         largest, failing = boundary.largest_fitting, boundary.first_failing
         fits = None if largest is None else self._outcomes[knobs, largest]
@@ -187,7 +187,7 @@ class Frontier:
         )
 
     def _predicted_time(self, fits: TrialOutcome) -> dict[str, Any]:
-        """The fields of a configuration that fits about the time that is predicted of it."""
+        """Entry fields for the predicted step time of a configuration that fits."""
         time = self._speeds.at((fits.knobs, fits.batch_size))
         seconds = None if time is None else time.stated
         likely = None if seconds is None else seconds.likely
@@ -204,7 +204,7 @@ class Frontier:
         return of_script or knobs.samples_per_step(batch_size, self._parallel.num_batches)
 
     def _beyond_the_cap(self, knobs: Knobs) -> int | None:
-        """The next size of a setting that reached its cap, where it is known that it cannot be run."""
+        """First batch size above a setting's cap, where it is known not to run; else None."""
         boundary = self._boundaries[knobs]
         cap = self._caps.get(knobs)
         if cap is None or not cap.is_refused:
@@ -214,7 +214,7 @@ class Frontier:
         return boundary.largest_fitting + 1
 
     def best(self) -> Best | None:
-        """The best configuration that fits, see `best_of`; where nothing was timed, by predicted times."""
+        """The best configuration that fits, see `best_of`; by predicted times where nothing was timed."""
         outcome = best_of(self._outcomes, self._boundaries, self._objective, self._architecture)
         if self._is_by_predicted_rate:
             outcome = self._fastest(only_stated=False)
@@ -222,11 +222,11 @@ class Frontier:
 
     @property
     def _is_by_predicted_rate(self) -> bool:
-        """Whether the fastest is asked for, and predictions alone know which that is."""
+        """Whether the objective is throughput and only predicted step times are known."""
         return self._objective is Objective.THROUGHPUT and not self._is_timed and self._speeds.any_known
 
     def _fastest(self, *, only_stated: bool) -> TrialOutcome | None:
-        """What is predicted to be the fastest; None where times were measured, or none is predicted."""
+        """Outcome of the configuration predicted fastest; None if times were measured or none predicted."""
         found = None if self._is_timed else self._speeds.fastest(only_stated=only_stated)
         if found is None:
             return None
@@ -234,7 +234,7 @@ class Frontier:
         return known or self._curves[found.knobs].outcome(found.batch_size, self._budget_bytes)
 
     def recommended(self, default_algo: str | None) -> Recommended | None:
-        """The configuration that a practitioner would take; see `recommended_of`."""
+        """Configuration that a practitioner would take; see `recommended_of`."""
         found = recommended_of(
             self._outcomes,
             self._boundaries,
@@ -262,7 +262,7 @@ class Frontier:
         )
 
     def _found(self, outcome: TrialOutcome) -> dict[str, Any]:
-        """The fields of `Best` for what fits."""
+        """Fields of `Best` for the outcome of a configuration that fits."""
         peaks = self._peaks(outcome)
         curve = self._curves.get(outcome.knobs)
         estimate = None if curve is None else curve(outcome.batch_size)
@@ -285,7 +285,7 @@ class Frontier:
         }
 
     def _steps_verified(self, outcome: TrialOutcome) -> int | None:
-        """Of the soak those that were done: a script may end before."""
+        """Number of soak steps that were done; a script may end before all of them."""
         asked = self._verified.get((outcome.knobs, outcome.batch_size))
         return None if asked is None else min(asked, outcome.num_steps_done)
 
@@ -306,7 +306,7 @@ class Frontier:
         return f"{what}it lies between {low} and {fails.batch_size}; {self._reason(fails)}"
 
     def _peaks(self, outcome: TrialOutcome) -> Peaks:
-        """Of a prediction the likely peaks; its outcome has those at its risk, which the budget bounds."""
+        """Peaks of an outcome; of a prediction the likely ones, as its outcome has those at its risk."""
         if outcome.evidence is not Evidence.PREDICTED:
             return outcome.peaks
         likely = self._curves[outcome.knobs](outcome.batch_size)
@@ -339,7 +339,7 @@ class Frontier:
         return f"{size} was run and ran out of memory"
 
     def _largest_thrashing(self, knobs: Knobs) -> int | None:
-        """How far beyond the boundary a prediction says that steps still run, with retries."""
+        """Largest batch predicted to run with allocator retries beyond the boundary; else None."""
         failing = self._boundaries[knobs].first_failing
         curve = self._curves.get(knobs)
         if failing is None or curve is None or curve.needs_traces or knobs.global_batch is not None:
@@ -360,7 +360,7 @@ def _cap(knobs: Knobs, boundary: Boundary) -> str:
 
 
 def _named(outcome: TrialOutcome) -> str:
-    """A size that failed; of a global batch, with what lies between it and the one that fits."""
+    """Failed batch size in words, with the global batch that it divides, if any."""
     size, whole = outcome.batch_size, outcome.knobs.global_batch
     if whole is None:
         return f"batch {size}"
@@ -368,12 +368,12 @@ def _named(outcome: TrialOutcome) -> str:
 
 
 def _stated_rate(time: StepTime | None) -> float | None:
-    """Samples a second, where they are sure enough to be said."""
+    """Predicted samples a second; None where they are not sure enough to be said."""
     return None if time is None or not time.confidence.is_stated else time.samples_per_second
 
 
 def _error(predicted_bytes: int | None, measured_bytes: int | None) -> float | None:
-    """The excess of a prediction over what was measured, as a share of that."""
+    """Relative error of a predicted peak: (predicted − measured) / measured."""
     if predicted_bytes is None or not measured_bytes:
         return None
     return predicted_bytes / measured_bytes - 1

@@ -1,4 +1,4 @@
-"""How large a sample may be at one batch size: `--maximize seq-len`."""
+"""Finds how large a sample may be at one batch size: `--maximize seq-len`."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def at_their_longest(
     allows_long: bool,
     risk: Risk,
 ) -> tuple[SearchSpace, tuple[str, ...]]:
-    """The space of the same settings, each with the largest samples that fit at a batch size.
+    """Search space in which each setting has the largest samples that fit at a batch size.
 
     Returns:
-        That space, from the batch size on, and why no larger samples fit, a sentence each.
+        The space, from the batch size on, and why no larger samples fit, a sentence for each setting.
 
     Raises:
         UsageError: the workload makes samples of one size.
@@ -81,13 +81,13 @@ def _sample(predictor: Predictor, knobs: Knobs, batch_size: int) -> SampleSize:
 
 
 def _multiples(multiple: int, limit: int | None) -> tuple[int, ...]:
-    """The sizes of interest, ascending: multiples of what nothing but them is rounded to."""
+    """Sample sizes to look at, ascending: the multiples of `multiple` up to the limit."""
     most = multiple * _MOST_MULTIPLES if limit is None else limit
     return tuple(range(multiple, most + 1, multiple))
 
 
 def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | None:
-    """The largest size that fits, none of a few beyond it doing so; None where not even the first does."""
+    """Largest size that fits, with none of a few beyond it fitting; None where not even the first fits."""
     longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
     while longest is not None:
         first = sizes.index(longest) + 1
@@ -103,7 +103,7 @@ def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | Non
 
 
 class _Search:
-    """Finds the largest samples of one setting, of that name, at one batch size."""
+    """Finds the largest samples of one knob setting, called `name`, at one batch size."""
 
     def __init__(
         self, predictor: Predictor, knobs: Knobs, card: Card, batch_size: int, *, risk: Risk, name: str
@@ -118,12 +118,12 @@ class _Search:
         self._failures: dict[int, WorkloadFailedError] = {}  # what the workload fails with, by size
 
     def longest(self, multiple: int, limit: int | None, budget_bytes: int) -> tuple[int, str]:
-        """The largest size that fits, the smallest where none does; and why no larger one is the answer.
+        """Largest size that fits, or the smallest where none does; and why no larger one is the answer.
 
-        Sizes are multiples, and the limit itself.
+        Sizes are the multiples of `multiple`, and the limit itself.
 
         Args:
-            limit: what the model was made for, where that ends the sizes; else None.
+            limit: the size that the model was made for, where that ends the sizes; else None.
 
         Raises:
             WorkloadFailedError: the workload fails at every size.
@@ -162,7 +162,7 @@ class _Search:
         return f"{in_words('seq_len', longest)} is the longest {self._at}: {why}"
 
     def _why_not(self, size: int, needed_bytes: int, budget_bytes: int) -> str:
-        """Why a size is not the answer."""
+        """Reason in words why a size is not the answer."""
         if (error := self._failures.get(size)) is not None:
             return f"with {size} the workload fails: {error.message}"
         if needed_bytes == NEVER_FITS:
@@ -171,7 +171,7 @@ class _Search:
         return f"{size} is predicted to reserve {needed}, {over} over the budget"
 
     def _peak_or(self, size: int, beyond_bytes: int) -> int:
-        """The peak at a size, from a trace there; of one that the workload fails at, what is beyond any."""
+        """Peak at a size, traced there; `beyond_bytes` where the workload fails at the size."""
         knobs = dataclasses.replace(self._knobs, seq_len=size)
         try:
             curve = self._predictor.curve_at(knobs, self._card, self._batch_size).at_risk(self._risk)
@@ -181,13 +181,13 @@ class _Search:
             return beyond_bytes
 
     def _is_so(self, size: int, curve: Curve) -> bool:
-        """Whether a trace at a size has the peak that a curve has there."""
+        """Whether a trace at a size confirms the peak that a curve has there."""
         peak_bytes = curve.peak_reserved_bytes(size)
         return math.isclose(self._peak_or(size, 2 * peak_bytes), peak_bytes, rel_tol=_SAME_PEAK)
 
 
 class _TracedSizes:
-    """Peaks at one batch size by the size of a sample, a trace for each."""
+    """Curve of peaks at one batch size over the size of a sample, with a trace for each size."""
 
     def __init__(self, peak_bytes: Callable[[int], int]) -> None:
         self._peak_bytes = peak_bytes

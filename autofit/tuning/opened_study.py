@@ -1,4 +1,4 @@
-"""The study of a search: what decides its outcomes, and what it is for."""
+"""Opens the study of a search, with the identity that decides its outcomes, and its goal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SOAK_STEPS = {Probe.CUDA: 20, Probe.CPU: 5}
 
 
 def open_study(settings: TuneSettings, predicted: Predicted) -> TuningStudy:
-    """The study that holds the trials of a search; see `TuningStudy.open`."""
+    """Opens the study that holds the trials of a search; see `TuningStudy.open`."""
     from autofit.study.study import TuningStudy
 
     spec, target, space, curves = predicted.spec, predicted.target, predicted.space, predicted.curves
@@ -51,7 +51,7 @@ def open_study(settings: TuneSettings, predicted: Predicted) -> TuningStudy:
 def _identity(
     settings: TuneSettings, spec: TrialSpec, target: Target, curves: CurveSet, observations: str
 ) -> dict[str, Any]:
-    """What beside space and budget decides the outcomes of a study.
+    """Values beside search space and budget that decide the outcomes of a study.
 
     The trace stands for the code that the workload's own file imports.
     """
@@ -77,7 +77,7 @@ def _identity(
 
 
 def _kept(workload: WorkloadRef) -> dict[str, Any]:
-    """The reference as studies keep it: without its code, and as 0.2 wrote it where that had words for it."""
+    """Workload reference as studies store it: without its code, with the module names of version 0.2."""
     target = former_module(workload.target) if workload.kind == "import" else workload.target
     kept = dataclasses.asdict(dataclasses.replace(workload, target=target, payload_base64=None))
     return {name: value for name, value in kept.items() if name != "task" or value is not None}

@@ -1,4 +1,4 @@
-"""Several ways of training together, compared by the samples of all their ranks.
+"""Compares several ways of training together by the samples of all their ranks.
 
     --search parallel=… ─┬▶ ddp:8  ─▶ a search with its own predictor, budget and study ─▶ TuneResult ┐
                          ├▶ fsdp:8 ─▶ …                                                               ├▶ best
@@ -29,9 +29,10 @@ _REFUSALS = (WorkloadFailedError, UsageError)
 def compare_parallels(
     settings: TuneSettings, ask: Callable[[TuneSettings], TuneResult], emit: EventSink = ignore
 ) -> TuneResult:
-    """The answer with the largest global batch, or the highest throughput, and what the others allow.
+    """Answer of the best way of training together, with what each of the others allows.
 
-    Of equals the first that was given. The limits of the settings are for all of them together.
+    The best has the largest global batch, or the highest throughput; of equals the first given is the best.
+    The limits of the settings are for all of them together.
 
     Args:
         ask: answers for one of them alone.
@@ -96,7 +97,7 @@ def compare_parallels(
 
 
 def _alone(settings: TuneSettings, parallel: Parallel) -> TuneSettings:
-    """The settings of one of them, in a study of its own."""
+    """Settings for one way of training together, in a study of its own."""
     one = settings.with_parallel(parallel)
     if settings.study is None:
         return one  # whose name follows from what decides it
@@ -105,7 +106,7 @@ def _alone(settings: TuneSettings, parallel: Parallel) -> TuneSettings:
 
 
 def _left(settings: TuneSettings, answers: tuple[TuneResult, ...], began: float) -> TuneSettings:
-    """The same with what is left of its limits."""
+    """Settings with the trials and seconds that remain after the answers so far."""
     num_measured = sum(trial.was_run for answer in answers for trial in answer.trials)
     trials, seconds = settings.max_trials, settings.max_seconds
     return dataclasses.replace(
@@ -116,7 +117,7 @@ def _left(settings: TuneSettings, answers: tuple[TuneResult, ...], began: float)
 
 
 def _used_up(left: TuneSettings) -> str | None:
-    """The option whose limit is used up."""
+    """Option whose limit is used up; None if none is."""
     if left.max_seconds is not None and left.max_seconds <= 0:
         return "--max-seconds"
     return "--max-trials" if left.max_trials is not None and left.max_trials <= 0 else None
@@ -127,7 +128,7 @@ def _refused(parallel: Parallel, why: str) -> ParallelAnswer:
 
 
 def _rate_or_size(result: TuneResult, *, by_rate: bool) -> tuple[float, int]:
-    """What the best of an answer has most of, of all ranks together."""
+    """Sort key of an answer: samples a second if `by_rate`, then the size of the global batch."""
     if result.best is None:
         return -1.0, 0
     rate = (_known_rate(result) or 0.0) if by_rate else 0.0
@@ -135,6 +136,6 @@ def _rate_or_size(result: TuneResult, *, by_rate: bool) -> tuple[float, int]:
 
 
 def _known_rate(result: TuneResult) -> float | None:
-    """Samples a second of the best, measured or else predicted."""
+    """Samples a second of the best configuration, measured or else predicted."""
     best = result.best
     return None if best is None else best.samples_per_second or best.predicted_samples_per_second

@@ -1,4 +1,4 @@
-"""How fast the settings of a search are, as far as that is predicted: by size, the fastest, and the knee."""
+"""Predicted speeds of a search's settings: by batch size, the fastest, and the knee."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _WORTH_A_LOOK = 0.7  # of the best rate at largest batches, that a setting's sma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedSize:
-    """A configuration that fits, with the time that is predicted of it."""
+    """Configuration that fits, with its predicted step time."""
 
     knobs: Knobs
     batch_size: int
@@ -27,17 +27,17 @@ class TimedSize:
 
     @property
     def rate(self) -> float:
-        """Samples a second."""
+        """Predicted samples a second of the configuration."""
         return self.time.samples_per_second
 
 
 class PredictedSpeeds:
-    """The predicted times of what fits.
+    """Predicted step times of the configurations that fit.
 
     Args:
         curves: by knob setting; settings without one have no times.
         boundaries: of the settings.
-        budget_bytes: what peaks are held against.
+        budget_bytes: the budget that peaks are compared with.
     """
 
     def __init__(
@@ -53,26 +53,26 @@ class PredictedSpeeds:
         self._smaller: dict[Knobs, tuple[TimedSize, ...]] = {}
 
     def at(self, configuration: Configuration) -> StepTime | None:
-        """The time of a configuration; None where it is not predicted."""
+        """Predicted step time of a configuration; None where it is not predicted."""
         knobs, batch_size = configuration
         curve = self._curves.get(knobs)
         return None if curve is None else curve.step_time(batch_size, self._budget_bytes)
 
     @property
     def any_known(self) -> bool:
-        """Whether the time of any setting is predicted."""
+        """Whether a step time is predicted for any setting."""
         return bool(self._largest)
 
     def relative(self, knobs: Knobs) -> float | None:
-        """How much longer a sample takes at the largest batch of a setting than at that of the fastest."""
+        """Time of a sample at a setting's largest batch, over that of the fastest setting at its own."""
         mine = next((each for each in self._largest if each.knobs == knobs), None)
         return None if mine is None else max(each.rate for each in self._largest) / mine.rate
 
     def fastest(self, *, only_stated: bool) -> TimedSize | None:
-        """What takes in most samples a second; of those that are equally fast the largest.
+        """Configuration with most samples a second; of those equally fast the one with the largest batch.
 
         Args:
-            only_stated: among those alone whose seconds are sure enough to be said.
+            only_stated: only among configurations whose seconds are sure enough to be said.
         """
         sizes = self._sizes(only_stated=only_stated)
         best = self._of_best_rate(sizes)
@@ -83,7 +83,7 @@ class PredictedSpeeds:
         return next(filter(self._fits, by_size))
 
     def knee(self) -> Knee | None:
-        """The smallest size whose rate is near the best; None where nothing is sure enough to be said."""
+        """Smallest batch whose rate is near the best; None where no time is sure enough to be said."""
         sizes = self._sizes(only_stated=True)
         best = self._of_best_rate(sizes)
         if best is None:
@@ -103,14 +103,14 @@ class PredictedSpeeds:
         return next(filter(self._fits, sorted(sizes, key=lambda each: -each.rate)), None)
 
     def _fits(self, size: TimedSize) -> bool:
-        """Whether it fits, as sizes below the largest do unless the allocator places blocks otherwise."""
+        """Whether a configuration fits; below the largest some fail, as blocks are placed otherwise."""
         if size in self._largest:
             return True
         return self._curves[size.knobs].verdict(size.batch_size, self._budget_bytes) is Verdict.FITS
 
     @functools.cached_property
     def _largest(self) -> tuple[TimedSize, ...]:
-        """The largest batch of each setting that has a time."""
+        """Largest batch of each setting that has a predicted time."""
         return tuple(
             TimedSize(knobs=knobs, batch_size=size, time=time)
             for knobs, boundary in self._boundaries.items()
@@ -118,10 +118,10 @@ class PredictedSpeeds:
         )
 
     def _sizes(self, *, only_stated: bool) -> tuple[TimedSize, ...]:
-        """The largest batches and their halves, of settings that may be the fastest.
+        """Timed sizes to choose from: each largest batch, with its halves where it may be the fastest.
 
         Args:
-            only_stated: those alone whose seconds are sure enough; small sizes hardly are where the largest
+            only_stated: only sizes whose seconds are sure enough; small sizes hardly are where the largest
                 is not.
         """
         best_rate = max((each.rate for each in self._largest), default=0.0)
@@ -135,7 +135,7 @@ class PredictedSpeeds:
         return tuple(each for each in found if each.time.confidence.is_stated or not only_stated)
 
     def _halves(self, largest: TimedSize) -> tuple[TimedSize, ...]:
-        """The halves of a largest batch, as long as halving costs little, and one more."""
+        """Timed halves of a largest batch, as long as halving costs little, and one more."""
         knobs, boundary = largest.knobs, self._boundaries[largest.knobs]
         if knobs in self._smaller:
             return self._smaller[knobs]

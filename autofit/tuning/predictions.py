@@ -1,4 +1,4 @@
-"""What a search knows before anything is tried: target, predictions, space, curves."""
+"""Predictions that a search makes before anything is tried: target, predictions, space, curves."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """What a search is of, and what is known before anything is tried.
+    """Target, search space and predictions of a search, before anything is tried.
 
     Attributes:
         started: when the search began, monotonic.
-        spec: what all its trials have in common.
+        spec: the part of a trial's spec that all its trials share.
         caps: why no larger batch than those of the space can be run, by setting.
         notes: what was left out, and what should be known of the curves.
     """
@@ -61,11 +61,11 @@ def predict(
     emit: EventSink,
     predictor_of: Callable[[Setup], Predictor] | None,
 ) -> Predicted:
-    """Finds the target, what is searched there, and the curves of that.
+    """Finds the target of a search, its search space, and the peak curves of its settings.
 
     Args:
-        predictor_of: has predictors of the workload, of a target that is predicted alone; None where there
-            are none yet.
+        predictor_of: returns a predictor of the workload for a setup, where the target is only predicted;
+            None to make one.
 
     Raises:
         AutofitError: what is asked for is not there, or the workload fails.
@@ -118,7 +118,10 @@ def predict(
 
 
 def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
-    """The predictor for the target; what PyTorch's release changes of a CPU step only guides the search."""
+    """Predictor of the workload for the target, the host or a card.
+
+    What PyTorch's release changes of a CPU step only guides the search.
+    """
     if target.probe is Probe.CPU:
         return Predictor(
             spec.workload,
@@ -133,7 +136,7 @@ def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor
 
 
 def _require_times(settings: TuneSettings, target: Target) -> None:
-    """Throughput is measured or predicted; raises `UsageError` where neither is possible."""
+    """Raises `UsageError` if throughput is asked for and can be neither measured nor predicted."""
     if settings.objective is not Objective.THROUGHPUT or target.probe is not None:
         return
     if (why := why_untimed(target.card, settings.setup.parallel)) is not None:
@@ -144,9 +147,9 @@ def _require_times(settings: TuneSettings, target: Target) -> None:
 
 
 def _num_threads(settings: TuneSettings, target: Target) -> int | None:
-    """Threads of a CPU trial: they move its memory, so the number is fixed for all trials of a study.
+    """Number of threads of a CPU trial; None unless trials run on the CPU.
 
-    Ranks share the cores of their node.
+    Threads move its memory, so the number is fixed for all trials of a study. Ranks share their node's cores.
     """
     if target.probe is not Probe.CPU:
         return None
@@ -155,7 +158,7 @@ def _num_threads(settings: TuneSettings, target: Target) -> int | None:
 
 
 def common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -> TrialSpec:
-    """What all trials of a search have in common."""
+    """Trial spec with the fields that all trials of a search have in common."""
     return TrialSpec(
         workload=workload,
         batch_size=1,

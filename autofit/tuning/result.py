@@ -32,14 +32,14 @@ TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneResult:
-    """What a search found, with the evidence. `to_json()` is the document `autofit.tune/1`.
+    """Result of a search, with the evidence. `to_json()` is the document `autofit.tune/1`.
 
     Attributes:
         workload: the workload's name.
         budget: the memory that was there, in bytes; `budget.usable_bytes` is what is left for PyTorch.
         device: the device that was measured or assumed.
         best: the best configuration that fits; None when nothing fits.
-        recommended: the one that a practitioner would take, see `RecommendedBy`; None when nothing fits.
+        recommended: the configuration a practitioner would take, see `RecommendedBy`; None when nothing fits.
         frontier: one entry for each knob setting, in the order of the search space.
         trials: the outcomes in the study, in their order.
         wall_seconds: how long the search took.
@@ -53,7 +53,7 @@ class TuneResult:
         lengths: with `--lengths`, what the lengths of the data mean for its batches.
         batch_kinds: how far typical and worst batches get, where the workload makes both.
         num_ranks: the processes that train together, of which the answer is for one; 1 for one by itself.
-        parallel: how they share the work, `fsdp:8`; empty for one by itself.
+        parallel: how the ranks share the work, `fsdp:8`; empty for one by itself.
         parallels: the ways of sharing it that were compared, in the order they were given; the answer is that
             of the one with the largest global batch. Empty where there was one alone.
         conv_plan: the algorithm of every layer, where `mixed` is the best.
@@ -103,18 +103,18 @@ class TuneResult:
 
     @property
     def chosen(self) -> Best | None:
-        """What the answer's text is about: the recommended configuration, or the best one without any."""
+        """Configuration that the answer's text is about: the recommended one, or else the best one."""
         return self.recommended or self.best
 
     @property
     def estimate_of_chosen(self) -> Estimate | None:
-        """The prediction for it, or for the smallest size where nothing fits."""
+        """Prediction for the chosen configuration, or for the smallest size where nothing fits."""
         own = None if self.recommended is None else self.recommended.estimate
         return own or self.estimate
 
     @property
     def samples_per_step(self) -> int | None:
-        """Samples of an optimizer step of all ranks with the best; None where nothing fits."""
+        """Samples of an optimizer step of all ranks, with the best; None where nothing fits."""
         best = self.best
         num_batches = Parallel.named(self.parallel).num_batches
         if best is None:
@@ -123,23 +123,23 @@ class TuneResult:
 
     @property
     def setting_names(self) -> dict[Knobs, str]:
-        """What each setting of the search is called, see `autofit.settings.words`."""
+        """Display name of each setting of the search, see `autofit.settings.words`."""
         known = (*self.frontier, *self.pruned, *(() if self.best is None else (self.best,)))
         return setting_names(dict.fromkeys(each.knobs for each in known), convolves=self.convolves)
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """The knobs in which those settings differ."""
+        """Names of the knobs in which the settings of the search differ."""
         return varied_knobs(self.setting_names)
 
     def size_in_words(self, knobs: Knobs) -> str:
-        """The size of a sample that was asked for or found, where the setting's name does not say it."""
+        """Sample size of a setting in words; empty where the setting's name says it or none was set."""
         size = knobs.seq_len
         return "" if size is None or "seq_len" in self.searched else in_words("seq_len", size)
 
     @property
     def convolves(self) -> bool:
-        """Whether the step has convolutions, as far as it was predicted."""
+        """Whether the step has convolutions; True where it was not predicted."""
         return self.estimate is None or self.estimate.convolves
 
     @property
@@ -149,22 +149,22 @@ class TuneResult:
 
     @property
     def assumptions(self) -> tuple[AssumedSize, ...]:
-        """The sizes that depend on values, of the best."""
+        """Assumed sizes that depend on values, in the prediction of the best configuration."""
         return () if self.estimate is None else self.estimate.assumptions
 
     @property
     def unknowns(self) -> tuple[Unknown, ...]:
-        """What the interval of the best is made of."""
+        """Sources of uncertainty in the predicted interval of the best configuration."""
         return () if self.estimate is None else self.estimate.unknowns
 
     @property
     def step_seconds(self) -> StepSeconds | None:
-        """The predicted time of a step of the best."""
+        """Predicted time of a step of the best configuration."""
         return None if self.estimate is None else self.estimate.step_seconds
 
     @property
     def epoch_seconds(self) -> float | None:
-        """Of an epoch with what is recommended, measured or else predicted."""
+        """Seconds of an epoch with the chosen configuration, measured or else predicted."""
         chosen = self.chosen
         if chosen is None or self.epoch_samples is None:
             return None
@@ -172,7 +172,7 @@ class TuneResult:
         return self.epoch_samples / rate if rate else None
 
     def to_dict(self) -> dict[str, Any]:
-        """The document's content, ready for `json`."""
+        """Content of the JSON document, ready for `json`."""
         budget = {**dataclasses.asdict(self.budget), "usable_bytes": self.budget.usable_bytes}
         return {
             "schema": TUNE_SCHEMA,
@@ -220,7 +220,7 @@ class TuneResult:
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Self:
-        """Reads what `to_dict` wrote, be it by way of JSON.
+        """Builds a result from the output of `to_dict`, also after a way through JSON.
 
         Raises:
             ValueError: the document is of another schema, or lacks something.
@@ -244,11 +244,11 @@ def _recommended(recommended: Recommended) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardResults:
-    """The same question, answered for several cards; `to_json()` is the document `autofit.tune-cards/1`.
+    """Answers of one question for several cards; `to_json()` is the document `autofit.tune-cards/1`.
 
     Attributes:
         answers: in the order of the cards.
-        unanswered: by the key of a card of which nothing is predicted, why, and what can be done.
+        unanswered: for each card without a prediction, by its key, why, and what can be done.
     """
 
     answers: tuple[TuneResult, ...]

@@ -1,4 +1,4 @@
-"""What a search is over: the settings that apply to the workload, and those that others make pointless."""
+"""Space of a search: the settings that apply to the workload, less those that others make pointless."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def conv_algos(settings: TuneSettings, target: Target, *, of_script: bool = False) -> tuple[str, ...]:
-    """The algorithms to search; unless told, of a script the one that it has if it sets nothing."""
+    """Convolution algorithms to search; unless named the device's defaults, for a script one alone."""
     kind = target.device.kind
     if settings.conv_algos is None:
         return conv.defaults(kind)[: 1 if of_script else None]
@@ -62,7 +62,7 @@ def default_algo(settings: TuneSettings, target: Target) -> str | None:
 def search_space(
     settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor
 ) -> tuple[SearchSpace, tuple[str, ...]]:
-    """The space, and what is left out of it, a sentence each.
+    """Search space, and what is left out of it, a sentence each.
 
     Raises:
         UsageError: an algorithm that was named applies to nothing in the workload.
@@ -104,7 +104,7 @@ def search_space(
 
 
 def _combinations(fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]]) -> Iterator[Knobs]:
-    """The settings but for the convolution algorithm."""
+    """Knob settings of the search, without the convolution algorithm."""
     for values in itertools.product(*searched.values()):
         changed: dict[str, Any] = dict(zip(searched, values, strict=True))
         yield dataclasses.replace(fixed, **changed)
@@ -113,10 +113,10 @@ def _combinations(fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]]) 
 def _first_looks(
     predictor: Predictor, fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]], batch_size: int
 ) -> tuple[list[Knobs], int, dict[Knobs, AutofitError]]:
-    """The settings at sizes of a sample that surfaces begin at; at their own where they all fail there.
+    """Knob settings at a usual sample size, or at their own size where all of them fail there.
 
     Returns:
-        Them, the batch size, and what fails with it.
+        The settings, the batch size, and the error of each setting that fails with it.
 
     Raises:
         WorkloadFailedError: the workload fails with all of the settings.
@@ -134,7 +134,7 @@ def _first_looks(
 def _smallest_batch(
     predictor: Predictor, settings: Sequence[Knobs], sizes: Sequence[int]
 ) -> tuple[int, dict[Knobs, AutofitError]]:
-    """The first size, or the second where no step can do with one sample; and what fails with it.
+    """First batch size of `sizes` that some setting runs at, and the errors of those that fail.
 
     Raises:
         WorkloadFailedError: the workload fails with all of the settings.
@@ -163,7 +163,7 @@ def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> AutofitErro
 
 
 def as_the_workload_has_it(space: SearchSpace, predictor: Predictor) -> tuple[SearchSpace, tuple[str, ...]]:
-    """The space with the convolutions that a script selects, up to the samples that there are; and why."""
+    """Space with a script's own convolutions, up to the number of samples; and notes on why."""
     own, num_samples = predictor.traces.own_conv_algo, predictor.traces.num_samples
     if own is not None:
         space = dataclasses.replace(space, choices={**space.choices, "conv_algo": (own,)})
@@ -177,7 +177,7 @@ def as_the_workload_has_it(space: SearchSpace, predictor: Predictor) -> tuple[Se
 
 
 def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knobs, Cap]]:
-    """The space without the sizes that PyTorch cannot run whatever memory there is; and why, by setting.
+    """Space without the batch sizes that PyTorch cannot run with any memory; and why, by setting.
 
     Raises:
         WorkloadFailedError: not even the smallest size of any setting can be run.
@@ -202,10 +202,10 @@ def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knob
 def pruning_of(
     settings: TuneSettings, target: Target, space: SearchSpace, curves: CurveSet
 ) -> Pruning | None:
-    """What need not be tried; None where nothing is.
+    """Rule for what need not be tried; None where everything is tried.
 
-    That is where predictions answer, which cost no trial, and where the convolution algorithm alone is
-    searched, whose speed is not known; and where the fastest is wanted, which only trials tell.
+    Everything is tried where predictions answer, which cost no trial; where the convolution algorithm alone
+    is searched, whose speed is not known; and where the fastest is wanted, which only trials tell.
     """
     if not settings.searched or target.probe is None or settings.objective is Objective.THROUGHPUT:
         return None

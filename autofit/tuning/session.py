@@ -1,4 +1,4 @@
-"""A search put together: target, predictions, study, dispatcher, tuner, result."""
+"""Runs a whole search: target, predictions, study, dispatcher, tuner, result."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def run(
     connect: Callable[[TuneSettings, EventSink], Dispatcher] = _dispatcher,
     predictor_of: Callable[[Setup], Predictor] | None = None,
 ) -> TuneResult:
-    """Answers resolved settings, by an earlier answer or by a search; `tune` and the command line end here.
+    """Answers resolved settings, by an earlier answer or by a search; used by `tune` and the command line.
 
     Of several ways of training together each is a search with a study of its own.
 
     Args:
         emit: takes the events.
         connect: makes the dispatcher of measured trials, once there are any.
-        predictor_of: has predictors of the workload, for a target that is predicted alone; None for new ones.
+        predictor_of: returns a predictor for a setup, where the target is only predicted; None for new ones.
     """
     if workload.script is None and settings.device != "cpu":
         with suppress(OSError):  # the first prediction says it in words
@@ -90,7 +90,7 @@ def _answered(
     emit: EventSink,
     predictor_of: Callable[[Setup], Predictor] | None,
 ) -> TuneResult:
-    """The answer of one search, or the earlier one to the same question."""
+    """Answer of one search, or the earlier answer to the same question."""
     asked = earlier_answers.question(
         settings, workload, local_gpus=gpus.local_gpus, reachable=measuring.devices
     )
@@ -127,7 +127,7 @@ def _answered(
 
 
 def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: EventSink) -> CardResults:
-    """Answers the same question for several cards, all of them predicted from the same traces.
+    """Answers one question for several cards, all of them predicted from the same traces.
 
     Args:
         on_cards: settings that differ in the card alone.
@@ -155,7 +155,7 @@ def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: E
 
 
 def _require_predicted(settings: TuneSettings) -> None:
-    """Refuses what measures: the cards of a table are hardly all here."""
+    """Raises `UsageError` if settings ask for a measurement: cards of a table are hardly all here."""
     wants = (
         "--probe measure" if settings.probe == "measure"
         else f"--device {settings.device}" if settings.device != "auto"
@@ -177,7 +177,7 @@ def _search(
     emit: EventSink,
     predictor_of: Callable[[Setup], Predictor] | None,
 ) -> tuple[TuneResult, dict[str, str] | None]:
-    """Predicts, tries and answers; with the answer come the files that the workload used."""
+    """Runs a search; returns its result, and the files that the workload used, by path and digest."""
     predicted = predict(settings, workload, measuring, emit, predictor_of)
     tried = _try(settings, predicted, measuring, emit)
     learn_from(workload, tried.trials, predicted.curves.by_knobs)
@@ -250,7 +250,7 @@ def _time_of(recommended: Recommended | None) -> RecommendedTime:
 
 
 def _limits(settings: TuneSettings, target: Target, seconds_gone: float) -> Limits:
-    """The limits of what is left to do, once predictions are made."""
+    """Limits of a search's trials, less the seconds that its predictions took."""
     return Limits(
         num_trials=None if target.probe is None else settings.max_trials,
         seconds=None if settings.max_seconds is None else settings.max_seconds - seconds_gone,

@@ -1,4 +1,4 @@
-"""What measured trials teach of the times of a workload's steps."""
+"""Stores measured step times of a workload beside the predicted ones, to scale later predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 def learn_from(
     workload: WorkloadRef, trials: Iterable[TrialOutcome], curves: Mapping[Knobs, PredictedCurve]
 ) -> None:
-    """Keeps the measured steps of a search beside what was predicted for them: later predictions are scaled.
+    """Stores the measured steps of a search beside their predictions, which scales later ones.
 
     Of each setting the largest batch that fits is kept: its step depends least on the host.
 
@@ -44,7 +44,7 @@ def learn_from(
 def _measured(
     workload: WorkloadRef, trial: TrialOutcome, curve: PredictedCurve | None
 ) -> MeasuredStep | None:
-    """The step of a trial beside what was predicted for it; None where nothing was."""
+    """Measured step of a trial, with the time predicted for it; None where no time was predicted."""
     if curve is None or curve.needs_traces or trial.step_seconds is None:
         return None
     time = curve.step_time(trial.batch_size)

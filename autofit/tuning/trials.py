@@ -1,4 +1,4 @@
-"""What runs the trials of a search: a dispatcher, connected when it is needed, or the predictions themselves.
+"""Runs the trials of a search: by a dispatcher, connected when needed, or from the predictions.
 
     Tuner ─ submit ─▶ TrialsInReach ─┬─▶ Measuring ─▶ dispatcher    a setting that may fit
                                      └─▶ its prediction, as OOM     one that is out of reach
@@ -34,7 +34,7 @@ _TELLING_SHARE = 0.5  # of the need: what takes less is not what is to be blamed
 
 
 class Trials(Protocol):
-    """What runs trials: a dispatcher, or the curves."""
+    """Runner of trials: a dispatcher, or the peak curves."""
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]: ...
 
@@ -42,16 +42,16 @@ class Trials(Protocol):
 
 
 class TrialsInReach:
-    """Runs trials, save those of settings that are out of reach: those are answered by their prediction.
+    """Runs trials, but answers those of settings that are out of reach by their prediction.
 
-    Where all settings are, the least needy is tried nevertheless.
+    Where all settings are out of reach, the one with the smallest likely need is tried nevertheless.
 
     Args:
         trials: runs trials.
-        curves: the predictions; what has none is tried.
-        settings: all that are searched.
+        curves: the predictions; settings without one are tried.
+        settings: all settings that are searched.
         min_batch: the smallest size of interest.
-        budget_bytes: what peaks are held against.
+        budget_bytes: the budget that peaks are compared with.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TrialsInReach:
         self._far_bytes = int(_FAR * budget_bytes)
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
-        """The trial, or its prediction at once."""
+        """Future of the trial's outcome; of its prediction, at once, where it is out of reach."""
         if spec.knobs not in self._out_of_reach:
             return self._trials.submit(spec)
         future: Future[TrialOutcome] = Future()
@@ -82,7 +82,10 @@ class TrialsInReach:
 
     @cached_property
     def _out_of_reach(self) -> frozenset[Knobs]:
-        """Found once there is a trial to run: a prediction may have to measure what a process takes."""
+        """Settings whose smallest batch is predicted far beyond the budget, less one if all are.
+
+        They are found once there is a trial to run: a prediction may have to measure what a process takes.
+        """
         far = {
             knobs
             for knobs in self._settings
@@ -105,7 +108,7 @@ def _predicted(spec: TrialSpec, need: Need) -> TrialOutcome:
 
 
 def _what_takes_it(spec: TrialSpec, need: Need) -> str:
-    """What most of the memory is for, where that is the convolution algorithm's doing; else nothing."""
+    """Convolution workspace in words, where it is at least half of the need; else empty."""
     if need.workspace_bytes < _TELLING_SHARE * need.likely_bytes:
         return ""
     algorithm = conv.find(spec.knobs.conv_algo)
@@ -113,14 +116,14 @@ def _what_takes_it(spec: TrialSpec, need: Need) -> str:
 
 
 class CurveTrials:
-    """Answers trials from the curves, as a dispatcher would: for a search that only predicts."""
+    """Answers trials from the curves as a dispatcher would, for a search that only predicts."""
 
     def __init__(self, curves: CurveSet, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._curves = curves
         self._clock = clock
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
-        """A future that has its outcome already."""
+        """Future that already holds the predicted outcome of a trial."""
         assert spec.budget_bytes is not None
         started = self._clock()
         outcome = self._curves.of(spec.knobs).outcome(spec.batch_size, spec.budget_bytes)
@@ -133,14 +136,14 @@ class CurveTrials:
 
 
 class Measuring:
-    """The dispatcher of a search, connected once something asks for it, or while predictions are made.
+    """Dispatcher of a search, connected once something asks for it, or while predictions are made.
 
     Args:
         connect: makes the dispatcher.
         emit: is told the dispatcher's notes, by whoever asks for it first.
 
     Attributes:
-        notes: those of the dispatcher, once something asked for it.
+        notes: the dispatcher's notes, once something asked for it.
     """
 
     def __init__(self, connect: Callable[[], Dispatcher], *, emit: EventSink = ignore) -> None:
@@ -161,7 +164,7 @@ class Measuring:
             self._connecting.result().close()
 
     def begin_to_connect(self) -> None:
-        """Connects in a thread; whoever needs the dispatcher first hears of a failure."""
+        """Begins to connect the dispatcher in a thread; the first caller that needs it gets any failure."""
         if self._connecting is None:
             self._connecting = self._pool.submit(self._connect_while_wanted)
 

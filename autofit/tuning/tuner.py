@@ -1,4 +1,4 @@
-"""The coordinator: predict, search, measure, verify, answer.
+"""Coordinator of a search: predict, search, measure, verify, answer.
 
     curves ─▶ study.ask ─▶ configurations ─▶ curve or workers ─▶ outcomes ─▶ study.tell ─▶ … ─▶ frontier
 
@@ -37,11 +37,11 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """When a search ends though something is left to try; None for no limit.
+    """Limits at which a search ends though something is left to try; None for no limit.
 
     Attributes:
         num_trials: measured trials in the study, those of earlier runs included.
-        seconds: of this run, since the tuner began; what is still running then is given up.
+        seconds: of this run, since the tuner began; trials still running then are given up.
     """
 
     num_trials: int | None = None
@@ -50,7 +50,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """A trial under way, with the likely peak that was predicted for it."""
+    """Running trial, with the likely peak that was predicted for it."""
 
     ask: Ask
     spec: TrialSpec
@@ -61,8 +61,8 @@ class Tuner:
     """Finds the largest batch of every knob setting, by prediction or by measurement.
 
     Args:
-        spec: what all trials have in common; knobs, batch size and steps are the search's.
-        study: what to try next, and the record.
+        spec: the fields that all trials have in common; the search sets knobs, batch size and steps.
+        study: says what to try next, and records outcomes.
         curves: the predictions, by knob setting.
         trials: runs trials, several at once where it has the capacity.
         emit: takes the events.
@@ -127,7 +127,7 @@ class Tuner:
         return self._frontier(stopped_by=None if complete else stopped_by)
 
     def _limit_reached(self) -> str | None:
-        """The option whose limit is used up; trials in flight are waited for unless time is."""
+        """Option whose limit is used up, else None; `--max-trials` only once no trial is in flight."""
         if self._seconds_left() <= 0:
             return "--max-seconds"
         if self._trials_left() <= 0 and not self._in_flight:
@@ -145,7 +145,7 @@ class Tuner:
         return self._limits.num_trials - self._study.num_measured - len(self._in_flight)
 
     def _start_trials(self) -> None:
-        """Keeps every free worker busy."""
+        """Starts trials until every free worker is busy."""
         while self._trials_left() > 0 and self._has_room():
             ask = self._study.ask(num_workers=self._num_workers)
             if ask is None:
@@ -174,14 +174,14 @@ class Tuner:
         )
 
     def _has_room(self) -> bool:
-        """Asks the dispatcher, which may have to be connected, only once there is a trial for it."""
+        """Whether a worker is free; the dispatcher, perhaps unconnected, is asked if a trial is in flight."""
         if not self._in_flight:
             return True
         self._num_workers = self._trials.capacity(self._spec)
         return len(self._in_flight) < self._num_workers
 
     def _predicted_bytes(self, spec: TrialSpec) -> int | None:
-        """What a measured trial will be compared with."""
+        """Likely predicted peak to compare a measured trial with; None where nothing is measured."""
         if spec.probe is Probe.PREDICT:
             return None
         return likely_bytes(self._curves.by_knobs, spec.knobs, spec.batch_size)
@@ -206,7 +206,7 @@ class Tuner:
             self._stop_if_pointless(outcome)
 
     def _tell(self, ended: list[Future[TrialOutcome]]) -> list[TrialOutcome]:
-        """Records outcomes; nothing else is done with any before all are in the study."""
+        """Records outcomes in the study, then announces them; none is announced before all are recorded."""
         told = []
         for future in ended:
             trial = self._in_flight.pop(future)
@@ -222,7 +222,7 @@ class Tuner:
         return [outcome for _, outcome in told]
 
     def _stop_if_pointless(self, outcome: TrialOutcome) -> None:
-        """A lost or hung trial is repeated once; a workload that fails ends the search."""
+        """Raises if the workload fails or a trial was lost or hung twice; the first loss is repeated."""
         if outcome.verdict in (Verdict.LOST, Verdict.TIMEOUT):
             configuration = outcome.knobs, outcome.batch_size
             self._num_losses[configuration] += 1
@@ -231,7 +231,7 @@ class Tuner:
         raise_if_failed(outcome)
 
     def _wait_for_others(self) -> None:
-        """Another process shares the study and runs its last trials; what it leaves behind is ours."""
+        """Waits a moment for another process's last trials, then takes over trials it has left behind."""
         self._emit(Progress(stage=f"waiting for another process to finish trials of {self._study.name}"))
         self._pause(min(_POLL_SECONDS, max(self._seconds_left(), 0.0)))
         self._study.reconcile()
@@ -251,7 +251,7 @@ class Tuner:
         )
 
     def _announce_found(self) -> None:
-        """Says of the settings of which something was learned what is known now."""
+        """Emits what is now known of the settings whose boundary moved."""
         changed = {knobs: self._study.boundary(knobs) for knobs in self._study.take_changed()}
         for moved in self._findings.moved(changed, self._study.known):
             self._emit(moved)
@@ -265,7 +265,7 @@ class Tuner:
             self._emit(changed)
 
     def _announce_end(self) -> None:
-        """Nobody is at a trial of this search any more."""
+        """Emits that no trial of this search runs any more; trials in flight are abandoned."""
         self._announce_found()
         for trial in self._in_flight.values():
             self._emit(TrialAbandoned(study=self._study.name, trial=trial.ask.trial_number))

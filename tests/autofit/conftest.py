@@ -1,6 +1,6 @@
-"""Stand-ins for the worker that predicts and the card that measures; neither needs torch.
+"""Fakes of the worker that predicts and the card that measures; neither needs torch.
 
-The step they run holds 100 MiB of parameters and, unless a test says otherwise, 20 MiB a sample:
+The step that they run holds 100 MiB of parameters and, unless a test says otherwise, 20 MiB a sample:
 under a budget of 512 MiB, 20 samples fit and 21 do not.
 """
 
@@ -54,13 +54,13 @@ def step_trace(
     num_channels: int | None = None,
     operator: str = "aten.empty",
 ) -> Trace:
-    """The step's trace, every tensor in a segment of its own.
+    """Trace of the step, every tensor in a segment of its own.
 
     Args:
-        scratch_mib_per_sample: freed before the samples' tensor is asked for.
-        num_extra: tensors of 32 MiB beside, which make the events differ.
+        scratch_mib_per_sample: scratch that is freed before the samples' tensor is allocated.
+        num_extra: the number of further tensors of 32 MiB, which make the events differ.
         num_channels: in place of the scratch, the workspace of a 5×5 convolution of 112×112 maps.
-        operator: that asks for the tensors.
+        operator: the operator that allocates the tensors.
     """
     sizes = [(PARAMETER_MIB, Category.PARAMETER, "")]
     sizes += [(scratch_mib_per_sample * batch_size, Category.OTHER, "scratch")]
@@ -109,12 +109,12 @@ def step_trace(
 
 
 class FakeWorker:
-    """Answers predict trials.
+    """A worker that answers predict trials from given traces.
 
     Attributes:
-        trace_at: the trace at a batch size.
+        trace_at: returns the trace at a batch size.
         failure: the verdict and the error that it answers with instead, if any.
-        specs: what it was asked.
+        specs: the trials that it was asked for.
     """
 
     def __init__(self, trace_at: Callable[[int], Trace] = step_trace) -> None:
@@ -142,12 +142,12 @@ class FakeWorker:
 
 
 class SizedWorker(FakeWorker):
-    """Traces a step whose activations are so many bytes for each of a sample's parts, such as tokens.
+    """A worker whose step has activations that grow with the size of a sample, such as its tokens.
 
     Attributes:
-        shape_of: of the activations, from batch size and size of a sample; an element is a byte.
-        longest: that the model was made for.
-        fails_above: the size beyond which it fails.
+        shape_of: the activations' shape from batch size and size of a sample; an element is a byte.
+        longest: the largest size of a sample that the model was made for.
+        fails_above: the size of a sample beyond which it fails.
     """
 
     def __init__(self, *, longest: int | None = None, own_size: int = 512) -> None:
@@ -175,19 +175,19 @@ class SizedWorker(FakeWorker):
 
     @property
     def points(self) -> list[tuple[int, int | None]]:
-        """The batch sizes and sizes of a sample that were traced."""
+        """Batch sizes and sizes of a sample that were traced."""
         return [(spec.batch_size, spec.knobs.seq_len) for spec in self.specs]
 
 
 class FakeCard:
-    """Measures the step.
+    """A card that measures the step.
 
     Attributes:
-        mib_per_sample: what a sample really takes, by convolution algorithm or for all.
-        soak_mib: what a trial of more than three steps takes beside.
-        surprises: by batch size, what its next trials end with instead: a verdict, with a
-            traceback where it is the user's, or an exception.
-        samples_per_second: how fast it is at a batch size.
+        mib_per_sample: the memory of a sample in MiB, by convolution algorithm or for all.
+        soak_mib: the memory in MiB that a trial of more than three steps takes beside.
+        surprises: by batch size, the ends of its next trials in place of measurements: a verdict, with
+            a traceback where it is the user's, or an exception.
+        samples_per_second: its speed at a batch size.
         specs: the trials that it ran.
     """
 
@@ -277,7 +277,7 @@ def workload() -> WorkloadRef:
 
 @pytest.fixture
 def make_curve(card: Card, workload: WorkloadRef) -> Callable[..., PredictedCurve]:
-    """Makes the curve of a step with the arguments of `step_trace`."""
+    """Makes the curve of a step; further arguments are those of `step_trace`."""
 
     def make(
         knobs: Knobs = Knobs(),  # noqa: B008 - frozen

@@ -1,4 +1,4 @@
-"""A classifier of texts, whose batches are padded to their longest: typical ones, and the worst."""
+"""Workloads of a text classifier with padded batches: typical ones, and the worst."""
 
 from __future__ import annotations
 

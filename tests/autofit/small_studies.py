@@ -1,4 +1,4 @@
-"""Curves, outcomes and small studies: fixtures of the tests of `search` and `study`."""
+"""Fixtures of the tests of `search` and `study`: curves, outcomes and small studies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BUDGET_BYTES = 10_000
 
 
 class TabulatedCurve:
-    """A curve given as tables from batch 1 on, which counts what is asked of it."""
+    """A curve given as tables from batch 1 on, which records the batch sizes that it was asked for."""
 
     def __init__(self, reserved: list[int], live: list[int]) -> None:
         self.reserved = reserved
@@ -70,7 +70,7 @@ def space() -> SearchSpace:
 
 @pytest.fixture(params=["journal", "sqlite"])
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A storage of each kind."""
+    """A journal's path or an SQLite URL, as the test's parameter says."""
     return {
         "journal": str(tmp_path / "mine.journal"),
         "sqlite": f"sqlite:///{tmp_path / 'studies.db'}",
@@ -95,7 +95,7 @@ def open_study(space: SearchSpace) -> Iterator[Callable[..., TuningStudy]]:
 
 @pytest.fixture
 def outcome_of() -> Callable[..., TrialOutcome]:
-    """Makes the outcome of a trial; by default it fits or not as its peak says."""
+    """Makes the outcome of a trial; its peak decides whether it fits, unless a verdict is given."""
 
     def make(
         ask: Ask,
@@ -122,7 +122,7 @@ def outcome_of() -> Callable[..., TrialOutcome]:
 
 @pytest.fixture
 def run_study(outcome_of: Callable[..., TrialOutcome]) -> Callable[..., dict[Knobs, list[int]]]:
-    """Drives a study to its end, `peak_bytes(knobs, batch_size)` deciding each trial."""
+    """Runs a study to its end, with the peaks that `peak_bytes(knobs, batch_size)` returns."""
 
     def run(study: TuningStudy, peak_bytes: Callable[[Knobs, int], int]) -> dict[Knobs, list[int]]:
         tried: dict[Knobs, list[int]] = {}

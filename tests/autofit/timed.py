@@ -1,4 +1,4 @@
-"""Steps whose times are predicted, and residuals that let them be said, for tests without torch."""
+"""Steps whose times are predicted, and residuals by which they are stated, for tests without torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNMEASURED_TIMES = dataclasses.replace(MEASURED_TIMES, classes={}, cards={})
 
 
 def timed_trace(batch_size: int, *, num_calls: int = 20, rows_per_sample: int = 256) -> Trace:
-    """The step of `step_trace`, with products of matrices whose rows grow with the batch."""
+    """Trace of `step_trace`, with products of matrices whose rows grow with the batch size."""
     works = [
         elementwise(batch_size, 4096),
         *[product(batch_size * rows_per_sample, 4096, 4096)] * num_calls,

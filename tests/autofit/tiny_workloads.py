@@ -13,7 +13,7 @@ from autofit_workers.workload.workload import Workload
 
 
 def _model():
-    """64 MiB of feature maps a sample."""
+    """Makes a model with 64 MiB of feature maps a sample."""
     return nn.Sequential(
         nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 1, 3, padding=1)
     )
@@ -108,7 +108,7 @@ loops_small = Workload(build_model=_linear, make_batch=_vectors, loss=_sample_by
 
 
 def _in_portions(model, optimizer, vectors):
-    """Sixteen samples at a time: up to there the events do not depend on the batch."""
+    """Steps by portions of 16 samples: the events of smaller batches do not depend on the size."""
     optimizer.zero_grad()
     for portion in vectors.split(16):
         model(portion).square().mean().backward()

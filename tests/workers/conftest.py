@@ -1,4 +1,4 @@
-"""Traces for the tests of prediction, from the one warm child of this process."""
+"""Fixtures of traces for the tests of prediction, made by this process's one warm child."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DEFAULT_ARCHITECTURE = "sm_80"
 
 
 def is_output(allocation: Allocation) -> bool:
-    """Whether an operator's output holds it, rather than a workspace or other scratch memory."""
+    """Whether an allocation is an operator's output, not a workspace or other scratch memory."""
     return allocation.convolution is None and not allocation.correction
 
 
 @dataclass(frozen=True)
 class TracedSteps:
-    """A trace, and what the tests read out of it; unless told otherwise, of its second step."""
+    """A trace with queries for tests, by default about its second step."""
 
     trace: Trace
 
@@ -41,12 +41,12 @@ class TracedSteps:
         return [a for a in made if module in (None, a.module)]
 
     def outputs(self, phase: str, *, module: str | None = None, step: int = 2) -> list[tuple[str, int]]:
-        """Operators with the bytes of each of their outputs, in order; workspaces left out."""
+        """Operators with the bytes of each of their outputs, in order, without workspaces."""
         made = self.allocations(phase, module=module, step=step)
         return [(a.operator.removeprefix("aten."), a.num_bytes) for a in made if is_output(a)]
 
     def live(self, mark: str | None = None) -> list[Allocation]:
-        """The outputs that are alive at a mark; at the end of the trace without one."""
+        """Outputs that are alive at a mark, or at the end of the trace without one."""
         positions = {m.name: m.position for m in self.trace.marks}
         alive: set[int] = set()
         for event in self.trace.events[: positions[mark] if mark else None]:
@@ -64,7 +64,7 @@ class TracedSteps:
 def predict_spec(
     workload: str, batch_size: int, *, num_threads: int | None = None, share: float = 0.5, **settings: str
 ) -> TrialSpec:
-    """A prediction of a workload of `small_workloads.py`, or else of a built-in one."""
+    """Spec of a prediction: of a workload of `small_workloads.py` after `small:`, else a built-in one."""
     setup = Setup(mode=settings.pop("mode", None), nonzero_share=share)
     architecture = settings.pop("architecture", DEFAULT_ARCHITECTURE)
     reference = (
@@ -86,7 +86,7 @@ def predict_spec(
 
 @pytest.fixture(scope="session")
 def outcome_of() -> Callable[..., TrialOutcome]:
-    """Runs the prediction of a small workload."""
+    """Runs the prediction of a workload of `small_workloads.py`."""
 
     def predict(attribute: str, batch_size: int = 4, **settings: Any) -> TrialOutcome:
         return run(predict_spec(f"small:{attribute}", batch_size, **settings))
@@ -113,5 +113,5 @@ def trace_of() -> Callable[..., Trace]:
 
 @pytest.fixture(scope="session")
 def steps_of(trace_of) -> Callable[..., TracedSteps]:
-    """Traces a small workload."""
+    """Traces a workload of `small_workloads.py`."""
     return lambda attribute, **settings: TracedSteps(trace_of(f"small:{attribute}", **settings))

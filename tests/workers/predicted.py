@@ -1,4 +1,4 @@
-"""Peaks of an outcome whose trial was traced, for tests that look at no more of the trace."""
+"""Peaks of traced trials, for tests that look at no more of the trace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autofit_workers.spec.trace import Trace
 
 
 def peaks_of(outcome: TrialOutcome) -> Peaks:
-    """The likely peaks on the card that the trial was for; on the CPU that of the blocks alone."""
+    """Likely peaks of a traced trial on its card; for the CPU only the allocated peak of its blocks."""
     assert outcome.trace_json is not None, outcome.error
     trace = Trace.from_json(outcome.trace_json)
     if outcome.device.kind == "cpu":

@@ -1,4 +1,4 @@
-"""All that knows how a training step runs; nothing here imports `autofit`.
+"""Everything that knows how a training step runs; no module here imports `autofit`.
 
     spec/      what is said of a trial, and what comes back        ┐
     process/   processes: started, told, restricted, ended         │ the standard library suffices

@@ -1,9 +1,9 @@
-"""What is installed: the name of the distribution, and whether its files are whole.
+"""Check of the installation: that `autofit` is this distribution, and that its files are unchanged.
 
 Another project of the registry is called autofit, and its distribution writes a folder `autofit/` too. Where
-both are installed, the later one has overwritten files of the earlier one, and what an import of `autofit`
-runs is a mixture. The console script enters here, in the package that only this distribution has, so that it
-can say so instead of failing somewhere inside.
+both are installed, the later one has overwritten files of the earlier one, and an import of `autofit` runs a
+mixture. The console script enters here, in the package that only this distribution has, so that it can
+report the mixture instead of failing somewhere inside.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _INFRASTRUCTURE = 5  # `autofit.errors.ExitCode`, which may be somebody else's f
 
 
 def enter() -> int:
-    """Runs the command `autofit`, if what is installed under that name is this project.
+    """Runs the command `autofit`, if the package installed under that name is this project's.
 
     Returns:
         The exit code.
@@ -51,7 +51,7 @@ def enter() -> int:
 
 
 def installation_fault(package: Path | None = None) -> str | None:
-    """Compares the installed files with the distribution's record.
+    """Fault of the installation, by comparing the installed files with the distribution's record.
 
     Args:
         package: the folder of the installed `autofit_workers`; this one unless given.
@@ -75,10 +75,10 @@ def installation_fault(package: Path | None = None) -> str | None:
 
 
 def namesake() -> str | None:
-    """Finds another distribution that writes to the folder `autofit/`.
+    """Note on another installed distribution that writes to the folder `autofit/`.
 
     Returns:
-        What that means, in one sentence with the next step; None where there is none.
+        A sentence with the next step; None where there is no such distribution.
     """
     other = _other()
     if other is None:
@@ -90,14 +90,14 @@ def namesake() -> str | None:
 
 
 def _tell_once(note: str | None) -> None:
-    """Writes a note as commands write theirs; the import that follows would warn of the same."""
+    """Writes a note to standard error, and silences the same warning of the import that follows."""
     if note is not None:
         sys.stderr.write(f"note: {note}\n")
         warnings.filterwarnings("ignore", message=re.escape(note))
 
 
 def _cure() -> str:
-    """The end of a sentence: who else writes to the folder, and what to do."""
+    """End of a fault's sentence: the other distribution with the same files, if any, and what to do."""
     other = _other()
     if other is None:
         return f": {_AGAIN}"
@@ -105,7 +105,7 @@ def _cure() -> str:
 
 
 def _other() -> str | None:
-    """The distribution `autofit` with its version."""
+    """Name of an installed distribution `autofit` with its version, in words; None where there is none."""
     for folder in map(Path, sys.path):
         if folder.name in _SITES:
             for metadata in folder.glob(_OTHERS):
@@ -114,10 +114,10 @@ def _other() -> str | None:
 
 
 def _changed(record: Path) -> Iterator[str]:
-    """Files of the record that are missing or different.
+    """Yields the names of recorded files of autofit that are missing or different.
 
-    Sizes tell, without reading 800 files at each start; but for the one file that any package has, which is
-    short in many of them.
+    Files are compared by size, without reading 800 files at each start; but `autofit/__init__.py`, which any
+    package has and which is short in many of them, by its digest too.
     """
     site = record.parents[1]
     with record.open(encoding="utf-8", newline="") as rows:

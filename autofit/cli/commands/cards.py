@@ -1,4 +1,4 @@
-"""`autofit cards`, and what other commands answer when they are asked for several cards."""
+"""`autofit cards`, and the answers of other commands that are asked for several cards."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def cards(
 
 
 def _prices(given: Iterable[str], gpus: Sequence[Gpu]) -> dict[str, float]:
-    """By card, what an hour of it costs.
+    """Prices of an hour of each card, by the card's key.
 
     Raises:
         UsageError: a card is not known or not asked about, or a price is none.
@@ -148,7 +148,7 @@ def _prices(given: Iterable[str], gpus: Sequence[Gpu]) -> dict[str, float]:
 
 
 def _on_each(num_gpus: str, kind: str) -> tuple[Parallel, ...]:
-    """A kind on each number of GPUs that `--gpus` names."""
+    """Parallelisms of one kind, on each number of GPUs that `--gpus` names."""
     try:
         return parallels_by_number(kind, gpu_numbers(num_gpus))
     except ValueError as error:
@@ -174,10 +174,10 @@ def answer_for_cards(
     quiet: bool,
     as_json: bool,
 ) -> CardsAnswer:
-    """Asks one configuration of several cards, and prints the table or the document.
+    """Predicts one configuration on several cards, and prints the table or the document.
 
     Args:
-        command, asked: who asks, and its options as they were typed.
+        command, asked: the command that was typed, and its options.
     """
     workload = refer(settings.model, settings)
     from autofit.cli.text.progress import progress

@@ -113,7 +113,7 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
 
 
 def _peak(result: CheckResult) -> str:
-    """What it reserves on the card, or what it would need where that may be more than the card has."""
+    """Clause on the peak on the card, or on the memory needed where that may be more than the card has."""
     if result.need is None:
         return f"reserve {span_of_bytes(result.interval)}"
     if not result.would_thrash:
@@ -122,7 +122,7 @@ def _peak(result: CheckResult) -> str:
 
 
 def _growth(result: CheckResult) -> str:
-    """What grows with each step, what of the run was not seen, and what its lengths do."""
+    """Clauses on growth with each step, on phases of the run not seen, and on the lengths of its samples."""
     seen = result.seen
     said = "" if seen is None or not seen.unseen_phases else f"{seen_part(seen)[0]}; "
     said += "" if result.lengths is None else f"{lengths_in_words(result.lengths)}; "
@@ -130,7 +130,7 @@ def _growth(result: CheckResult) -> str:
 
 
 def _time(result: CheckResult) -> str:
-    """How long a step and an epoch take, where that is stated."""
+    """Clause on how long a step and an epoch take, where that is predicted."""
     seconds, per_second, epoch_samples = result.step_seconds, result.samples_per_second, result.epoch_samples
     if seconds is None or per_second is None:
         why = f" ({result.step_time_note})" if result.step_time_note else ""
@@ -143,14 +143,14 @@ def _time(result: CheckResult) -> str:
 
 
 def _kind(result: CheckResult) -> str:
-    """With which algorithm, batch and process it is, where there are several kinds."""
+    """Clause on the algorithm, the kind of batches and the ranks of a check, where it has several kinds."""
     parts = [result.knobs.conv_algo] if result.convolves else []
     parts += ["worst-case batches"] if result.batch_kind == WORST else []
     return with_setting(" and ".join(parts)) + _ranks(result)
 
 
 def _ranks(result: CheckResult) -> str:
-    """On how many ranks it is; how many samples those of a script have together is its own matter."""
+    """Clause on the ranks of a check and their samples a step, which are not known for a script's ranks."""
     parallel = Parallel.named(result.parallel)
     if not parallel:
         return ""
@@ -179,6 +179,6 @@ def _next_step(result: CheckResult, tune: str) -> str:
 
 
 def _tune(options: Mapping[str, Any], *, convolves: bool) -> str:
-    """The search for the same configuration: all that a check is told of it, `tune` is told alike."""
+    """Command `tune` for the same configuration, with all options that the check was given."""
     asked = {**({"conv_algo": "cudnn"} if convolves else {}), **options}
     return f"`{as_typed('tune', asked)}`"

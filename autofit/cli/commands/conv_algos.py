@@ -1,4 +1,4 @@
-"""`autofit conv-algos`: the convolution algorithms, and what each is to a model's layers."""
+"""`autofit conv-algos`: the convolution algorithms, and the workspace of each for a model's layers."""
 
 from __future__ import annotations
 

@@ -245,7 +245,7 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 
 def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
-    """Prints the text of `tune`, as its driver did."""
+    """Prints the answer of a job in the text of `tune`, as the job's driver did."""
     from autofit.cli.text.tune import print_result
     from autofit.settings.resolve import resolve_settings
     from autofit.tuning.result import TuneResult
@@ -262,7 +262,7 @@ def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
 
 
 def _known(job: JobRecord) -> str:
-    """One line of what the storage knows."""
+    """Sentence on a job's state, its reason, and the command that shows its answer."""
     reason = f" ({job.state_reason})" if job.state_reason else ""
     has_answer = job.state.is_over and job.packed_document is not None
     shown = f"; `autofit result {job.job_id}` shows its answer" if has_answer else ""

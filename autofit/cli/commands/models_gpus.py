@@ -1,4 +1,4 @@
-"""`autofit models` and `gpus`: what there is to choose from."""
+"""`autofit models` and `autofit gpus`: lists of the built-in workloads and of the cards."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _sold_as(memory: str) -> tuple[Gpu, ...]:
 
 
 def _local(backend: Backend) -> tuple[LocalGpu, ...]:
-    """The cards of this machine; a driver that does not answer hides them, not the catalogue."""
+    """Local GPUs; none, with a warning, where the driver does not answer."""
     try:
         return backend.local_gpus()
     except DriverError as error:
@@ -122,5 +122,5 @@ def _dictionaries(items: Iterable[Any]) -> list[dict[str, Any]]:
 
 
 def print_list(schema: str, **content: object) -> None:
-    """Prints a list's one JSON document."""
+    """Prints lists as one JSON document."""
     print_document(json.dumps({"schema": schema, **content}, indent=2, ensure_ascii=False))

@@ -131,7 +131,7 @@ def profile(
 
 
 def _filters(given: dict[str, Any], top: int | None) -> tuple[Filters, dict[str, Any]]:
-    """The filters among the options, and the other options."""
+    """Filters that the options give, and the other options."""
     names = (
         "select", "order_by", "min_bytes", "max_depth", "start_name_regex", "show_name_regex",
         "hide_name_regex", "category", "step", "device", "libraries",

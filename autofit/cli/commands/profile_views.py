@@ -1,4 +1,4 @@
-"""What `autofit profile` can show and write: the one place to add a view or an export."""
+"""Views and exports of `autofit profile`: the one place to add either."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autofit.explain.views.timeline import timeline_view
 
 
 class Document(Protocol):
-    """What a view's function returns."""
+    """Protocol of a view that was made, which can be written as JSON."""
 
     def to_json(self) -> str: ...
 
@@ -31,8 +31,8 @@ class ViewKind:
     """One value of `--view`.
 
     Attributes:
-        help: what it shows, as a phrase.
-        make: makes it.
+        help: what the view shows, as a phrase.
+        make: makes the view.
         show: prints what `make` returned; it may import what is slow.
     """
 
@@ -46,7 +46,7 @@ class Export:
     """One option that writes a file.
 
     Attributes:
-        help: what it writes, as a phrase.
+        help: what the export writes, as a phrase.
         make: makes the content of a file of that name; it may import what is slow.
     """
 

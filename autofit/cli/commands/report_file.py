@@ -13,10 +13,10 @@ from autofit.report.html.content import Content
 
 
 def write_report(path: Path, gather: Callable[[], Content]) -> ExitCode | None:
-    """Gathers a report and writes its page, once the answer stands; says on stderr where it is.
+    """Gathers a report and writes its page, after the answer was made; says on stderr where the page is.
 
     Returns:
-        What to exit with where it fails, which stderr says: the answer is one document, and printed.
+        The exit code where it fails, which stderr says, as the answer's document is printed; else None.
     """
     from autofit.report.html.page import render
 

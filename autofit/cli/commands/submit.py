@@ -104,7 +104,7 @@ def submit(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Request:
-    """What is to be queued: a job for each setting, whose options have one card or none."""
+    """Jobs to be queued: one for each card, or a single one where no or one card is named."""
 
     specs: tuple[JobSpec, ...]
     cards: tuple[str, ...]

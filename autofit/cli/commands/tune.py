@@ -173,7 +173,7 @@ def _search(
     quiet: bool,
     sinks: tuple[EventSink, ...] = (),
 ) -> _Answer:
-    """Searches, while progress and metrics are shown."""
+    """Runs a search while progress and metrics are shown, and returns its answer."""
     watch = _Watch()
     with watch.for_interruption(), contextlib.ExitStack() as stack:
         from autofit.cli.text.progress import progress
@@ -188,7 +188,7 @@ def _search(
 
 @dataclass
 class _Watch:
-    """Remembers of the events what a user needs who interrupts the search."""
+    """Event sink that remembers the study and the number of trials for the message of an interruption."""
 
     study: str | None = None
     num_trials: int = 0
@@ -201,7 +201,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def for_interruption(self) -> Iterator[None]:
-        """Says of an interruption what was kept, whatever it looks like once the search has ended."""
+        """Ends an interrupted block with an error that says what was kept, whatever error came of it."""
         current().describe = self._message
         try:
             yield

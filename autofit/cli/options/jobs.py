@@ -1,4 +1,4 @@
-"""What the commands about jobs share: where jobs are kept, where their cluster is, which are meant."""
+"""Options of the commands about jobs, and look-ups of the storage, the cluster and the jobs they name."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ADDRESS = click.option(
 
 
 def open_queue(storage: str | None) -> JobQueue:
-    """Opens the jobs of the storage that `--storage` or the environment names."""
+    """Opens the queue of the jobs in the storage that `--storage` or the environment names."""
     from autofit.jobs.queue import JobQueue  # a second that other commands do without
 
     return JobQueue.open(job_storage(storage))
@@ -44,11 +44,11 @@ def job_storage(given: str | None, *, default_is_reached: bool = True) -> str | 
     """The storage of jobs; None for the default.
 
     Args:
-        given: on the command line.
+        given: the storage that the command line names.
         default_is_reached: whether the state directory is the cluster's too.
 
     Raises:
-        UsageError: none is named where one is needed.
+        UsageError: no storage is named where one is needed.
     """
     storage = given or os.environ.get(STORAGE_VARIABLE) or None
     if storage is None and not default_is_reached:
@@ -60,10 +60,10 @@ def job_storage(given: str | None, *, default_is_reached: bool = True) -> str | 
 
 
 def require_address(address: str | None) -> str:
-    """The cluster's address.
+    """Address of the cluster, as it was given.
 
     Raises:
-        UsageError: none was given.
+        UsageError: no address was given.
     """
     if not address:
         raise UsageError(
@@ -74,7 +74,7 @@ def require_address(address: str | None) -> str:
 
 
 def chosen(queue: JobQueue, names: Iterable[str]) -> list[JobRecord]:
-    """The jobs of these names, and those of fleets among them, each once.
+    """Jobs with the given names, and the jobs of fleets among the names, each once.
 
     Raises:
         UsageError: the storage has no job or fleet of a name; near matches are named.
@@ -94,7 +94,7 @@ def chosen(queue: JobQueue, names: Iterable[str]) -> list[JobRecord]:
 
 
 def only(queue: JobQueue, name: str) -> JobRecord:
-    """The one job of that name; a fleet has several."""
+    """Job with a name; raises `UsageError` where the name is a fleet of several jobs."""
     jobs = chosen(queue, [name])
     if len(jobs) > 1:
         raise UsageError(f"{name} is a fleet: name one of its jobs, {', '.join(job.job_id for job in jobs)}")
@@ -102,7 +102,7 @@ def only(queue: JobQueue, name: str) -> JobRecord:
 
 
 def complete_job(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Jobs and fleets in the storage, the newest first; nothing where it cannot be read."""
+    """Completions by jobs and fleets of the storage, the newest first; none where it cannot be read."""
     try:
         with open_queue(ctx.params.get("storage")) as queue:
             records = list(reversed(queue.records()))

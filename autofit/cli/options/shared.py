@@ -37,7 +37,7 @@ def setting(
     metavar: str | None = None,
     complete: _Completer | None = None,
 ) -> Decorator:
-    """An option of the table, whose text goes to `resolve_settings` as it is; None when it is not given.
+    """Option of the table, whose text goes to `resolve_settings` as it is; None when it is not given.
 
     Args:
         help_text, metavar: instead of the table's, where the option means something else to a command.
@@ -63,7 +63,7 @@ def without_secret(variable: str | None) -> _Callback:
     """Makes a callback that refuses a URL with a secret, if it was given on the command line.
 
     Args:
-        variable: of the environment, where such a URL belongs; None where it belongs nowhere.
+        variable: the environment variable where such a URL belongs; None where it belongs nowhere.
     """
 
     def refuse(ctx: click.Context, param: click.Parameter, url: str | None) -> str | None:
@@ -84,12 +84,12 @@ def without_secret(variable: str | None) -> _Callback:
 
 
 def settings(*names: str) -> Decorator:
-    """Several of them, in this order."""
+    """Several options of the table, in the order of their names."""
     return combined(*(setting(name) for name in names))
 
 
 def combined(*decorators: Decorator) -> Decorator:
-    """Applies options so that the help lists them in this order."""
+    """Decorator that applies options so that the help lists them in the order given."""
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(decorators):
@@ -100,7 +100,7 @@ def combined(*decorators: Decorator) -> Decorator:
 
 
 def one_of(values: Iterable[str]) -> _Completer:
-    """What completes an option that takes some words."""
+    """Completer for an option whose value is one of some words."""
 
     def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(value) for value in values if value.startswith(incomplete)]
@@ -109,7 +109,7 @@ def one_of(values: Iterable[str]) -> _Completer:
 
 
 def complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Built-in names; where none begins like this, the shell's own completion of files."""
+    """Completions of a model by built-in names; where none begins so, the shell's completion of files."""
     names = [
         CompletionItem(builtin.name, help=builtin.description)
         for builtin in BUILTINS.values()
@@ -123,7 +123,7 @@ def _complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def gpu_completions(incomplete: str) -> list[CompletionItem]:
-    """The catalogue's cards that begin like this."""
+    """Completions by the catalogue's cards whose keys begin with the typed text."""
     return [
         CompletionItem(gpu.key, help=gpu.name)
         for gpu in catalogue().values()
@@ -138,7 +138,7 @@ def _complete_gpu(_ctx: click.Context, _param: click.Parameter, incomplete: str)
 def _complete_conv_algo(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """The last name of a list; `all` stands alone."""
+    """Completions of the last name in a list of convolution algorithms; `all` stands alone."""
     before, comma, last = incomplete.rpartition(",")
     known = [algorithm.name for algorithm in conv.offered()]
     names = known if comma else ["all", *known]
@@ -146,7 +146,7 @@ def _complete_conv_algo(
 
 
 def complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The last name of a list of cards; `all` stands alone."""
+    """Completions of the last name in a list of cards; `all` stands alone."""
     before, comma, last = incomplete.rpartition(",")
     every = [] if comma or not ALL_CARDS.startswith(last) else [CompletionItem(ALL_CARDS)]
     named = gpu_completions(last)
@@ -226,7 +226,7 @@ CONV_ALGO = setting(
 
 
 def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """The knob, then one value after another."""
+    """Completions of `--search`: the knob, then one value after another."""
     knob, equals, values = incomplete.partition("=")
     if not equals:
         return [CompletionItem(f"{name}=") for name in SEARCHABLE if name.startswith(knob)]

@@ -1,1 +1,1 @@
-"""What is printed on a terminal; nothing else imports rich."""
+"""Texts that commands print on a terminal; no other package imports rich."""

@@ -1,4 +1,4 @@
-"""What may help where nothing fits."""
+"""Text of the changes that may help where nothing fits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUM_CARDS = 4
 
 
 def print_advice(advice: Advice, command: str, asked: Mapping[str, Any]) -> None:
-    """Prints what each change saves, and the whole command that fits."""
+    """Prints the memory that each change saves, and the whole command that fits."""
     console = stdout()
     heading(console, "What may help")
     bullets(console, (*what_each_saves(advice), *how_it_fits(advice)))
@@ -33,7 +33,7 @@ def print_advice(advice: Advice, command: str, asked: Mapping[str, Any]) -> None
 
 
 def print_fitting(console: Console, advice: Advice, command: str, asked: Mapping[str, Any]) -> None:
-    """Prints a command with what makes its configuration fit, where anything does.
+    """Prints a command with the options that make its configuration fit, where any do.
 
     Args:
         asked: the command's options as they were typed.
@@ -51,7 +51,7 @@ def fitting_command(combination: Combination, command: str, asked: Mapping[str, 
 
 
 def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]:
-    """One phrase for each thing to change, the cheapest first; only what was not asked for already."""
+    """Phrases for the changes that may help, the cheapest first, without those already asked for."""
     return tuple(_phrases(result, settings, needed_at_least(result)))
 
 
@@ -100,7 +100,7 @@ def _settings_to_change(
 
 
 def _trains(result: TuneResult, settings: TuneSettings) -> bool:
-    """Whether steps are a training's, as they are where neither setting nor estimate says otherwise."""
+    """Whether a search's steps train, as they do where neither settings nor estimate have a mode."""
     mode = settings.setup.mode if result.estimate is None else result.estimate.mode
     return mode in (None, TRAIN)
 

@@ -1,4 +1,4 @@
-"""The text of which cards a configuration fits on."""
+"""Tables of the cards on which a configuration fits."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _LIKELY = {Verdict.FITS: "likely fits", Verdict.THRASH: "likely thrashes", Verdi
 
 
 def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> None:
-    """Prints a row a card, and below them the smallest on which it fits, and the commands that make it fit.
+    """Prints a row for each card, the smallest card that fits, and commands that make others fit.
 
     Args:
-        command: for one card, where a change makes it fit there.
-        asked: its options as they were typed.
+        command: the command to print for a card on which a change makes the configuration fit.
+        asked: the command's options as they were typed.
     """
     if answer.fewest_gpus is not None:
         _print_numbers(answer, answer.fewest_gpus)
@@ -73,13 +73,13 @@ def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> 
 
 
 def _peaks(card: CardFit) -> tuple[str, str]:
-    """The likely peak and the high end on the card; where memory runs out there, of what is needed."""
+    """Likely and high end of the peak on a card; of the memory needed where it runs out on the card."""
     interval = card.need if card.likely_verdict is Verdict.OOM and card.need is not None else card.interval
     return ("–", "–") if interval is None else (_gib(interval.likely_bytes), _gib(interval.high_bytes))
 
 
 def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str, str]:
-    """The columns of how fast cards are, and what of them is known; seconds where some are stated.
+    """Names of the table's speed columns, each with a card's cell; seconds where any card has them.
 
     Args:
         card: whose cells they are; None for the names alone.
@@ -106,7 +106,7 @@ def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str
 
 
 def _print_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> None:
-    """Prints a row for each card and number of GPUs, and on how few of each the batch fits."""
+    """Prints a row for each card and number of GPUs, and the fewest of each card that the batch fits on."""
     console = stdout()
     algorithm = with_setting(answer.knobs.conv_algo) if answer.convolves else ""
     batch = f"batch {answer.batch_size}"
@@ -155,7 +155,7 @@ def _print_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> N
 
 
 def print_tuned_cards(results: CardResults) -> None:
-    """Prints a row a card with what its search recommends, the smallest memory first."""
+    """Prints a row for each card with the recommendation of its search, the smallest memory first."""
     console = stdout()
     first = results.answers[0]
     is_timed = any(_seconds(result.chosen) is not None for result in results.answers)
@@ -195,7 +195,7 @@ def _seconds(chosen: Best | None) -> StepSeconds | None:
 
 
 def _speed(chosen: Best | None) -> tuple[str, str]:
-    """The step and the samples a second of what a card's search recommends."""
+    """Step time and samples a second of the configuration that a card's search recommends."""
     seconds = _seconds(chosen)
     if chosen is None or seconds is None or chosen.predicted_samples_per_second is None:
         return "–", "–"
@@ -203,7 +203,7 @@ def _speed(chosen: Best | None) -> tuple[str, str]:
 
 
 def _setting(result: TuneResult, chosen: Best) -> str:
-    """The setting's name, with the ranks and the size of a sample that were found on this card."""
+    """Name of the recommended setting, with the ranks and the size of a sample that a search found."""
     ranks = (
         f"{chosen.parallel or 'ddp:1'}, {chosen.samples_per_step} samples a step" if result.parallels else ""
     )
@@ -245,7 +245,7 @@ def _combination(card: CardFit) -> Combination | None:
 
 
 def _in_words(answer: CardsAnswer) -> str:
-    """The smallest card on which it fits, and what else could be tried."""
+    """Sentences on the smallest card that a batch fits on, and on what else could be tried."""
     if answer.fitting:
         smallest = answer.fitting[0]
         num, total = len(answer.fitting), len(answer.cards)
@@ -265,7 +265,7 @@ def _in_words(answer: CardsAnswer) -> str:
 
 
 def _on_times(answer: CardsAnswer) -> str:
-    """Why no seconds are shown, where they are asked for or an order is; else empty."""
+    """Sentence why no seconds are shown, where options ask for them or only an order is; else empty."""
     if any(card.samples_per_second is not None for card in answer.cards):
         return ""
     asked = ["--samples"] if answer.epoch_samples is not None else []

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def as_typed(command: str, options: Mapping[str, Any]) -> str:
-    """A command with options by their parameters' names; those that were not given are left out."""
+    """Command line with options by their parameters' names; options that were not given are left out."""
     words = []
     for name, value in options.items():
         if value in (None, False, ()):

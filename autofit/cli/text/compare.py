@@ -1,4 +1,4 @@
-"""The text of a comparison."""
+"""Text of a comparison of several models' forward passes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUM_NAMES = 3
 
 
 def print_comparison(comparison: Comparison, *, show_all: bool) -> None:
-    """Prints the tensors of all models in one list, their sums, the outputs, and what to make of it."""
+    """Prints the tensors of all models in one list, their totals, the outputs, and how to read them."""
     console = stdout()
     names = " and ".join(each.workload for each in comparison.passes)
     console.print(styled(names, "bold"), f"at batch {comparison.batch_size} · fp32 · infer")
@@ -108,7 +108,7 @@ def _distance(one: OutputComparison) -> str:
 
 
 def _sharing(one: OutputComparison) -> str:
-    """Which parameters were the first one's, where not all were: a difference may then be theirs."""
+    """Clause on parameters without a counterpart in the first model, which may differ; empty without any."""
     if not one.not_shared:
         return ""
     return (

@@ -15,7 +15,7 @@ _NUM_NAMES = 4
 
 
 def print_conv_layers(found: ConvLayers) -> None:
-    """Prints what each algorithm applies to, and for each layer what it takes."""
+    """Prints the layers that each algorithm applies to, and each layer's workspace with each algorithm."""
     console = listing()
     kind = "CPU" if found.device.kind == "cpu" else found.device.name
     console.print(

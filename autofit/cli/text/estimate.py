@@ -33,7 +33,7 @@ from autofit_workers.spec.versions import is_supported
 
 
 def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
-    """Prints the three peaks, what they are made of, and what was assumed."""
+    """Prints an estimate's allocated, reserved and device peaks, what is in them, and what was assumed."""
     console = stdout()
     workload = styled(estimate.workload, "bold")
     knobs = configuration(
@@ -105,7 +105,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
 
 
 def _rest(estimate: Estimate) -> str:
-    """What of the run the interval is not of."""
+    """Note on phases or steps of a run that its interval does not cover; empty where it covers all."""
     seen = estimate.seen
     if seen is None or estimate.is_of_whole_run:
         return ""
@@ -122,7 +122,7 @@ def _print_growth(console: Console, estimate: Estimate) -> None:
 
 
 def _print_time(console: Console, estimate: Estimate, epoch_samples: int | None) -> None:
-    """The predicted time of a step and of an epoch, where it is stated."""
+    """Prints the predicted time of a step and of an epoch, where the estimate has it."""
     seconds, per_second = estimate.step_seconds, estimate.samples_per_second
     if seconds is None or per_second is None:
         if epoch_samples is not None:

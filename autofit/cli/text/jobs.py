@@ -1,4 +1,4 @@
-"""What is told of jobs: a document each, a line each, and all about one."""
+"""JSON documents and tables about jobs, and the text about a single one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _STYLES = {
 
 
 def jobs_document(jobs: Iterable[JobRecord], notes: Sequence[str] = ()) -> str:
-    """All that is known of jobs but the documents of their results.
+    """JSON document of all that is known of jobs, except the documents of their results.
 
     Args:
         notes: a sentence for each record that cannot be read.
@@ -41,7 +41,7 @@ def jobs_document(jobs: Iterable[JobRecord], notes: Sequence[str] = ()) -> str:
 
 
 def fleet_document(fleet: str, jobs: Iterable[JobRecord]) -> str:
-    """The answer for every card, each with its document; null while it is not known."""
+    """JSON document of a fleet: the answer and its document for every card, null while not known."""
     cards = [
         {
             "gpu": job.spec.gpu,
@@ -78,7 +78,7 @@ def _job(job: JobRecord) -> dict[str, Any]:
 
 
 def _best(job: JobRecord) -> dict[str, Any]:
-    """The answer in a few words; all null where there is none."""
+    """Fields of a document with a job's answer in short; all None where there is no answer."""
     best = None if job.result is None else job.result.best
     recommended = best if job.result is None else job.result.recommended or best
     return {
@@ -94,7 +94,7 @@ def _best(job: JobRecord) -> dict[str, Any]:
 
 
 def print_jobs(jobs: Sequence[JobRecord]) -> None:
-    """A line for each job."""
+    """Prints a table with a line for each job."""
     console = listing()
     if not jobs:
         console.print("no jobs")
@@ -116,7 +116,7 @@ def print_jobs(jobs: Sequence[JobRecord]) -> None:
 
 
 def print_fleet(jobs: Sequence[JobRecord]) -> None:
-    """A line for each card."""
+    """Prints a table of a fleet's jobs, with a line for each card."""
     table = headed(
         ("card", "left"), ("batch", "right"), ("algorithm", "left"), ("evidence", "left"),
         ("state", "left"), ("job", "left"), ("", "left"),
@@ -156,7 +156,7 @@ def _took(job: JobRecord) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """`12 s`, `3 min`, `5 h`, `2 d`."""
+    """Duration in one unit: `12 s`, `3 min`, `5 h`, `2 d`."""
     for unit, unit_seconds in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
         if seconds >= 2 * unit_seconds:
             return f"{seconds / unit_seconds:.0f} {unit}"
@@ -167,7 +167,7 @@ def _duration(seconds: float) -> str:
 
 
 def print_job(job: JobRecord) -> None:
-    """All that the storage knows of one job but its result."""
+    """Prints all that the storage knows of one job, except the document of its result."""
     console = listing()
     console.print(Text.assemble((job.job_id, "bold"), " is ", _state(job)))
     if remark := _remark(job):

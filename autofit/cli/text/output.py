@@ -1,4 +1,4 @@
-"""How text is laid out: consoles, tables without lines, sizes and shares."""
+"""Layout of texts: consoles, tables without lines, sizes and shares."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NARROWEST = 20
 
 
 class _Console(Console):
-    """Shows others' texts as they may be shown; before they are laid out, which may break a URL in two."""
+    """Console that makes texts safe to show before their layout, which may break a URL in two."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         if isinstance(renderable, str):
@@ -44,12 +44,12 @@ class _Console(Console):
 
 
 def stdout() -> Console:
-    """Results. Colour on terminals only, and not where NO_COLOR is set: rich sees to that."""
+    """Console for results, on stdout; rich colours it on terminals only, unless NO_COLOR is set."""
     return _console(sys.stdout)
 
 
 def stderr() -> Console:
-    """Progress."""
+    """Console for progress, on stderr."""
     return _console(sys.stderr)
 
 
@@ -61,7 +61,7 @@ def _console(stream: TextIO) -> Console:
 
 
 def listing() -> Console:
-    """Results that are lists: one entry is one line wherever no terminal limits it."""
+    """Console for lists, on stdout: an entry is one line wherever no terminal limits the width."""
     console = stdout()
     if not console.is_terminal:
         console.width = max(console.width, _PIPED_WIDTH)
@@ -82,13 +82,13 @@ def styled(text: str, style: str) -> Text:
 
 
 def heading(console: Console, text: str) -> None:
-    """A title with an empty line above it."""
+    """Prints a title with an empty line above it."""
     console.print()
     console.print(styled(text, "bold"))
 
 
 def grid(*columns: Justify) -> Table:
-    """Aligned columns, indented by two, without a header."""
+    """Table of aligned columns, two spaces apart, without a header."""
     table = Table.grid(padding=(0, 2, 0, 0))
     for justify in columns:
         table.add_column(justify=justify, overflow="fold")
@@ -96,10 +96,10 @@ def grid(*columns: Justify) -> Table:
 
 
 def headed(*columns: tuple[str, Justify], has_long_names: bool = False) -> Table:
-    """Aligned columns with a header and no lines; numbers, and the names that come first, are never broken.
+    """Table with a header and no lines; numbers, and the names in the first column, are never broken.
 
     Args:
-        has_long_names: the names are broken where there is no room for them.
+        has_long_names: whether the names are broken where there is no room for them.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, (title, justify) in enumerate(columns):
@@ -113,12 +113,12 @@ def headed(*columns: tuple[str, Justify], has_long_names: bool = False) -> Table
 
 
 def indented(content: Table | Text) -> Padding:
-    """The content of a section, set off from its heading."""
+    """Content of a section, indented by two columns below its heading."""
     return Padding(content, (0, 0, 0, 2))
 
 
 def bullets(console: Console, items: Iterable[str]) -> None:
-    """One item a paragraph, its further lines aligned with the first."""
+    """Prints items as a list with bullets; further lines of an item are aligned with its first."""
     table = grid("left", "left")
     for item in items:
         table.add_row("·", item)
@@ -126,26 +126,26 @@ def bullets(console: Console, items: Iterable[str]) -> None:
 
 
 def code(console: Console, lines: Iterable[str]) -> None:
-    """Lines to copy: never wrapped or cut."""
+    """Prints lines to copy, which are never wrapped or cut."""
     for line in lines:
         console.print(styled(f"    {line}", "cyan"), soft_wrap=True)
 
 
 def exact(num_bytes: int) -> str:
-    """Every digit of a size: `17,179,869,184 bytes`."""
+    """Size with every digit: `17,179,869,184 bytes`."""
     return f"{num_bytes:,} bytes"
 
 
 def share(part: int, whole: int) -> str:
-    """A part of a whole, `94.1%`."""
+    """Share of a part in a whole, in percent: `94.1%`."""
     return f"{100 * part / whole:.1f}%"
 
 
 def by_setting(result: TuneResult, *columns: tuple[str, Justify], is_folded: bool = False) -> Table:
-    """Columns beside one that names the settings of a search; untitled where there is but one, unnamed.
+    """Table whose first column names the settings of a search; untitled where a setting has no name.
 
     Args:
-        is_folded: a row may name several settings.
+        is_folded: whether a row may name several settings.
     """
     name = "\nsetting" if result.is_of_product else "conv\nalgorithm" if result.convolves else ""
     return headed((name, "left"), *columns, has_long_names=is_folded or result.is_of_product)
@@ -155,7 +155,7 @@ def by_setting(result: TuneResult, *columns: tuple[str, Justify], is_folded: boo
 
 
 def print_memory(console: Console, estimate: Estimate) -> None:
-    """What is alive at the peak, what comes on top up to the device peak, and the largest holders."""
+    """Prints the memory at the peak by category, the sums up to the device peak, and the largest holders."""
     table = grid("left", "right", "right", "left")
     for name, num_bytes in _parts(estimate.breakdown):
         bar = "█" * round(_BAR_WIDTH * num_bytes / estimate.peak_allocated_bytes)
@@ -200,7 +200,7 @@ def _parts(breakdown: Breakdown) -> list[tuple[str, int]]:
 
 
 def _spread(estimate: Estimate) -> str:
-    """What the convolution workspaces may make of the reserved peak."""
+    """Range of the reserved peak that convolution workspaces may cause; empty where there is none."""
     interval = estimate.whole_interval
     if interval.low_bytes == interval.high_bytes:
         return ""

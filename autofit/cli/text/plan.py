@@ -1,4 +1,4 @@
-"""The text of a plan: what each policy needs."""
+"""Text of a memory plan: the memory that each policy needs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autofit.units import format_bytes
 
 
 def print_plan(view: PlanView) -> None:
-    """Prints a row for each policy, and what they have in common."""
+    """Prints a row for each policy of a memory plan, and the facts that all policies share."""
     console, plan = stdout(), view.plan
     print_configuration(view.profile)
     (eager,) = (policy for policy in plan.policies if policy.name == "eager")

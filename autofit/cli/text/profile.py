@@ -25,7 +25,7 @@ _Column = tuple[str, Justify]
 
 
 def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filters: Filters) -> None:
-    """Prints what the view is of, its rows, and how many there are beside those shown."""
+    """Prints a view: its configuration, its rows, how many more there are, and its sums."""
     print_configuration(view.selection.profile)
     groups = list(_shown(view, filters))
     table = headed(*itertools.chain.from_iterable(group.columns for group in groups))
@@ -45,7 +45,7 @@ def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filter
 
 
 def about_times(profile: Profile, timing: Timing | None, note: str) -> Iterator[str]:
-    """What the times of a view are, or why there are none or no seconds."""
+    """Lines on what the times of a view are, or why there are none or no seconds."""
     if timing is not None:
         step = f"step {timed_step(profile)}"
         waits = f"of which the device waits {timing.waiting_share:.1%} for the host"
@@ -57,7 +57,7 @@ def about_times(profile: Profile, timing: Timing | None, note: str) -> Iterator[
 
 
 def print_configuration(profile: Profile) -> None:
-    """Prints what was profiled, above a view."""
+    """Prints the configuration that was profiled, above a view."""
     console, trace = stdout(), profile.trace
     knobs = configuration(profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks, rank=trace.rank)
     algorithm = f"{profile.knobs.conv_algo} · " if trace.convolves else ""
@@ -90,10 +90,10 @@ def _sums(total: Sizes, selection: Selection) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Columns that `--select` takes or leaves together.
+    """Columns of a view that `--select` shows or leaves out together.
 
     Attributes:
-        cells: a row's, one for each of `columns`.
+        cells: returns a row's cells, one for each of `columns`.
     """
 
     columns: tuple[_Column, ...]
@@ -101,7 +101,7 @@ class _Group:
 
 
 def _shown(view: View[Any], filters: Filters) -> Iterator[_Group]:
-    """The groups of a view's columns: names, what was selected, and what else there is of a row."""
+    """Groups of columns that a view shows: names, what was selected, and the row's other facts."""
     first, groups, last = _LAYOUTS[view.kind](view.selection.timing)
     names = [name for name in ("bytes", "count", "peak-bytes", SECONDS) if name in groups]
     if filters.order_by == SECONDS:
@@ -205,7 +205,7 @@ def _if_stated(timing: Timing, title: str) -> tuple[_Column, ...]:
 
 
 def _times(timing: Timing, sizes: Sizes) -> tuple[str, ...]:
-    """Seconds, where they are said, and the share of the step."""
+    """Cells of a row's time: seconds, where they are predicted, and the share of the step."""
     seconds, share = timing.seconds_of(sizes.step_share), sizes.step_share
     stated = () if seconds is None else (seconds_in_words(seconds) if share else "–",)
     return *stated, f"{share:.1%}" if share else "–"

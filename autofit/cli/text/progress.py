@@ -1,4 +1,4 @@
-"""What is shown on stderr while a search runs: one live line on a terminal, plain lines elsewhere."""
+"""Progress on stderr while a search runs: one live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autofit_workers.spec.protocol import Probe, TrialOutcome
 
 @contextlib.contextmanager
 def progress(*, quiet: bool) -> Iterator[EventSink]:
-    """The event sink of a command: a line on stderr, or nothing with `--quiet`."""
+    """Event sink of a command for a block: shows progress on stderr, or nothing with `--quiet`."""
     if quiet:
         yield ignore
         return
@@ -29,13 +29,13 @@ def progress(*, quiet: bool) -> Iterator[EventSink]:
 
 
 class ProgressLine:
-    """An event sink that writes to a console, and clears its live line when it is left.
+    """Event sink that shows progress on a console, and clears its live line at the end of the block.
 
     Measured trials, which cost seconds to minutes, leave a line each; predictions pass in the live
     line.
 
     Args:
-        console: where to; whether it is a terminal decides how.
+        console: where progress is shown; only a terminal has a live line.
     """
 
     def __init__(self, console: Console) -> None:
@@ -75,7 +75,7 @@ class ProgressLine:
                 self._line(f"trial {event.trial}: {in_short(spec.knobs)}, {_told(outcome)}")
 
     def _show(self, stage: str, detail: str) -> None:
-        """The detail on a terminal; elsewhere the stage, when it begins."""
+        """Shows the detail on a terminal; elsewhere prints the stage, when it begins."""
         if self._status is None and stage != self._stage:
             self._line(stage)
         self._stage = stage

@@ -1,4 +1,4 @@
-"""What to write into a training script to run with a knob setting: only what is not the default."""
+"""Lines to write into a training script to run with a knob setting; defaults are left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ZEROS = {True: "", False: "set_to_none=False"}  # PyTorch's default is to drop 
 
 
 def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
-    """How a script is called with its answer, and what to set in it first."""
+    """Command that runs a script with its answer, after comments that say what to set in the script."""
     assert settings.script is not None
     for line in (*_conv_lines(best.knobs, "cuda"), *_lines_of_the_model(best.knobs)):
         yield f"# in it: {line}"
@@ -48,7 +48,7 @@ def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
 def script_lines(
     knobs: Knobs, *, batch_size: int, device_kind: str, training: bool, parallel: Parallel = ALONE.parallel
 ) -> Iterator[str]:
-    """Python lines in the order in which a script needs them.
+    """Python lines that apply a configuration, in the order in which a script needs them.
 
     Args:
         device_kind: `cuda` or `cpu`; TF32 and the convolution policies are CUDA's.
@@ -96,7 +96,10 @@ def script_lines(
 
 
 def _sampler(parallel: Parallel) -> str:
-    """What gives ranks batches of their own; those of spread tensors, a context or a pipeline share one."""
+    """Argument of a `DataLoader` that gives ranks batches of their own.
+
+    Ranks that share tensors, a context or a pipeline share a batch. Empty where all ranks share one.
+    """
     if parallel.num_replicas == 1:
         return ""
     num_stages = parallel.degree(PP)
@@ -153,7 +156,7 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
 
 
 def _lines_of_plans(parallel: Parallel) -> Iterator[str]:
-    """Those of what a model says itself how it is spread."""
+    """Lines for tensor and expert parallelism, which a plan of the model decides."""
     if parallel.degree(TP) > 1:
         yield f'# tensor parallelism by the plan of the model, on mesh["{TP}"]'
     if parallel.degree(EP) > 1:
@@ -265,7 +268,7 @@ def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
 
 
 def _of_one_parameter(named: NamedOptimizer, options: str) -> str:
-    """The optimizer of a parameter `p`."""
+    """Expression that makes the optimizer of a single parameter `p`."""
     made = f"{named.path}([p]{options})"
     if not named.tells_hidden_weights:
         return made
@@ -286,7 +289,7 @@ def _in_backward_lines(made: str) -> Iterator[str]:
 
 
 def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: Parallel) -> Iterator[str]:
-    """Those of a step, as far as the knobs change them."""
+    """Lines of a training step, as far as the knobs change it."""
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
     accumulates, scales = num_batches > 1, dtype == "float16"
     zero = f"{'model' if _are_several(knobs) else 'optimizer'}.zero_grad({_ZEROS[knobs.set_to_none]})"
@@ -319,10 +322,10 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: 
 
 
 def _step_lines(knobs: Knobs, *, scales: bool, shards: bool) -> list[str]:
-    """Those from the gradients to the optimizer's step.
+    """Lines of a training step from clipping the gradients to the optimizer's step.
 
     Args:
-        shards: whether `FullyShardedDataParallel` does, whose gradients do not say the norm of the others'.
+        shards: whether `FullyShardedDataParallel` shards, where a rank's gradients lack the others' norm.
     """
     clipping: list[str] = []
     if knobs.clip_grad_norm is not None:
@@ -335,7 +338,7 @@ def _step_lines(knobs: Knobs, *, scales: bool, shards: bool) -> list[str]:
 
 
 def _of_each(line: str, knobs: Knobs) -> tuple[str, ...]:
-    """A line about the optimizer, of each where there are several."""
+    """Line about the optimizer, in a loop where there are several optimizers."""
     return ("for optimizer in optimizers:", f"    {line}") if _are_several(knobs) else (line,)
 
 

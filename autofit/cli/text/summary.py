@@ -19,7 +19,7 @@ _BY_TORCHSUMMARY = (
 
 
 def print_summary(answer: SummarizedEstimate) -> None:
-    """Prints the layers, their account, and how it leads to the simulated peaks."""
+    """Prints a model's layers, their sums, and the terms that lead from these to the simulated peaks."""
     console = listing()
     summary, estimate = answer.summary, answer.estimate
     console.print(

@@ -1,4 +1,4 @@
-"""The text of the timeline: a chart of blocks, and the highest moment of every phase."""
+"""Text of the timeline: a chart of memory, and the highest moment of every phase."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_COLUMNS = 160
 
 
 def print_timeline(view: TimelineView, num_phases: int | None) -> None:
-    """Prints a chart and a table for each device.
+    """Prints a chart of memory and a table of phases for each device.
 
     Args:
         num_phases: the table's rows, the phases with the highest peaks; None for all.
@@ -55,7 +55,7 @@ def chart(lane: Lane) -> Iterator[str]:
 
 
 def _cell(moment: Moment, row: int, top_bytes: int) -> str:
-    """One character: eighths of a row of allocated memory, then what is reserved beside it."""
+    """Character of a chart: eighths of a row of allocated memory, then what is reserved beside it."""
     eighths = round(moment.allocated_bytes * _HEIGHT * 8 / top_bytes) - row * 8
     if eighths > 0:
         return _EIGHTHS[min(eighths, 8)]
@@ -63,7 +63,7 @@ def _cell(moment: Moment, row: int, top_bytes: int) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    """Each run of one name as a bar with as much of the name as there is room for."""
+    """Line that labels each run of one name with as much of the name as there is room for."""
     runs = ((name, len(list(run))) for name, run in itertools.groupby(names))
     return "".join(f"│{name}"[:width].ljust(width) for name, width in runs)
 
@@ -73,7 +73,7 @@ def _step_name(moment: Moment) -> str:
 
 
 def _at(column: int, num_columns: int) -> str:
-    """An arrow under a column with its meaning beside it, on the side with more room."""
+    """Line with an arrow under a column and the word `peak` beside it, on the side with more room."""
     before = "peak "
     if len(before) <= column > num_columns // 2:
         return f"{before}▲".rjust(column + 1)
@@ -115,7 +115,7 @@ def _axis_columns(timing: Timing | None) -> tuple[tuple[str, Justify], ...]:
 
 
 def _times(lane: Lane, moment: Moment, timing: Timing) -> Iterator[str]:
-    """When a phase has its peak, and what its operators take on the device; seconds where they are said."""
+    """Time of a phase's peak and device time of its operators, in seconds or else as shares of the step."""
     for share in (moment.step_share or 0.0, lane.phase_shares[lane.phase_peaks.index(moment)]):
         seconds = timing.seconds_of(share)
         yield f"{share:.1%}" if seconds is None else seconds_in_words(seconds)

@@ -43,7 +43,7 @@ def print_result(
     asked_memory: str | None,
     asked: Mapping[str, Any] | None = None,
 ) -> None:
-    """Prints what was understood, the frontier, the answer, its reasons, and how to apply it.
+    """Prints the answer of a search: its budget, frontier, best batch, reasons, and how to apply it.
 
     Args:
         asked_memory: `--gpu-mem` as it was typed, where it was.
@@ -125,7 +125,7 @@ def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_
 
 
 def _memory_of(result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> str:
-    """Where the device's total comes from."""
+    """Source of the device's total memory: an option, or the name of the device."""
     if settings.gpu is not None:
         return f"--gpu {settings.gpu.key}, {settings.gpu.name}"
     if settings.gpu_mem_bytes is not None:
@@ -182,7 +182,10 @@ def _frontier(console: Console, result: TuneResult) -> None:
 
 
 def _folded(result: TuneResult) -> list[list[FrontierEntry]]:
-    """The rows: settings that fit as much share one, unless they were timed or the front tells them apart."""
+    """Frontier entries by table row: those with one boundary share a row, unless they were timed.
+
+    Entries that differ in evidence, or in being on the Pareto front, do not share one either.
+    """
     rows: dict[Any, list[FrontierEntry]] = {}
     for entry in _best_first(result):
         is_alone = entry.samples_per_second is not None or entry.largest_batch is None
@@ -206,7 +209,7 @@ def _on_front(entry: FrontierEntry) -> str:
 
 
 def _held_bytes(result: TuneResult, entry: FrontierEntry) -> int | None:
-    """What of an entry's largest batch is held against the budget: of a prediction the high end."""
+    """Peak of an entry's largest batch that is held against the budget: of a prediction the high end."""
     peaks = [
         trial.budgeted_bytes
         for trial in result.trials
@@ -217,7 +220,7 @@ def _held_bytes(result: TuneResult, entry: FrontierEntry) -> int | None:
 
 
 def _unit(sizes: Iterable[int]) -> tuple[str, int]:
-    """One unit for all sizes of a table, so that they compare at a glance."""
+    """Unit for all sizes of a table, GiB or MiB, so that they compare at a glance; with its bytes."""
     return ("GiB", 1024**3) if max(sizes, default=1024**3) >= 1000 * 1024**2 else ("MiB", 1024**2)
 
 
@@ -235,7 +238,7 @@ def _answer(console: Console, result: TuneResult, chosen: Best) -> None:
 
 
 def _calibration(result: TuneResult) -> tuple[str, ...]:
-    """What the interval of a predicted answer spans and rests on."""
+    """Sentences on the interval of a predicted answer: what it covers and is based on; else empty."""
     is_predicted = result.chosen is None or result.chosen.evidence is Evidence.PREDICTED
     estimate = result.estimate_of_chosen
     if estimate is None or not is_predicted:

@@ -1,4 +1,4 @@
-"""The ways of training together that a search compared, in one table."""
+"""Table of the kinds of parallelism that a search compared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _GIB = 1024**3
 
 
 def print_parallels(console: Console, result: TuneResult) -> None:
-    """A row for each way and knob setting, the largest global batch first; and those that were refused."""
+    """Prints a row for each parallelism and knob setting, largest global batch first, then refused ones."""
     rows = [(one, entry) for one in result.parallels for entry in one.frontier]
     names = setting_names({entry.knobs: None for _, entry in rows}, convolves=result.convolves)
     on_cpu = result.device.kind == "cpu"

@@ -1,4 +1,4 @@
-"""What was measured, beside the answer: times, rates, and how far the prediction was off."""
+"""Sections of the text of a search's answer: lengths, measured and predicted speed, risks, plan."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _NO_CONVOLUTIONS = ("it would thrash", "it would run out of memory")
 
 
 def print_lengths(console: Console, result: TuneResult) -> None:
-    """The batches of the user's data, and when in an epoch one would come that does not fit."""
+    """Prints the batches of the user's data, and when in an epoch one would come that does not fit."""
     found = result.lengths
     if found is None:
         return
@@ -78,7 +78,10 @@ def _percent(share: float) -> str:
 
 
 def print_measured(console: Console, result: TuneResult) -> None:
-    """The largest batch of every setting as it ran, and the throughput knee; nothing of a prediction."""
+    """Prints the measured speed of every setting at its largest batch, and the throughput knee.
+
+    Prints nothing where no setting was timed.
+    """
     timed = [entry for entry in result.frontier if entry.samples_per_second is not None]
     if not timed:
         return
@@ -108,7 +111,7 @@ def print_measured(console: Console, result: TuneResult) -> None:
 
 
 def print_predicted(console: Console, result: TuneResult) -> None:
-    """The predicted speed of every setting at its largest batch, or their order, where nothing was timed."""
+    """Prints every setting's predicted speed at its largest batch, or their order, where none was timed."""
     if any(entry.samples_per_second is not None for entry in result.frontier):
         return
     timed = [entry for entry in result.frontier if entry.relative_sample_time is not None]
@@ -147,14 +150,14 @@ def _print_knee(console: Console, result: TuneResult) -> None:
 
 
 def _prediction(entry: FrontierEntry) -> tuple[str, str]:
-    """The peak that was predicted, and by how much of the measured one it was off."""
+    """Predicted peak of an entry, and its error in percent of the measured peak; else dashes."""
     if entry.predicted_bytes is None or entry.prediction_error is None:
         return "–", "–"
     return format_bytes(entry.predicted_bytes), f"{100 * entry.prediction_error:+.1f}%"
 
 
 def print_risks(console: Console, result: TuneResult) -> None:
-    """Prints the largest batch at every risk, where they differ, and what is between safe and likely."""
+    """Prints the largest batch at every risk, where they differ, and what happens between safe and likely."""
     entries = [entry for entry in result.frontier if len(set((entry.largest_by_risk or {}).values())) > 1]
     if not entries:
         return
@@ -190,7 +193,7 @@ def _between(entry: FrontierEntry, *, convolves: bool) -> str:
 
 
 def print_pruned(console: Console, result: TuneResult) -> None:
-    """Prints what the marks of the frontier mean, and the settings that were not searched."""
+    """Prints what the marks of the frontier mean, and the settings whose search was cut short."""
     if not result.is_of_product:
         return
     if not result.parallels:  # whose table has no marks
@@ -222,7 +225,7 @@ def print_pruned(console: Console, result: TuneResult) -> None:
 
 
 def print_plan(console: Console, result: TuneResult) -> None:
-    """Prints what each layer is given, where the best has a plan."""
+    """Prints the convolution algorithm of each layer, where the answer has a convolution plan."""
     plan = result.conv_plan
     if plan is None:
         return

@@ -1,4 +1,4 @@
-"""The text of what each lever would save."""
+"""Text of the memory that each lever would save."""
 
 from __future__ import annotations
 

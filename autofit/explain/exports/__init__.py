@@ -1,1 +1,1 @@
-"""What other programs open: Chrome traces, and snapshots for PyTorch's memory viewer."""
+"""Exports for other programs: Chrome traces, and snapshots for PyTorch's memory viewer."""

@@ -1,1 +1,1 @@
-"""What `autofit profile` shows: rows of plain data about one step."""
+"""Views that `autofit profile` shows: rows of plain data about one step."""

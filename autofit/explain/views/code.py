@@ -1,4 +1,4 @@
-"""The tree of code: which lines of Python led to what."""
+"""View `code`: the tree of Python lines with the allocations and times that they led to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofit_workers.spec.trace import Allocation
 
 
 def code_view(profile: Profile, filters: Filters) -> View[TreeRow]:
-    """A step's allocations and times by the lines that led to them, outermost first.
+    """View of a step's allocations and times as a tree of the lines that led to them, outermost first.
 
     A node is a line, `file:line:function`; what backward allocates is at the line whose forward pass
     made it necessary. PyTorch's lines and the standard library's are left out unless the filters have
@@ -35,7 +35,7 @@ def is_library(line: str) -> bool:
 
 
 class _Lines:
-    """The lines that lead to what a view shows, or else a node for its phase."""
+    """Finds the lines that lead to what a view shows, or else a node for its phase."""
 
     def __init__(self, selection: Selection, *, with_libraries: bool) -> None:
         self._selection = selection
@@ -47,7 +47,7 @@ class _Lines:
         return lines or (f"({self._selection.birth(number).name})",)
 
     def of_calls(self) -> Iterator[tuple[Path, TimedCall]]:
-        """For each operator with a time its lines, or those nearest."""
+        """Yields each operator with a time and its lines, or those of an operator before it."""
         last: dict[tuple[Phase, str | None], Path] = {}
         for call in self._selection.calls:
             phase = self._selection.phase_of_call(call)
@@ -59,7 +59,7 @@ class _Lines:
             yield path or (f"({phase.name})",), call
 
     def _own(self, call: TimedCall) -> Path | None:
-        """The lines of an operator's first allocation; None where it has none."""
+        """Lines of an operator's first allocation; None where it has none."""
         events = self._trace.events
         event = events[call.position] if call.position < len(events) else -1
         if event < 0:

@@ -1,4 +1,4 @@
-"""What a step's time goes to on the device: classes of kernels under the card's roofs, and modules."""
+"""Time of a step on the device, by classes of kernels under the card's roofs and by modules."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from autofit_workers.spec.work import ELEMENT_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTime:
-    """All kernels of a class, and of a data type where they make products.
+    """Time of all kernels of a class, and of a data type where they make products.
 
     Attributes:
         kind: the class.
         dtype: what products are made in, `tf32` among them; empty of kernels without products.
-        share: of the step's time, from 0 to 1.
-        flops: of products; of kernels without them one operation for each element that they move.
-        moved_bytes: between the device and its memory.
+        share: their share of the step's time, from 0 to 1.
+        flops: operations of products; without products one operation for each element that they move.
+        moved_bytes: bytes moved between the device and its memory.
         roof_flops: operations a second that the card can do at most in such kernels.
         bandwidth: bytes a second that its memory can move at most.
     """
@@ -40,12 +40,12 @@ class ClassTime:
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte that is moved."""
+        """Arithmetic intensity: operations for each byte that is moved."""
         return self.flops / self.moved_bytes
 
     @property
     def most_flops(self) -> float:
-        """Operations a second that the card allows at most, of so many for each byte."""
+        """Highest operations a second that the card allows at this intensity."""
         return min(self.roof_flops, self.intensity * self.bandwidth)
 
     @property
@@ -53,20 +53,20 @@ class ClassTime:
         return self.intensity * self.bandwidth < self.roof_flops
 
     def attained_flops(self, timing: Timing) -> float | None:
-        """Operations a second; None where seconds are not said."""
+        """Operations a second that the kernels reach; None where seconds are not said."""
         seconds = timing.seconds_of(self.share)
         return None if not seconds else self.flops / seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTime:
-    """A module in the tree of modules.
+    """Time of a module in the tree of modules.
 
     Attributes:
-        path: from the model on; empty for the model itself, and what belongs to no module.
+        path: its path from the model on; empty for the model itself, and what belongs to no module.
         module_type: name of its class; empty where the trace does not list it.
-        own_share: of the step's time, of the operators that are no child's.
-        kind: the class of kernels that takes most of that; empty where there is none.
+        own_share: share of the step's time of the operators that are no child's.
+        kind: the class of kernels that takes most of that share; empty where there is none.
     """
 
     path: str
@@ -76,7 +76,7 @@ class ModuleTime:
 
 
 def class_times(timing: Timing) -> tuple[ClassTime, ...]:
-    """The classes of kernels, what takes most of the time first."""
+    """Times of the classes of kernels, the class that takes most of the time first."""
     groups: dict[tuple[KernelClass, str], list[tuple[TimedCall, TimedKernel]]] = {}
     for call in timing.calls:
         for kernel in call.kernels:
@@ -107,7 +107,7 @@ def _operations(kernel: TimedKernel) -> float:
 
 
 def module_times(profile: Profile) -> tuple[ModuleTime, ...]:
-    """The modules that take time and those around them, each after its parent; empty without times."""
+    """Times of modules and of those around them, each after its parent; empty without times."""
     if profile.timing is None:
         return ()
     own: collections.Counter[str] = collections.Counter()
@@ -130,6 +130,6 @@ def module_times(profile: Profile) -> tuple[ModuleTime, ...]:
 
 
 def _around(module: str) -> Iterator[str]:
-    """The modules around a module, outermost first, and itself."""
+    """Paths of the modules around a module, outermost first, and of the module itself."""
     parts = module.split(".")
     return (".".join(parts[:end]) for end in range(1, len(parts) + 1))

@@ -1,4 +1,4 @@
-"""What of a profile a view shows: the filters of TensorFlow's profiler, for all views alike.
+"""Filters of what a view shows of a profile: those of TensorFlow's profiler, for all views alike.
 
 A filter decides what is shown, not what is counted: the sums over a tree's node and the shares of a
 row stay what they are. Two of them, the step and the category, choose what a view is made of.
@@ -49,19 +49,19 @@ _Sized = TypeVar("_Sized", bound=Sized)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """The filters of one view.
+    """Filters of one view.
 
     Attributes:
         select: the columns to show, of `SELECTABLE`.
         order_by: one of `ORDERS`; names ascend, all others descend.
         min_bytes: least requested bytes; of a tree's node with all below it.
-        max_depth: of a tree's nodes below its root; None for all.
+        max_depth: greatest depth of a tree's nodes below its root; None for all.
         start: a tree begins at the outermost nodes with such names.
         show: rows and nodes have one of these in their names.
         hide: rows and nodes have none of these in their names; nodes below them are shown.
-        categories: of the allocations that a view is made of; empty for all.
-        step: that the view is of, 0 for building the model; None for the one with the peak.
-        device: in the name of the device.
+        categories: those of the allocations that a view is made of; empty for all.
+        step: the step that the view is of, 0 for building the model; None for the one with the peak.
+        device: a pattern in the name of the device.
         top: so many rows, or nodes with the largest sizes of their own; None for all.
         with_libraries: whether the tree of code has the lines of libraries.
     """
@@ -92,21 +92,21 @@ class Filters:
         return _found(self.start, item.name)
 
     def ordered(self, items: Iterable[_Sized]) -> list[_Sized]:
-        """The items in the order asked for; equals by name."""
+        """Items in the order asked for; equal ones by name."""
         by_name = sorted(items, key=lambda item: item.name)
         if self.order_by == "name":
             return by_name
         return sorted(by_name, key=lambda item: self.measured(item.sizes), reverse=True)
 
     def measured(self, sizes: Sizes) -> float:
-        """What sizes are ordered by; by name, which decides only what `top` keeps, requested bytes."""
+        """Number that sizes are ordered by; requested bytes for the order by name, which only `top` uses."""
         attributes = {"peak-bytes": "peak_bytes", "count": "count", SECONDS: "step_share"}
         measured: float = getattr(sizes, attributes.get(self.order_by, "requested_bytes"))
         return measured
 
     @property
     def asking_for_seconds(self) -> str:
-        """The option that asks for times; empty where none does."""
+        """Option that asks for times; empty where none does."""
         if self.order_by == SECONDS:
             return f"--order-by {SECONDS}"
         return f"--select {SECONDS}" if SECONDS in self.select and self.select != SELECTABLE else ""
@@ -120,8 +120,8 @@ class Filters:
         """Raises `UsageError` where a filter is set that a view has no use for.
 
         Args:
-            used: the fields that it goes by.
-            view: its name.
+            used: the filters' fields that the view goes by.
+            view: the view's name.
         """
         usual = Filters()
         ignored = [
@@ -135,7 +135,7 @@ class Filters:
             )
 
     def nothing_matches(self) -> NothingMatchesError:
-        """The error that names the filters that were set."""
+        """Error that says that nothing matches, and names the filters that were set."""
         patterns = (("start", self.start), ("show", self.show), ("hide", self.hide))
         given = [f"--{name}-name-regex {each.pattern!r}" for name, all_ in patterns for each in all_]
         given += [f"--category {category.value}" for category in sorted(self.categories)]
@@ -165,7 +165,7 @@ def parse_filters(
     top: int | None = None,
     libraries: bool = False,
 ) -> Filters:
-    """Filters from what a user wrote, by the names of the options.
+    """Makes filters from what a user wrote, by the names of the options.
 
     Raises:
         UsageError: an option has a value that means nothing; the message names it.

@@ -1,4 +1,4 @@
-"""Static memory plans: where in one arena each buffer lies, when all their lifetimes are known before.
+"""Static memory plans: the place of each buffer in one arena, when all lifetimes are known before.
 
 The problem is rectangles of fixed width in time and height in bytes, of which no two may overlap:
 
@@ -33,7 +33,7 @@ MAX_PLACED_BY_SIZE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory that is wanted from `start` up to but not including `stop`, in whatever counts time."""
+    """Memory that is wanted from time `start` up to but not including `stop`, in any unit of time."""
 
     start: int
     stop: int
@@ -42,12 +42,12 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """A place for every buffer.
+    """Memory plan: a place in one arena for every buffer.
 
     Attributes:
-        buffers: those that were to be placed.
+        buffers: the buffers that were to be placed.
         offsets: the first byte of each.
-        num_bytes: of the arena.
+        num_bytes: the size of the arena.
         lower_bound_bytes: the most that lives at once, which no plan gets below.
     """
 
@@ -61,7 +61,7 @@ def plan_memory(buffers: Sequence[Buffer], *, max_by_size: int = MAX_PLACED_BY_S
     """Places buffers in one arena without overlaps; empty ones and those that never live lie at 0.
 
     Args:
-        max_by_size: how many of the largest are placed by size.
+        max_by_size: how many of the largest buffers are placed by size.
     """
     placed = [index for index, each in enumerate(buffers) if each.num_bytes and each.start < each.stop]
     subset = [buffers[index] for index in placed]
@@ -81,7 +81,7 @@ def plan_memory(buffers: Sequence[Buffer], *, max_by_size: int = MAX_PLACED_BY_S
 
 
 def max_live_bytes(buffers: Sequence[Buffer]) -> int:
-    """The largest sum of buffers that live at one time."""
+    """Largest sum in bytes of buffers that live at one time."""
     changes: defaultdict[int, int] = defaultdict(int)
     for each in buffers:
         changes[each.start] += each.num_bytes
@@ -90,7 +90,7 @@ def max_live_bytes(buffers: Sequence[Buffer]) -> int:
 
 
 def find_overlap(plan: MemoryPlan) -> tuple[int, int] | None:
-    """Two buffers that share a byte at one time, by their indices; None in a plan as it should be."""
+    """Indices of two buffers that share a byte at one time; None in a valid plan."""
     buffers, offsets = plan.buffers, plan.offsets
     order = sorted(
         (i for i, each in enumerate(buffers) if each.num_bytes and each.start < each.stop),
@@ -114,7 +114,7 @@ def find_overlap(plan: MemoryPlan) -> tuple[int, int] | None:
 
 
 def _by_size(buffers: Sequence[Buffer], most: int) -> tuple[list[int], int]:
-    """Offsets and the arena's bytes: the largest by size, the rest by time on top of them."""
+    """Offsets and the arena's bytes, the largest buffers placed by size, the rest by time on top."""
     order = sorted(range(len(buffers)), key=lambda i: (-buffers[i].num_bytes, buffers[i].start))
     largest, rest = order[:most], order[most:]
     offsets = [0] * len(buffers)
@@ -133,7 +133,7 @@ def _by_size(buffers: Sequence[Buffer], most: int) -> tuple[list[int], int]:
 
 
 def _best_gap(placed: Sequence[tuple[int, int, int, int]], buffer: Buffer) -> int:
-    """The offset of the smallest sufficient gap at a buffer's time, else the end of what lives then."""
+    """Offset of the smallest sufficient gap at a buffer's time, else the end of what lives then."""
     start, stop, num_bytes = buffer.start, buffer.stop, buffer.num_bytes
     free_from = best = best_bytes = 0
     for offset, end, other_start, other_stop in placed:
@@ -161,7 +161,7 @@ def _by_time(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
 
 
 class _Arena:
-    """Memory without a limit, of which the smallest sufficient gap is taken first."""
+    """Arena without a limit, whose smallest sufficient gap is taken first."""
 
     def __init__(self) -> None:
         self.num_bytes = 0
@@ -185,7 +185,7 @@ class _Arena:
         return offset
 
     def give(self, offset: int, num_bytes: int) -> None:
-        """Takes memory back, and joins it with the gaps that it touches."""
+        """Takes memory back into the arena, and joins it with the gaps that it touches."""
         before = self._offset_before.get(offset)
         if before is not None:
             self._forget(before, offset - before)

@@ -1,4 +1,4 @@
-"""Operators: what each type asks for and how long it takes, forward and backward told apart."""
+"""View `ops`: the bytes and time of each type of operator, forward and backward told apart."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from autofit.explain.views.view import View, listed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
-    """All calls of an operator in one phase.
+    """Row of the operator view: all calls of an operator in one phase.
 
     Attributes:
         name: the operator's, without the `aten.` of PyTorch's own.
-        phase: where in a step it asks: `forward`, `backward`, `optimizer`, …
-        share: of all requested bytes, from 0 to 1.
-        cumulative_share: that of this row and of all after it.
+        phase: the phase of a step in which it asks: `forward`, `backward`, `optimizer`, …
+        share: its share of all requested bytes, from 0 to 1.
+        cumulative_share: the share of this row and of all after it.
     """
 
     name: str
@@ -34,7 +34,7 @@ class OperatorRow:
 
 
 def operator_view(profile: Profile, filters: Filters) -> View[OperatorRow]:
-    """A step's allocations and times by operator and phase.
+    """View of a step's allocations and times by operator and phase.
 
     Raises:
         UsageError: there is no such step, or nothing matches.

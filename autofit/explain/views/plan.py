@@ -1,4 +1,4 @@
-"""The view `plan`: what one step would need if its whole graph were known before it ran.
+"""View `plan`: the memory that one step would need if its whole graph were known before it ran.
 
 The question is that of "Symbolic programs: more efficient, reuse intermediate memory, operation folding":
 an imperative program keeps what it has names for, an executor that sees the graph need not. Counted are
@@ -48,11 +48,11 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a step needs under one way of keeping values.
+    """Memory that a step needs under one way of keeping values.
 
     Attributes:
         name: `everything`, `named`, `eager`, `in-place`, `planned` or `folded`.
-        meaning: in words.
+        meaning: the policy in words.
         peak_bytes: the most that is needed at once, with what lives all through the step.
         lower_bound_bytes: what no plan with these lifetimes gets below.
         num_kernels: operators that compute.
@@ -69,10 +69,10 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The policies for one step, from what keeps most to what keeps least.
+    """Policies for one step, from the one that keeps most to the one that keeps least.
 
     Attributes:
-        resident_bytes: of what lives from before the step to after it, part of every number.
+        resident_bytes: bytes of what lives from before the step to after it, part of every number.
         unnamed_bytes: the most that temporaries without a name hold at once, in eager.
         layout: the places of `planned`; its arena lies beside the resident bytes.
         holders: for every value of the step, by its allocation, the index of the layout's buffer.
@@ -90,7 +90,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanView:
-    """The view `plan`.
+    """View `plan` of a profile.
 
     Attributes:
         num_places: so many of the largest places of the plan are listed; None for all.
@@ -101,7 +101,7 @@ class PlanView:
     num_places: int | None
 
     def to_json(self) -> str:
-        """The document."""
+        """View as its JSON document."""
         found = self.plan
         document = {
             **heading("plan", self.profile),
@@ -117,7 +117,7 @@ class PlanView:
         return json.dumps(document, indent=2)
 
     def places(self) -> list[Place]:
-        """The largest buffers of the arena."""
+        """Places of the largest buffers of the arena."""
         layout = self.plan.layout
         held: list[list[str]] = [[] for _ in layout.buffers]
         for number, index in self.plan.holders.items():
@@ -137,11 +137,11 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One buffer of a plan.
+    """Place of one buffer of a plan in the arena.
 
     Attributes:
-        offset_bytes: from the start of the arena.
-        start, stop: positions among the events.
+        offset_bytes: bytes from the start of the arena.
+        start, stop: positions among the events between which the buffer lives.
         holds: what lies there, one after the other: module and operator.
     """
 
@@ -153,7 +153,7 @@ class Place:
 
 
 def plan_view(profile: Profile, filters: Filters) -> PlanView:
-    """The view of a profile; of the filters it goes by the step, the device and `top`.
+    """View `plan` of a profile; of the filters it goes by the step, the device and `top`.
 
     Raises:
         UsageError: there is no such step, the profile lists no calls of operators, or another filter is set.
@@ -165,7 +165,7 @@ def plan_view(profile: Profile, filters: Filters) -> PlanView:
 
 
 def plan(profile: Profile, step: int | None = None) -> Plan:
-    """What a step of a profile needs under each policy; the last step if None.
+    """Memory that a step of a profile needs under each policy; the last step if None.
 
     Raises:
         UsageError: the profile has no such step, or lists no calls of operators.
@@ -195,13 +195,13 @@ def plan(profile: Profile, step: int | None = None) -> Plan:
 
 
 def _at_once(graph: StepGraph, name: str, meaning: str, buffers: Sequence[Buffer]) -> Policy:
-    """A policy whose need is what lives at one time."""
+    """Policy whose need is the most that lives at one time."""
     live_bytes = max_live_bytes(buffers)
     return _policy(graph, name, meaning, (live_bytes, live_bytes, len(buffers)))
 
 
 def _in_arena(graph: StepGraph, name: str, meaning: str, layout: MemoryPlan) -> Policy:
-    """A policy whose need is an arena."""
+    """Policy whose need is an arena."""
     return _policy(graph, name, meaning, (layout.num_bytes, layout.lower_bound_bytes, len(layout.buffers)))
 
 
@@ -222,7 +222,7 @@ def _label(allocation: Allocation) -> str:
 
 
 def _until_end(graph: StepGraph, *, named: bool) -> list[Buffer]:
-    """All values until the step ends, or only those with a name, the others as in eager."""
+    """Buffers of all values until the step ends; with `named`, those without a name end as in eager."""
     return [
         Buffer(value.start, value.stop if named and not value.name else graph.stop, value.num_bytes)
         for value in graph.values.values()

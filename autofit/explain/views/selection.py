@@ -1,4 +1,4 @@
-"""What a view is made of: the allocations of one step, by category, and its operators with their times."""
+"""Selection that a view is made of: allocations of one step, by category, and its timed operators."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from autofit.explain.views.filters import SECONDS, Filters, NothingMatchesError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The allocations that are made in a step, and those from before that are alive at its peak.
+    """Allocations that are made in a step, and those from before that are alive at its peak.
 
     So a view shows parameters and the optimizer's state beside what the step itself asks for, and its
     bytes at the peak add up to what is allocated then.
 
     Attributes:
-        step: its number, 0 for building the model.
-        position: so many events had come when it first reached its peak.
+        step: the number of the step, 0 for building the model.
+        position: so many events had come when the step first reached its peak.
         peak_allocated_bytes: the blocks alive there, of all categories.
         numbers: the allocations, in their order.
-        phases: of the whole profile.
-        timing: of the last whole step, whose operators are those of every step; None where there are no
-            times, or none of what is shown.
+        phases: the phases of the whole profile.
+        timing: that of the last whole step, whose operators are those of every step; None where there are
+            no times, or none of what is shown.
         time_note: what the times rest on, or why there are none or no seconds, in a sentence.
     """
 
@@ -55,19 +55,19 @@ class Selection:
 
     @property
     def calls(self) -> tuple[TimedCall, ...]:
-        """The operators whose times the view has."""
+        """Operators whose times the view has."""
         return () if self.timing is None else self.timing.calls
 
     def phase_of_call(self, call: TimedCall) -> Phase:
-        """The phase in which an operator runs."""
+        """Phase in which an operator runs."""
         return self._phase_at(call.position)
 
     def birth(self, number: int) -> Phase:
-        """The phase in which an allocation was made."""
+        """Phase in which an allocation was made."""
         return self._phase_at(self.lives.births[number])
 
     def death(self, number: int) -> Phase | None:
-        """The phase in which it was freed; None where it never was."""
+        """Phase in which an allocation was freed; None where it never was."""
         event = self.lives.deaths[number]
         return None if event >= len(self.profile.trace.events) else self._phase_at(event)
 
@@ -78,7 +78,7 @@ class Selection:
         return self.lives.births[number] < self.position <= self.lives.deaths[number]
 
     def sizes(self, numbers: Iterable[int], calls: Iterable[TimedCall] = ()) -> Sizes:
-        """What some of the allocations and of the operators come to."""
+        """Sums over some of the allocations and of the operators."""
         requested_bytes = peak_bytes = count = 0
         for number in numbers:
             requested_bytes += self.profile.requested_bytes[number]
@@ -97,12 +97,12 @@ class Selection:
 
 
 def select(profile: Profile, filters: Filters) -> Selection:
-    """What the filters choose of a profile: the step with the allocated peak, unless they name one.
+    """Selection of a profile by filters: of the step with the allocated peak, unless they name one.
 
-    Ordered by times it is the step that has them.
+    Ordered by times it is of the step that has them.
 
     Raises:
-        UsageError: there is no such step or device, or it is to be ordered by times and has none.
+        UsageError: there is no such step or device, or the view is to be ordered by times and has none.
         NothingMatchesError: nothing of the categories is alive in the step.
     """
     devices_of(profile, filters)
@@ -140,7 +140,7 @@ def select(profile: Profile, filters: Filters) -> Selection:
 
 
 def timing_of(profile: Profile, filters: Filters) -> tuple[Timing | None, str]:
-    """The times of what the filters choose, and what they rest on, or why there are none.
+    """Timing of what the filters choose, and a note on its basis, or on why there is none.
 
     Raises:
         UsageError: times are asked for, and there are none.
@@ -160,7 +160,7 @@ def timing_of(profile: Profile, filters: Filters) -> tuple[Timing | None, str]:
 
 
 def phases_of(profile: Profile, step: int | None) -> list[Phase]:
-    """The phases of a step; of all steps if None.
+    """Phases of a step; of all steps if None.
 
     Raises:
         UsageError: there is no such step.
@@ -174,10 +174,10 @@ def phases_of(profile: Profile, step: int | None) -> list[Phase]:
 
 
 def devices_of(profile: Profile, filters: Filters) -> tuple[str, ...]:
-    """The devices of a profile that the filters choose.
+    """Devices of a profile that the filters choose.
 
     Raises:
-        NothingMatchesError: none of them.
+        NothingMatchesError: the filters choose none.
     """
     pattern = filters.device
     chosen = tuple(name for name in profile.devices if pattern is None or pattern.search(name))

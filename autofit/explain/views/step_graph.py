@@ -1,4 +1,4 @@
-"""One step as a graph of kernels and values: what a plan of its memory goes by.
+"""Graph of one step's kernels and values, by which its memory is planned.
 
 A trace tells when eager PyTorch frees a value, which is when Python lets go of it. An executor that has
 the whole graph before it can drop a value as soon as its last reader has run.
@@ -25,11 +25,11 @@ KEPT = frozenset({Category.PARAMETER, Category.OPTIMIZER_STATE, Category.INPUT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """An allocation that begins or ends in the step; positions are counts of events.
+    """Value of a step graph: an allocation that begins or ends in the step; positions count events.
 
     Attributes:
         start, stop: where eager makes and frees it, within the step.
-        num_bytes: as requested.
+        num_bytes: bytes as requested.
         element_bytes: size of one element; 0 where the memory is no tensor.
         is_kept: whether it may neither end early nor be overwritten.
         escapes: whether it outlives the step, so that its last reader may be outside.
@@ -47,15 +47,15 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """An operator that computes: a call that is no view.
+    """Kernel of a step graph: an operator that computes, so a call that is no view.
 
     Attributes:
         start, stop: the positions of its own events.
         reads: numbers of the allocations that it reads.
-        makes: of those that it allocates for its results.
-        overwrites: of those that it changes in place.
+        makes: numbers of those that it allocates for its results.
+        overwrites: numbers of those that it changes in place.
         is_elementwise: whether each element of the result depends on those at its place alone.
-        num_elements: of the result, where it is one allocation.
+        num_elements: elements of the result, where it is one allocation.
     """
 
     start: int
@@ -77,13 +77,13 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGraph:
-    """One step of a profile.
+    """Graph of one step of a profile.
 
     Attributes:
         start, stop: its bounds among the events.
-        resident_bytes: of what lives from before the step to after it.
+        resident_bytes: bytes of what lives from before the step to after it.
         values: everything else that lives in it, by the number of the allocation.
-        kernels: in their order.
+        kernels: the kernels, in their order.
         views: for every allocation that some call takes a view of, how many kernels ran before each
             time; a view is neither a reader nor a writer, but may be what others go on with.
     """
@@ -98,7 +98,7 @@ class StepGraph:
 
 
 def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
-    """The graph of one step, the last if None: with more than one step that is a steady one.
+    """Graph of one step, the last if None: with more than one step that is a steady one.
 
     Raises:
         UsageError: the profile has no such step, or does not list the calls of operators.
@@ -127,12 +127,12 @@ def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """What a plan knows of a value.
+    """Time for which a plan needs a value.
 
     Attributes:
         stop: where it may end: after its last reader, where it has one, else as in eager. What is kept
             ends as in eager, and so does what outlives the step or is viewed after its last reader.
-        last_kernel: the index of the last that touches it; None where none does.
+        last_kernel: the index of the last kernel that touches it; None where none does.
     """
 
     stop: int
@@ -140,7 +140,7 @@ class Use:
 
 
 def uses(graph: StepGraph) -> dict[int, Use]:
-    """How long each value of a step is needed."""
+    """Time for which each value of a step is needed, by the number of its allocation."""
     last_reader: dict[int, int] = {}
     last_kernel: dict[int, int] = {}
     for index, kernel in enumerate(graph.kernels):
@@ -164,7 +164,7 @@ def uses(graph: StepGraph) -> dict[int, Use]:
 
 
 def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Value]]:
-    """Bytes of what lives all through the step, and what begins or ends in it."""
+    """Bytes of what lives all through a step, and the values that begin or end in it."""
     found = lifetimes(profile)
     resident_bytes = 0
     values = {}
@@ -189,7 +189,7 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
 
 
 def _calls(profile: Profile, start: int, stop: int) -> list[Call]:
-    """The calls of a step.
+    """Operator calls of a step.
 
     Of several at the position where a step begins, those before the first that allocates are the last
     of the step before, which ends with calls that work in place.
@@ -208,7 +208,7 @@ def _calls(profile: Profile, start: int, stop: int) -> list[Call]:
 
 
 def _makes(call: Call, events: Sequence[int]) -> bool:
-    """Whether a call allocates what is allocated first of these events."""
+    """Whether a call makes the allocation of the first of some events."""
     return bool(events) and events[0] in call.outputs and events[0] not in call.inputs
 
 
@@ -260,7 +260,7 @@ def _kernels(
 
 
 def _is_in_place(operator: str) -> bool:
-    """By PyTorch's names: `aten.add_.Tensor` works in place, `aten.add.out` into a tensor it is given."""
+    """Whether an operator works in place or into a given tensor: `aten.add_.Tensor`, `aten.add.out`."""
     _, _, rest = operator.partition(".")
     name, _, overload = rest.partition(".")
     return name.endswith("_") or overload.endswith("out")

@@ -18,14 +18,14 @@ from autofit_workers.spec.trace import Category
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRow:
-    """One allocation.
+    """Row of the tensors view: one allocation.
 
     Attributes:
         name: what model and optimizer call it, or the path of the module, the operator and the number
             of its result: `features.0/convolution:0`; `:workspace` for what it took beside its results.
         variable: what Python code binds it to; empty for a temporary without a name.
-        shape: of the tensor that it was made for; empty where there is none.
-        num_elements, element_bytes: of that tensor; an allocation without one has bytes for elements.
+        shape: the shape of the tensor that it was made for; empty where there is none.
+        num_elements, element_bytes: those of that tensor; an allocation without one has bytes for elements.
         born, freed: the phases, `step 2 forward`; empty for what is alive at the end.
         birth, death: the events before it was made and freed; the number of events for what never is.
     """
@@ -45,10 +45,10 @@ class TensorRow:
 
 
 def tensor_view(profile: Profile, filters: Filters) -> View[TensorRow]:
-    """A step's allocations one by one. Views of a tensor have no memory of their own, and no row.
+    """View of a step's allocations one by one; views of a tensor have no memory of their own, and no row.
 
     Raises:
-        UsageError: there is no such step, nothing matches, or they are to be ordered by times.
+        UsageError: there is no such step, nothing matches, or allocations are to be ordered by times.
     """
     filters.require_no_seconds("tensors")
     selection = select(profile, filters)
@@ -57,7 +57,7 @@ def tensor_view(profile: Profile, filters: Filters) -> View[TensorRow]:
 
 
 def _names(selection: Selection) -> dict[int, str]:
-    """The names of the allocations; a module's further calls of an operator in a step are numbered."""
+    """Names of a view's allocations; a module's further calls of an operator in a step are numbered."""
     trace = selection.profile.trace
     positions = [call.position for call in trace.calls]
     num_calls: collections.Counter[tuple[int, str]] = collections.Counter()
@@ -107,7 +107,7 @@ def _rows(selection: Selection) -> Iterator[TensorRow]:
 
 
 def _variables(profile: Profile) -> dict[int, str]:
-    """What Python code first binds allocations to."""
+    """Variables that Python code first binds allocations to, by the allocations' numbers."""
     variables: dict[int, str] = {}
     for call in profile.trace.calls:
         if call.name:

@@ -1,4 +1,4 @@
-"""The view `timeline`: what each device holds over the steps, by category, allocated and reserved.
+"""View `timeline`: allocated memory by category and reserved memory of each device over the steps.
 
 A trace knows the order of its events and nothing of time, so the axis is the number of events; or, ordered by
 seconds, the predicted time of the step that has one, as the device goes through it.
@@ -34,12 +34,12 @@ _GAINS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """What a device holds after every event, in bytes; all lists are as long as the events.
+    """Memory that a device holds after every event, in bytes; all lists are as long as the events.
 
     Attributes:
-        allocated: of live blocks.
-        reserved: of segments.
-        categories: of the live blocks of each category; together they are `allocated`.
+        allocated: bytes of live blocks.
+        reserved: bytes of segments.
+        categories: bytes of the live blocks of each category; together they are `allocated`.
     """
 
     allocated: list[int]
@@ -47,19 +47,19 @@ class Course:
     categories: dict[Category, list[int]]
 
     def change_bytes(self, start: int, stop: int) -> int:
-        """By how much more is allocated after the events between two positions."""
+        """Growth in bytes of allocated memory by the events between two positions."""
         before, after = (self.allocated[position - 1] if position else 0 for position in (start, stop))
         return after - before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The memory after so many events.
+    """Memory of a device at one moment, after so many events.
 
     Attributes:
         position: so many events came before.
-        phase: that of the last of them.
-        categories: bytes of live blocks; those that were asked for.
+        phase: the phase of the last of them.
+        categories: bytes of live blocks by category; those categories that were asked for.
         step_share: when it is, as a share of the step's time; None where the axis is the order of events.
     """
 
@@ -73,13 +73,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One device over the steps.
+    """Lane of a timeline: one device over the steps.
 
     Attributes:
         peak: the first moment at which the most is allocated.
         peak_reserved_bytes: the most that is reserved.
-        phase_peaks: the same as `peak` for every phase that has events.
-        moments: the events, or the time, in equal portions, of each the moment with the most allocated.
+        phase_peaks: the first moment at which the most is allocated, for every phase that has events.
+        moments: of each equal portion of the events, or of the time, the moment with the most allocated.
         phase_shares: for each of `phase_peaks` the share of the step's time that its operators take on the
             device; empty where the axis is the order of events.
     """
@@ -94,11 +94,11 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineView:
-    """The view `timeline`: the devices and steps that the filters choose.
+    """View `timeline` of a profile: the devices and steps that the filters choose.
 
     Attributes:
-        categories: those to tell apart; what is allocated is the sum of all.
-        timing: of the step, whose time is the axis; None where that is the order of events.
+        categories: the categories to tell apart; what is allocated is the sum of all.
+        timing: that of the step, whose time is the axis; None where the axis is the order of events.
     """
 
     profile: Profile
@@ -109,7 +109,7 @@ class TimelineView:
     timing: Timing | None = None
 
     def lanes(self, num_moments: int) -> tuple[Lane, ...]:
-        """The lanes, with so many moments."""
+        """Lanes of the view, with about `num_moments` moments each."""
         found = timeline(
             self.profile,
             step=self.step,
@@ -120,7 +120,7 @@ class TimelineView:
         return tuple(lane for lane in found if lane.device in self.devices)
 
     def to_json(self) -> str:
-        """The document."""
+        """View as its JSON document."""
         lanes = [
             {
                 "device": lane.device,
@@ -155,7 +155,7 @@ class TimelineView:
 
 
 def timeline_view(profile: Profile, filters: Filters) -> TimelineView:
-    """The view of a profile; of the filters it goes by the step, the device, the categories and `top`.
+    """View `timeline` of a profile; of the filters it goes by step, device, categories and `top`.
 
     Ordered by seconds it is of the step that has a time.
 
@@ -190,13 +190,13 @@ def timeline(
     num_moments: int = NUM_MOMENTS,
     timing: Timing | None = None,
 ) -> tuple[Lane, ...]:
-    """One lane for each device of a profile; none where the step has no events.
+    """Lanes of a profile, one for each device; none where the step has no events.
 
     Args:
-        step: the one to show, 0 being the building of the model; all if None.
-        categories: those to tell apart; all if empty. What is allocated stays the sum of all.
+        step: the step to show, 0 being the building of the model; all if None.
+        categories: the categories to tell apart; all if empty. What is allocated stays the sum of all.
         num_moments: into about how many portions the events are divided.
-        timing: of the step, where its time is to be divided instead.
+        timing: that of the step, where its time is to be divided instead.
 
     Raises:
         UsageError: the profile has no such step.
@@ -223,10 +223,10 @@ def timeline(
 
 
 def course_of(profile: Profile, history: History | None = None) -> Course:
-    """What the device of a profile holds after every event.
+    """Course of a profile: what its device holds after every event.
 
     Args:
-        history: of the profile's allocator, where it is known already.
+        history: the history of the profile's allocator, where it is known already.
     """
     events = profile.trace.events
     history = history or history_of(profile)
@@ -255,7 +255,7 @@ def course_of(profile: Profile, history: History | None = None) -> Course:
 
 
 def history_of(profile: Profile, position: int | None = None) -> History:
-    """All that the allocator did in a profile, up to a number of events if it is given."""
+    """History of all that the allocator did in a profile, up to `position` events if given."""
     return record_history(
         profile.trace.events[:position],
         profile.requested_bytes,
@@ -266,7 +266,7 @@ def history_of(profile: Profile, position: int | None = None) -> History:
 
 
 def _phase_shares(timing: Timing, shown: Sequence[Phase]) -> tuple[float, ...]:
-    """Of the step's time, what the operators of each phase take on the device."""
+    """Share of the step's time that the operators of each phase take on the device."""
     starts = [phase.start for phase in shown]
     shares = [0.0] * len(shown)
     for call in timing.calls:
@@ -300,7 +300,7 @@ class _Reader:
         return self._moment(start + allocated.index(max(allocated)))
 
     def portions(self, num_moments: int) -> tuple[Moment, ...]:
-        """Of equal portions the highest moments; a portion of events never spans two phases."""
+        """Highest moments of equal portions; a portion of events never spans two phases."""
         if self._clock is not None:
             return self._portions_of_time(self._clock, num_moments)
         size = max(1, -(-self.num_events // num_moments))
@@ -311,7 +311,7 @@ class _Reader:
         )
 
     def _portions_of_time(self, clock: EventClock, num_moments: int) -> tuple[Moment, ...]:
-        """A portion without events is as the last one before it left the memory."""
+        """Highest moments of equal portions of time; one without events is as the last event left memory."""
         first, last = self.phases[0].start, self.phases[-1].stop
         times = [clock.of_event(index) for index in range(first, last)]
         found = []

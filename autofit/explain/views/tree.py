@@ -1,4 +1,4 @@
-"""Trees of sizes and times: what each node has of its own, and with all below it."""
+"""Trees of sizes and times, whose nodes have their own and those with all below them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeRow:
-    """A node as it is shown.
+    """Row of a tree view: one node.
 
     Attributes:
-        depth: of the nodes shown above it; 0 is the root.
-        own: of the allocations and operators that are the node's itself.
-        sizes: of the node with all below it.
+        depth: the number of nodes shown above it; 0 is the root.
+        own: sizes of the allocations and operators that are the node's itself.
+        sizes: sizes of the node with all below it.
     """
 
     name: str
@@ -46,11 +46,11 @@ def tree_view(
     called: Iterable[tuple[Path, TimedCall]],
     filters: Filters,
 ) -> View[TreeRow]:
-    """The view of allocations and operators as a tree, whose root, the workload, is always shown.
+    """View of allocations and operators as a tree, whose root, the workload, is always shown.
 
     Args:
         paths: for each allocation the names from below the root to its node, and its number.
-        called: the same for each operator that has a time.
+        called: for each operator that has a time the names to its node, and the operator.
 
     Raises:
         NothingMatchesError: nothing below the root passes the filters, though there is something.
@@ -104,7 +104,7 @@ def _tree(
 
 
 def _below(node: _Node) -> Iterator[tuple[_Node, int]]:
-    """All nodes below one, with their depths."""
+    """Yields all nodes below a node, with their depths."""
     waiting = [(child, 1) for child in node.children.values()]
     while waiting:
         one, depth = waiting.pop()
@@ -113,7 +113,7 @@ def _below(node: _Node) -> Iterator[tuple[_Node, int]]:
 
 
 def _starts(node: _Node, filters: Filters) -> list[_Node]:
-    """The outermost nodes at which the tree shall start."""
+    """Outermost nodes below a node at which the tree shall start."""
     found: list[_Node] = []
     for child in node.children.values():
         found += [child] if filters.starts_at(child) else _starts(child, filters)
@@ -121,13 +121,13 @@ def _starts(node: _Node, filters: Filters) -> list[_Node]:
 
 
 def _passing(tree: _Node, filters: Filters) -> set[_Node]:
-    """The nodes below the root that pass."""
+    """Nodes below the root that pass the filters."""
     deepest = sys.maxsize if filters.max_depth is None else filters.max_depth
     return {node for node, depth in _below(tree) if depth <= deepest and filters.passes(node)}
 
 
 def _largest(tree: _Node, passing: set[_Node], filters: Filters) -> set[_Node]:
-    """Of the nodes that pass those with the largest sizes of their own, and what is above them."""
+    """Passing nodes with the largest sizes of their own, as many as `top`, and passing ones above them."""
     if filters.top is None or len(passing) <= filters.top:
         return passing
     by_size = sorted(passing, key=lambda node: (-filters.measured(node.own), node.name))
@@ -135,7 +135,7 @@ def _largest(tree: _Node, passing: set[_Node], filters: Filters) -> set[_Node]:
 
 
 def _ancestors(node: _Node, wanted: set[_Node]) -> set[_Node]:
-    """Those of the nodes wanted, and all above them, that are at or below a node."""
+    """Wanted nodes at or below a node, and all nodes from it down to them."""
     found = set[_Node]().union(*(_ancestors(child, wanted) for child in node.children.values()))
     return found | {node} if found or node in wanted else found
 

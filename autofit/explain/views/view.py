@@ -1,4 +1,4 @@
-"""A view: rows of plain data about one step, and its document `autofit.profile-view/1`."""
+"""View: rows of plain data about one step, and its document `autofit.profile-view/1`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _Row = TypeVar("_Row", bound=Sized)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View(Generic[_Row]):
-    """What a view shows.
+    """View of one step of a profile: its rows and their total.
 
     Attributes:
         kind: `ops`, `scopes`, `code` or `tensors`.
-        total: of all that the view is made of, whether its rows are shown or not.
-        rows: those shown, in their order; of a tree each node before what is below it.
-        num_passing: how many pass the filters, `top` apart.
+        total: the sizes of all that the view is made of, whether its rows are shown or not.
+        rows: the rows shown, in their order; of a tree each node before what is below it.
+        num_passing: how many rows pass the filters, `top` apart.
     """
 
     kind: str
@@ -39,7 +39,7 @@ class View(Generic[_Row]):
     num_passing: int
 
     def to_dict(self) -> dict[str, Any]:
-        """The document's content, ready for `json`."""
+        """Content of the view's document, ready for `json`."""
         selection = self.selection
         return {
             **heading(self.kind, selection.profile),
@@ -52,7 +52,7 @@ class View(Generic[_Row]):
         }
 
     def _plain(self, row: _Row) -> dict[str, Any]:
-        """A row's fields; its sizes are fields of their own."""
+        """Fields of a row as plain data; its sizes are fields of their own."""
         assert dataclasses.is_dataclass(row)
         assert not isinstance(row, type)
         plain = {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
@@ -60,7 +60,7 @@ class View(Generic[_Row]):
         return {**plain, **whole, **whole["sizes"]}
 
     def _sizes(self, sizes: Sizes) -> dict[str, Any]:
-        """With times, where the view has any, and with their seconds, where those are said."""
+        """Sizes as plain data, with times where the view has any, and with seconds where those are said."""
         timing = self.selection.timing
         plain = dataclasses.asdict(sizes)
         if self.kind not in TIMED_KINDS:
@@ -78,7 +78,7 @@ class View(Generic[_Row]):
 
 
 def heading(kind: str, profile: Profile) -> dict[str, Any]:
-    """What the documents of all views begin with."""
+    """Fields that the documents of all views begin with."""
     return {
         "schema": VIEW_SCHEMA,
         "view": kind,
@@ -97,11 +97,11 @@ def heading(kind: str, profile: Profile) -> dict[str, Any]:
 
 
 def plain_times(profile: Profile, timing: Timing | None, note: str) -> dict[str, Any]:
-    """What a view's document says of the times in it.
+    """Fields of a view's document about the times in it.
 
     Args:
-        timing: None where it has none.
-        note: what they rest on, or why there are none or no seconds.
+        timing: the view's timing; None where it has none.
+        note: what the times rest on, or why there are none or no seconds.
     """
     seconds = None if timing is None else timing.seconds
     return {
@@ -113,7 +113,7 @@ def plain_times(profile: Profile, timing: Timing | None, note: str) -> dict[str,
 
 
 def listed(kind: str, selection: Selection, rows: Sequence[_Row], filters: Filters) -> View[_Row]:
-    """The view of a list, whose rows are in their order.
+    """View of a list, from its rows in their order.
 
     Raises:
         UsageError: a filter is for trees.

@@ -1,4 +1,4 @@
-"""What layers take beside their outputs while they run: the workspaces of convolutions, pass by pass."""
+"""Workspaces of a profile's convolutions, by layer and pass."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from autofit_workers.spec.work import ConvPass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWorkspaces:
-    """The largest workspace of a layer in each pass; they follow each other, never two at a time.
+    """Largest workspace of a layer in each pass; passes follow each other, never two at a time.
 
     Attributes:
         module: path of the layer.
-        pass_bytes: by pass, those that it ran.
+        pass_bytes: the bytes in each pass that the layer ran.
     """
 
     module: str
@@ -26,7 +26,7 @@ class LayerWorkspaces:
 
 
 def layer_workspaces(profile: Profile) -> tuple[LayerWorkspaces, ...]:
-    """The layers of a profile that convolve, those with the largest workspace first."""
+    """Workspaces of a profile's convolution layers, the largest first."""
     found: dict[str, dict[ConvPass, int]] = {}
     for allocation, num_bytes in zip(profile.trace.allocations, profile.requested_bytes, strict=True):
         if allocation.convolution is None:

@@ -1,1 +1,1 @@
-"""Convolution algorithms: which are looked at, what they cost, and one for each layer."""
+"""Convolution algorithms: checks of the chosen one, likely times of each, and a plan for all layers."""

@@ -1,4 +1,4 @@
-"""How long convolutions likely take by each algorithm, to order them.
+"""Likely times of convolutions by each algorithm, to order the algorithms.
 
 cuDNN's own choice takes what `autofit_workers.replay.time` has for it. Nothing was timed of the other
 algorithms: they take the larger of arithmetic and memory traffic, by what the card can do, and never less
@@ -24,17 +24,17 @@ FALLBACK_SLOWDOWN = 2.0
 
 
 class ConvCosts:
-    """What convolutions take on one card, whatever a trace of them was made with.
+    """Likely times of convolutions on one card, whatever algorithm they were traced with.
 
     Args:
-        costs: of kernels on the card.
+        costs: times of kernels on the card.
     """
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
 
     def relative(self, assigned: Iterable[tuple[Convolution, str]]) -> float:
-        """The time of calls, each by its algorithm, over that of cuDNN's own choice; 1 of no calls."""
+        """Time of calls, each by its algorithm, over their time by cuDNN's own choice; 1 without calls."""
         total = by_default = 0.0
         for (call, conv_algo), times in Counter(assigned).items():
             total += times * self.seconds(call, conv_algo)
@@ -42,9 +42,9 @@ class ConvCosts:
         return total / by_default if by_default else 1.0
 
     def seconds(self, call: Convolution, conv_algo: str) -> float:
-        """How long a call likely takes; only to be compared with others on the card.
+        """Likely time of a call in seconds, only to be compared with others on the card.
 
-        What a rewrite does not apply to is cuDNN's.
+        A call that a rewrite does not apply to takes what cuDNN's choice takes.
         """
         algorithm = conv.find(conv_algo)
         by_default = self._costs.convolution_seconds(call)
@@ -61,7 +61,7 @@ class ConvCosts:
         return max(arithmetic, tensor_bytes(call) / speeds.bandwidth) + speeds.launch_seconds
 
     def _rewritten(self, call: Convolution, algorithm: Rewrite) -> float:
-        """By a rewrite, whose portions are launched one by one."""
+        """Likely time of a call in seconds by a rewrite, whose portions are launched one by one."""
         speeds, num_portions = self._costs.speeds, algorithm.num_portions(call)
         part = algorithm.handed_on(call)
         if part is not None:

@@ -1,4 +1,4 @@
-"""For every layer the cheapest convolution algorithm with which a step stays in its budget.
+"""Convolution plans: for every layer the cheapest algorithm with which a step stays in its budget.
 
 The workspaces of a step's convolutions follow each other, never two at a time. So a limit on the
 whole step is a limit on each of its convolutions by itself: the budget less what is alive there.
@@ -34,7 +34,7 @@ _NUM_ATTEMPTS = 24  # halvings of the limit's span, from a budget of terabytes d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerChoice:
-    """What a layer is given.
+    """Algorithm that a convolution plan gives to a layer.
 
     Attributes:
         layer: the name of the module that calls the convolution.
@@ -50,10 +50,10 @@ class LayerChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvPlan:
-    """An algorithm for every layer.
+    """Convolution plan of a step: an algorithm for every layer.
 
     Attributes:
-        peak_reserved_bytes: of the step under the plan, at its high end.
+        peak_reserved_bytes: reserved peak of the step under the plan, at the level that the planner has.
         relative_cost: predicted time of all convolutions, over that of the backend's own choice.
     """
 
@@ -64,7 +64,7 @@ class ConvPlan:
 
     @property
     def assignment(self) -> tuple[tuple[str, str], ...]:
-        """Layers with their algorithms."""
+        """Pairs of a layer and its algorithm."""
         return tuple((choice.layer, choice.algorithm) for choice in self.layers)
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,11 +75,11 @@ class ConvPlan:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Reads a plan that was saved.
+        """Reads a convolution plan from a file.
 
         Raises:
             StorageError: the file cannot be read.
-            UsageError: it holds no plan.
+            UsageError: the file holds no plan.
         """
         try:
             data = parse_json(read_file(path))
@@ -94,7 +94,7 @@ class ConvPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Pick:
-    """An option of a layer with what it costs there: a plan of the backend's, or a rewrite."""
+    """Option for a layer, with its workspaces and cost: a plan of the backend's, or a rewrite."""
 
     algorithm: str
     sizes: Mapping[Convolution, int]
@@ -107,7 +107,7 @@ class _Pick:
 
     @property
     def plan_bytes(self) -> int:
-        """The largest of those that are cuDNN's choice, not known from shapes."""
+        """Largest workspace in bytes that is cuDNN's choice, not known from shapes."""
         return max((self.sizes[call] for call in self.plans), default=0)
 
 
@@ -116,8 +116,8 @@ class ConvPlanner:
 
     Args:
         on_card: the step on the card; its convolution algorithm does not matter.
-        costs: of convolutions on the card.
-        level: of what is not certain.
+        costs: likely times of convolutions on the card.
+        level: the level of sizes that are not certain.
         on_top: what is added to a peak for the largest workspace that is cuDNN's choice.
     """
 
@@ -137,7 +137,7 @@ class ConvPlanner:
     def within_workspace(self, limit_bytes: int, *, only: str | None = None) -> ConvPlan:
         """The cheapest plan none of whose workspaces exceeds a limit.
 
-        A layer that no algorithm gets within it has the one that takes least.
+        A layer that no algorithm gets within the limit has the one that takes least.
 
         Args:
             only: the one algorithm there is; layers that it does not apply to are the backend's.
@@ -169,7 +169,7 @@ class ConvPlanner:
 
     @cached_property
     def _picks(self) -> dict[Convolution, list[_Pick]]:
-        """What each different layer may be given, the backend's own choice first."""
+        """Options for each different layer, the backend's own choice first."""
         options = self._on_card.convolution_options()
         return {
             layer: [pick for option in found for pick in self._picks_of(option)]
@@ -213,7 +213,7 @@ class ConvPlanner:
         )
 
     def _picks_of(self, option: Candidate) -> Iterator[_Pick]:
-        """An algorithm as it runs at first and, of the backend, as it runs with less memory."""
+        """Options of an algorithm: as it runs at first and, of the backend, as it runs with less memory."""
         cost = sum(self._costs.seconds(call, option.algorithm) for call in option.spans)
         first = {call: getattr(span, f"{self._level}_bytes") for call, span in option.spans.items()}
         plans = frozenset(call for call, span in option.spans.items() if span.choices_bytes)
@@ -224,7 +224,7 @@ class ConvPlanner:
 
 
 def _restricted(picks: Sequence[_Pick], only: str | None) -> Sequence[_Pick]:
-    """Those of one algorithm, or else of the backend's own choice, which is the first."""
+    """Options of one algorithm, or else of the backend's own choice, which is the first."""
     if only is None:
         return picks
     return [pick for pick in picks if pick.algorithm == only] or [

@@ -1,1 +1,1 @@
-"""How sure a peak is: errors of real runs, what workspaces may add, and peaks that were observed."""
+"""Intervals of predicted peaks, from errors of real runs, what workspaces may add, and observed peaks."""

@@ -1,4 +1,4 @@
-"""How far a prediction may be off: the risk that is taken, and the errors against real runs.
+"""Calibration of predicted peaks' intervals by the errors of predictions against real runs.
 
 A predicted peak is an interval for two reasons. The workspaces of convolutions are not known for sure:
 which plan runs, and whether the allocator finds room for the largest of them or has to add a segment. And
@@ -45,11 +45,11 @@ ANY, _AMDS = "any", "amd-instinct"
 
 
 class ModelClass(StrEnum):
-    """What a model's activations come from, which decides what a prediction may miss.
+    """Class of a model by what makes its activations, which decides what a prediction may miss.
 
     Depthwise convolutions run on PyTorch's own kernels, other grouped ones on cuDNN's. Of a step without
     convolutions the shapes decide every size; those with cuDNN's recurrent networks, or with operators
-    whose scratch memory is not known, are not of that class. `OTHER` is what none of these dominates.
+    whose scratch memory is not known, are not of that class. `OTHER` is a model that none of these dominates.
     """
 
     DENSE = "convolutional-dense"
@@ -106,7 +106,7 @@ def _names(parts: tuple[str, ...], operator: str) -> bool:
 
 
 def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
-    """What dense, grouped and depthwise convolutions produce in the forward pass."""
+    """Bytes that dense, grouped and depthwise convolutions output in the forward pass."""
     dense = grouped = depthwise = 0
     for allocation in trace.allocations:
         conv = allocation.convolution
@@ -125,10 +125,10 @@ def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
 
 
 def generation(name: str) -> str:
-    """The generations of cards that share their residuals, by the major compute capability; AMD's are one.
+    """Group of card generations that share residuals, by major compute capability; AMD's cards are one.
 
     Args:
-        name: of an architecture.
+        name: the name of an architecture.
     """
     of_card = Architecture.of(name)
     if of_card.vendor is Vendor.AMD:
@@ -140,26 +140,26 @@ def generation(name: str) -> str:
 
 
 def cards_of(model_class: ModelClass, name: str) -> str:
-    """The cards that share the residuals of a class: a `generation`, or `any` card but AMD's."""
+    """Cards that share a model class's residuals with an architecture: a `generation`, or `any` but AMD's."""
     cards = generation(name)
     return ANY if model_class is ModelClass.WITHOUT_CONVOLUTIONS and cards != _AMDS else cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """How far real runs of such a model on such a card were off, and so how wide the interval is.
+    """Shares that widen the interval of a class of models on some cards, from the errors of real runs.
 
     Attributes:
-        model_class: of the step.
+        model_class: the class of the step's model.
         cards: a `generation`, or `any`. Where the card may be of several, all of them, or those alone that
             no real runs are known of.
-        low_share, high_share: what is added to both ends, as a share of the reserved peak there: never above
-            and never below 0.
+        low_share, high_share: what is added to both ends, as a share of the reserved peak there: the first is
+            never above 0, the second never below.
         workspace_share: how much of the largest workspace of any one convolution's plan is added to the high
             end before it is widened.
         spans: whether the ends are those of the smallest and the largest workspaces, or the likely peak.
-        num_rows, num_families: of the real runs behind it; 0 where there are none, and the interval
-            is wider instead.
+        num_rows, num_families: how many real runs are behind it, of how many families of models; 0 where
+            there are none, and the interval is wider instead.
         sources: the tables of these runs.
         observed: the observed peaks of the same workload that moved the shares, in words.
     """
@@ -177,7 +177,7 @@ class Calibration:
 
     @property
     def note(self) -> str:
-        """What the interval rests on, in words."""
+        """Basis of the interval, in words."""
         span = f"{100 * self.low_share:+.1f}% and {100 * self.high_share:+.1f}%"
         what = f"{self.model_class} models on {self.cards} cards"
         if self.model_class is ModelClass.WITHOUT_CONVOLUTIONS:
@@ -210,15 +210,15 @@ class Calibration:
         return f"{span}with {100 * self.workspace_share:.0f}% of the largest workspace on top, "
 
     def on_top(self, workspace_bytes: int) -> int:
-        """What the largest workspace of any one convolution adds to the high end before it is widened."""
+        """Bytes that the largest convolution workspace adds to the high end before it is widened."""
         return math.ceil(Fraction(str(self.workspace_share)) * workspace_bytes)
 
     def low_end(self, num_bytes: int) -> int:
-        """The low end of the interval, of the peak with the smallest workspaces or the likely ones."""
+        """Low end of the interval in bytes, from the peak with the smallest workspaces or the likely ones."""
         return math.floor(num_bytes * self._factor(self.low_share))
 
     def high_end(self, num_bytes: int) -> int:
-        """The high end of the interval, of the peak with what workspaces may add."""
+        """High end of the interval in bytes, from the peak with what workspaces may add."""
         return math.ceil(num_bytes * self._factor(self.high_share))
 
     def within_low_end(self, limit_bytes: int) -> int:
@@ -235,13 +235,13 @@ class Calibration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """What real runs left over, by class of model and generation of cards.
+    """Errors of predictions against real runs, by class of model and generation of cards.
 
     Attributes:
         measured: a calibration for each pair that real runs exist of.
-        factor, extra_share: of a class without any, the widest shares of all classes, times the factor and
-            beyond it by the extra share.
-        digest: of the file; an answer of a study depends on it.
+        factor, extra_share: a class without real runs has the widest shares of all classes, times the factor
+            and wider by the extra share.
+        digest: the digest of the file; an answer of a study depends on it.
     """
 
     measured: Mapping[tuple[ModelClass, str], Calibration]
@@ -266,8 +266,8 @@ class Residuals:
     def of(self, model_class: ModelClass, *architectures: str) -> Calibration:
         """The calibration of a class of models on a card of an architecture.
 
-        Where it may be any of several, the widest of theirs; it then rests on an assumption as soon as
-        one of them does. The ends span the workspaces, which are those of all these cards.
+        Where it may be any of several, the widest of their calibrations; it then rests on an assumption as
+        soon as one of them does. The ends span the workspaces, which are those of all these cards.
         """
         generations = dict.fromkeys(cards_of(model_class, architecture) for architecture in architectures)
         each = [self._of(model_class, cards) for cards in generations]
@@ -317,6 +317,6 @@ def _calibration(entry: dict[str, Any]) -> Calibration:
 
 @functools.cache
 def shipped_residuals() -> Residuals:
-    """The residuals that come with this version."""
+    """Residuals that come with this version of autofit."""
     text = importlib.resources.files("autofit").joinpath("data/residuals.toml").read_text(encoding="utf-8")
     return Residuals.from_toml(text)

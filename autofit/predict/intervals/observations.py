@@ -1,4 +1,4 @@
-"""Observed peaks: what real runs of one workload needed, and how they sharpen its interval.
+"""Observed peaks of one workload's real runs, and how they sharpen its interval.
 
 $AUTOFIT_STATE_DIR/observations/<workload>-<observation>.json, one file each
 
@@ -8,7 +8,7 @@ span of the predicted workspaces at its batch is its residual, and the shares of
     low   min(0, residual) − 2 %      identical runs differ by 2 % (xMem's table)
     high  max(0, residual) + 2 %
 
-never wider than before, unless the observation was surely outside the interval: a fact outranks a model.
+never wider than before, unless the observation was surely outside the interval.
 A reserved peak leaves what allocated and device peaks say without effect. Where
 something stays unknown, the shares move half of that way (an assumption): the workspaces of a step with
 convolutions at another batch, and the fragmentation that an allocated peak does not show. On xMem's
@@ -51,7 +51,7 @@ _log = logging.getLogger(__name__)
 
 
 class PeakKind(StrEnum):
-    """Which peak was observed: PyTorch's allocated or reserved, or what nvidia-smi shows."""
+    """Kind of an observed peak: PyTorch's allocated or reserved peak, or what nvidia-smi shows."""
 
     ALLOCATED = "allocated"
     RESERVED = "reserved"
@@ -60,11 +60,11 @@ class PeakKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """A peak that a real run had.
+    """Peak that was observed in a real run, with the run's configuration.
 
     Attributes:
-        workload: its name.
-        peak_bytes: of the kind.
+        workload: the workload's name.
+        peak_bytes: the peak, of that kind.
         low_bytes, high_bytes: between which the reserved (or allocated) peak was: both the peak itself, but
             of a device peak, whose context is known within bounds.
         predicted_bytes: the likely reserved peak that was predicted for it.
@@ -94,7 +94,7 @@ class Observation:
 
     @property
     def step(self) -> dict[str, Any]:
-        """What decides the step, in JSON's types."""
+        """Knobs and setup that decide the observed step, and the card, in JSON's types."""
         knobs = {**self.knobs.to_dict(), **({} if self.convolves else {"conv_algo": None})}
         return {
             "knobs": knobs,
@@ -107,7 +107,7 @@ class Observation:
 
     @property
     def id(self) -> str:
-        """Names it: a later observation of the same kind, step and batch takes its place."""
+        """Identifier of the observation; a later one of the same kind, step and batch size replaces it."""
         return fingerprint({**self.step, "kind": self.kind, "batch_size": self.batch_size})[:12]
 
     @property
@@ -117,11 +117,11 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """How far an observed peak lies beyond the span that is predicted for it.
+    """Share by which an observed peak lies beyond the span that is predicted for it.
 
     Attributes:
         low, high: the share that it lies below the low end, and above the high end, at most; at least 0.
-        surely_low, surely_high: the same at least, which differs where the peak is known within bounds.
+        surely_low, surely_high: those shares at least; they differ where the peak is known within bounds.
     """
 
     observation: Observation
@@ -132,7 +132,7 @@ class Residual:
 
     @classmethod
     def of(cls, observation: Observation, low_bytes: int, high_bytes: int) -> Self:
-        """Of the span from the smallest to the largest workspaces."""
+        """Residual of an observation, against the span from the smallest to the largest workspaces."""
         return cls(
             observation=observation,
             low=max(0.0, 1 - observation.low_bytes / low_bytes),
@@ -142,13 +142,13 @@ class Residual:
         )
 
     def settles(self, batch_size: int) -> bool:
-        """Whether nothing else of the step is unknown at a batch size."""
+        """Whether the observation leaves nothing of the step unknown at a batch size."""
         seen = self.observation
         return seen.kind is not PeakKind.ALLOCATED and (not seen.convolves or seen.batch_size == batch_size)
 
 
 def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_size: int) -> Calibration:
-    """The calibration of a batch size, with what was observed of the same setting on the same card."""
+    """Calibration of a batch size, sharpened by what was observed of its setting on its card."""
     if not residuals:
         return calibration
     # A reserved peak knows what the others leave open.
@@ -165,7 +165,7 @@ def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_siz
 
 
 def _moved(share: float, beyond: Sequence[tuple[float, float]], *, is_settled: bool) -> float:
-    """An end's share, counted away from the span, by how far the peaks lie beyond at most and at least."""
+    """An end's share, moved by how far observed peaks lie beyond the span at most and at least."""
     aim = max(most for most, _ in beyond) + _REPEATS
     if max(least for _, least in beyond) > share:
         left = aim  # it was outside
@@ -177,11 +177,10 @@ def _moved(share: float, beyond: Sequence[tuple[float, float]], *, is_settled: b
 
 
 class Observations:
-    """The observed peaks of one workload.
+    """Observed peaks of one workload.
 
     Args:
-        workload: of which they are.
-        found: as they were read; those of the state directory by `load`.
+        found: the observations as they were read; `load` reads those of the state directory.
     """
 
     def __init__(self, found: Iterable[Observation] = ()) -> None:
@@ -189,18 +188,18 @@ class Observations:
 
     @classmethod
     def load(cls, workload: WorkloadRef) -> Self:
-        """Those that were kept of a workload; a file that cannot be read is a warning."""
+        """Reads the kept observations of a workload; a file that cannot be read is a warning."""
         return cls(seen for _, seen in _read(f"{workload_key(workload)}-*.json"))
 
     @property
     def digest(self) -> str:
-        """Of all of them; empty without any. An answer of a study depends on it."""
+        """Digest of all observations; empty without any. An answer of a study depends on it."""
         return fingerprint({seen.id: _plain(seen) for seen in self._found}) if self._found else ""
 
     def of(
         self, knobs: Knobs, card: Card, setup: Setup, *, mode: str, convolves: bool
     ) -> tuple[Observation, ...]:
-        """Those of the same step on the same card."""
+        """Observations of a step on a card."""
         asked = {
             "knobs": {**knobs.to_dict(), **({} if convolves else {"conv_algo": None})},
             "mode": mode,
@@ -229,7 +228,7 @@ def keep(workload: WorkloadRef, observation: Observation) -> None:
 
 
 def kept() -> list[Observation]:
-    """All that were kept, of all workloads, by name and day."""
+    """All kept observations of all workloads, ordered by workload and day."""
     return sorted((seen for _, seen in _read("*.json")), key=lambda seen: (seen.workload, seen.day, seen.id))
 
 
@@ -258,7 +257,7 @@ def _plain(observation: Observation) -> dict[str, Any]:
 
 
 def workload_key(workload: WorkloadRef) -> str:
-    """What names a workload by its source, wherever its folder is."""
+    """Key of a workload by its source, whatever folder it is in."""
     is_file = workload.kind in ("file", "script")
     call = workload.script
     return fingerprint(

@@ -1,4 +1,4 @@
-"""How far a replayed peak may be off: what workspaces may add, and the errors of real runs."""
+"""Widens replayed peaks by what workspaces may add and by the errors of real runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Widening:
 
     Args:
         residuals: how far predictions lay off real runs.
-        architectures: that the card may be of.
+        architectures: the architectures that the card may be of.
         observed: finds the observed peaks of this setting on this card, once an interval is asked for.
     """
 
@@ -44,7 +44,7 @@ class Widening:
         self._calibrations: dict[int, Calibration] = {}  # by the trace's batch size: as slow as a replay
 
     def counted(self, on_card: StepOnCard) -> PeakEstimate:
-        """The peaks of a step, their ends with what workspaces may add."""
+        """Peaks of a step, with what workspaces may add at their ends."""
         peak, added = on_card.estimate(), self.on_top_bytes(on_card)
         if not self.of_other_runs(on_card).spans:
             likely, allocated = peak.reserved_bytes, peak.allocated_bytes
@@ -66,11 +66,11 @@ class Widening:
         return Level.HIGH if self.of_other_runs(on_card).spans else Level.LIKELY
 
     def on_top_bytes(self, on_card: StepOnCard) -> int:
-        """What the largest workspace may add to a replayed peak."""
+        """Bytes that the largest workspace may add to a replayed peak."""
         return self.of_other_runs(on_card).on_top(on_card.largest_plan_bytes(self.end_level(on_card)))
 
     def of_other_runs(self, on_card: StepOnCard) -> Calibration:
-        """The calibration by real runs of such steps, whatever was observed of this workload."""
+        """Calibration by real runs of such steps, without what was observed of this workload."""
         trace = on_card.step.trace
         if trace.batch_size not in self._calibrations:
             found = self._residuals.of(classify(trace), *self._architectures)
@@ -79,7 +79,7 @@ class Widening:
         return self._calibrations[trace.batch_size]
 
     def calibration(self, on_card: StepOnCard) -> Calibration:
-        """The calibration by those and by what was observed of this workload."""
+        """Calibration by real runs of such steps and by what was observed of this workload."""
         calibration = self.of_other_runs(on_card)
         if self._observed is None:
             return calibration
@@ -90,7 +90,7 @@ class Widening:
 
 
 def spanning(trace: Trace) -> tuple[str, ...]:
-    """What of a step is known as a span alone, whatever the card and the runs that are known, in words."""
+    """Names of those sizes of a step that are known only as a span, whatever card and real runs, in words."""
     operators = {a.operator for a in trace.allocations if a.span_bytes is not None}
     spans = tuple(words for operator, words in _SPANNING.items() if operator in operators)
     is_shared = any(a.stream_uses for a in trace.allocations)  # until the device is done with it

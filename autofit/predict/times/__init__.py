@@ -1,1 +1,1 @@
-"""How long a step takes on a card, and what measured steps say of that."""
+"""Predicted step times on a card, and measured steps that correct them."""

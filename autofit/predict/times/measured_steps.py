@@ -1,4 +1,4 @@
-"""Measured steps of one workload: one of them scales what is predicted of the others on that card.
+"""Measured steps of one workload, which scale its predicted step times on the same card.
 
 $AUTOFIT_STATE_DIR/step-times/<workload>-<measured step>.json, one file each
 
@@ -32,14 +32,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredStep:
-    """How long a step took.
+    """Measured time of a step, with its configuration and card.
 
     Attributes:
-        workload: its name.
+        workload: the workload's name.
         knobs, mode, batch_size: the configuration.
         card: key of the card.
-        measured_seconds: of a step.
-        predicted_seconds: that were likely, before anything was scaled.
+        measured_seconds: the measured time of a step.
+        predicted_seconds: the likely time, before anything was scaled.
         model: names the constants that predicted them.
         parallel: how ranks shared the work, as documents name it; empty of a process by itself.
     """
@@ -56,7 +56,7 @@ class MeasuredStep:
 
     @property
     def id(self) -> str:
-        """Names it: a later one of the same configuration takes its place."""
+        """Identifier of the measured step; a later one of the same configuration replaces it."""
         what = {"knobs": self.knobs.to_dict(), "mode": self.mode, "card": self.card}
         if self.parallel:
             what["parallel"] = self.parallel
@@ -64,18 +64,18 @@ class MeasuredStep:
 
     @property
     def off_by(self) -> float:
-        """What a predicted time has to be multiplied by."""
+        """Measured time over predicted time, by which a prediction has to be multiplied."""
         return self.measured_seconds / self.predicted_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What a predicted time is multiplied by.
+    """Factor that a predicted step time is multiplied by, from measured steps.
 
     Attributes:
         factor: the geometric mean of what measured steps were off by.
-        is_of_setting: whether they are of the very setting.
-        num_steps: how many they are.
+        is_of_setting: whether these are of the very setting.
+        num_steps: how many measured steps there are.
     """
 
     factor: float
@@ -90,10 +90,10 @@ class Scale:
 
 
 class MeasuredSteps:
-    """The measured steps of one workload.
+    """Measured steps of one workload.
 
     Args:
-        found: as they were read; those of the state directory by `load`.
+        found: the steps as they were read; `load` reads those of the state directory.
     """
 
     def __init__(self, found: Iterable[MeasuredStep] = ()) -> None:
@@ -101,7 +101,7 @@ class MeasuredSteps:
 
     @classmethod
     def load(cls, workload: WorkloadRef) -> Self:
-        """Those that were kept of a workload; a file that cannot be read is a warning."""
+        """Reads the kept measured steps of a workload; a file that cannot be read is a warning."""
         found = []
         for path in sorted(paths.step_times_path().glob(f"{workload_key(workload)}-*.json")):
             try:
@@ -112,15 +112,16 @@ class MeasuredSteps:
 
     @property
     def digest(self) -> str:
-        """Of all of them; empty without any. A predicted answer depends on it."""
+        """Digest of all measured steps; empty without any. A predicted answer depends on it."""
         return fingerprint({each.id: _plain(each) for each in self._found}) if self._found else ""
 
     def scale(self, knobs: Knobs, card: Card, mode: str, model: str, parallel: str = "") -> Scale | None:
-        """What the times of a setting on a card are multiplied by; None where nothing was measured there.
+        """Scale of a setting's predicted times on a card; None where nothing was measured there.
 
         Args:
-            model: names the constants that predict: what others were off by says nothing.
-            parallel: how ranks share the work, likewise: what they exchange is not in other steps.
+            model: names the constants that predict; what others were off by says nothing.
+            parallel: how ranks share the work; steps that share it otherwise do not count, as they do not
+                exchange what these do.
         """
         wanted = card_key(card), mode, model, parallel
         alike = [

@@ -1,4 +1,4 @@
-"""How long a step takes on a card: predicted from its traces, with an interval.
+"""Step times on a card, predicted from traces, with an interval.
 
 `autofit_workers.replay.time` knows the work of a step and what kernels take; here it meets knob settings,
 cards of the catalogue and what was measured of the same workload.
@@ -42,14 +42,14 @@ EAGER = "it is of the eager step, torch.compile changes it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockedStep:
-    """A step on the clock of a device.
+    """Step with the times of its operators on a device.
 
     Attributes:
-        step: its work.
-        clock: of the traced part of it.
-        costs: of the device.
+        step: the work of the step.
+        clock: the times of its traced part.
+        costs: the times of kernels on the device.
         conv_cost: the time of convolutions over that of cuDNN's choice.
-        late: how much longer it would take, as a share, if collectives took as long as is still likely.
+        late: how much longer the step would take, as a share, if collectives took as long as is still likely.
     """
 
     step: StepWork
@@ -61,12 +61,12 @@ class ClockedStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """What is known of the time of a step before it runs.
+    """Predicted time of a step.
 
     Attributes:
-        likely_seconds: of one step; to be shown only where `stated` has it too, else to order steps by.
-        samples: that a step takes in, of all ranks.
-        confidence: how sure it is.
+        likely_seconds: likely seconds of one step; shown only where `stated` has them too, else for ordering.
+        samples: the samples that a step takes in, of all ranks.
+        confidence: how sure the time is.
         unscaled_seconds: the likely time before measured steps scaled it.
         scale: measured steps of the same workload on the same card that scaled it.
         model: names the constants that predicted it.
@@ -83,7 +83,7 @@ class StepTime:
 
     @property
     def stated(self) -> StepSeconds | None:
-        """The seconds with their interval; None where they are not sure enough to be said."""
+        """Seconds of the step with their interval; None where they are not sure enough to be said."""
         if not self.confidence.is_stated:
             return None
         low, high = self.confidence.ends(self.likely_seconds, 0.95)
@@ -92,16 +92,16 @@ class StepTime:
 
     @property
     def samples_per_second(self) -> float:
-        """The likely rate."""
+        """Likely number of samples per second."""
         return self.samples / self.likely_seconds
 
     def relative_to(self, other: StepTime) -> float:
-        """How many times as long it takes as another step."""
+        """Likely time of the step over that of another step."""
         return self.likely_seconds / other.likely_seconds
 
     @property
     def note(self) -> str:
-        """What the seconds rest on, or why none are said, in a sentence."""
+        """Basis of the seconds, or the reason why none are said, in a sentence."""
         return f"{self._rests_on}; {self.links}" if self.links else self._rests_on
 
     @property
@@ -115,7 +115,7 @@ class StepTime:
 
 
 def _unmeasured(confidence: Confidence) -> str:
-    """What no measured times are behind, in words; empty where they are behind all of it."""
+    """Reason why a time lacks measured times behind it, in words; empty where all of it has them."""
     if not confidence.is_card_measured:
         return "there are no measured times of this card to check it against"
     names = [_in_words(name) for name in confidence.unmeasured]
@@ -153,13 +153,13 @@ _WORDS: Mapping[str, str] = {
 
 
 def _in_words(name: str) -> str:
-    """A class of kernels as `Confidence.unmeasured` names it; of convolutions, with their algorithm."""
+    """Words for a class of kernels from `Confidence.unmeasured`; of convolutions, with their algorithm."""
     of_class, _, conv_algo = name.partition(" ")
     return f"{_WORDS[of_class]} by {conv_algo}" if conv_algo else _WORDS[of_class]
 
 
 def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
-    """Why no times are predicted on a card; None where they are.
+    """Reason why no step times are predicted on a card; None where they are.
 
     Args:
         parallel: how ranks share the work, on as many such cards.
@@ -221,11 +221,11 @@ class Timer:
         *,
         conv_cost: Callable[[], float | None],
     ) -> StepTime | None:
-        """The time of a step; None where no trace has its work, as of a sample's size that was not traced.
+        """Predicted time of a step; None where no trace has its work, as at a sample size not traced.
 
         Args:
-            curve: of the step.
-            knobs: of its setting, with what settings have in common that share traces.
+            curve: the curve of the step.
+            knobs: its whole knob setting, beyond what decides its traces.
             card: one that times are predicted on, see `why_untimed`.
             conv_cost: finds the time of all convolutions over that of cuDNN's choice; None or infinite where
                 none is known.
@@ -250,14 +250,14 @@ class Timer:
         *,
         conv_cost: Callable[[], float | None],
     ) -> ClockedStep | None:
-        """The step operator by operator, which is not remembered; takes and lacks what `time` does."""
+        """Times of a step operator by operator, not remembered; arguments and None are as in `time`."""
         step = self._work(curve.piece(batch_size), batch_size)
         if step is None or (cost := _conv_cost(knobs, conv_cost)) is None:
             return None
         return self._clocked(step, knobs, card, cost)
 
     def _scaled(self, time: StepTime, knobs: Knobs, card: Card, trace: Trace) -> StepTime:
-        """The time as measured steps of the workload on the card scale it."""
+        """Predicted time, scaled by measured steps of the workload on the card."""
         scale = self._measured.scale(knobs, card, trace.mode, time.model, trace.among_ranks)
         if scale is None:
             return time
@@ -303,7 +303,7 @@ class Timer:
         )
 
     def _work(self, piece: PeakCurve, batch_size: int) -> StepWork | None:
-        """What a step has to do, made once."""
+        """Work of a step at a batch size, found once; None where no trace has it."""
         key = piece, batch_size
         if key not in self._works:
             if len(self._works) >= _MOST_STEPS:
@@ -325,7 +325,7 @@ class Timer:
         return None if traced is None or not traced.work else work_of(traced)
 
     def costs(self, card: Card, knobs: Knobs) -> Costs:
-        """What kernels take on a card; on one whose speed is not known, as on its architecture's typical one.
+        """Times of kernels on a card; a card of unknown speed counts as its architecture's typical one.
 
         Raises:
             UnknownGpuError: for an architecture of which the catalogue has no card.
@@ -351,12 +351,12 @@ def _conv_cost(knobs: Knobs, conv_cost: Callable[[], float | None]) -> float | N
 
 
 def _flags(knobs: Knobs) -> tuple[bool, bool]:
-    """Whether tensor cores make fp32 products of matrices, and those of convolutions."""
+    """Whether tensor cores compute fp32 matrix products, and whether those of convolutions."""
     return knobs.precision == "tf32", knobs.tf32_in_convolutions
 
 
 def _lines_through(traces: tuple[Trace, ...]) -> WorkLines | None:
-    """The lines; None where there are no traces, or they differ in more than sizes."""
+    """Work of a step by batch size; None without traces, or where they differ in more than sizes."""
     try:
         return WorkLines.through(traces) if traces else None
     except BatchDependentWorkError:

@@ -1,4 +1,4 @@
-"""A step on the clock becomes the timing of its profile: the one place where operators get their times."""
+"""Makes a profile's timing from a timed step: the one place where operators get their times."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def timing_of(found: ClockedStep, time: StepTime) -> Timing:
 
     Args:
         found: the step on the clock of the card.
-        time: of the whole step, which says whether seconds are stated.
+        time: the time of the whole step, which says whether seconds are stated.
     """
     step, clock = found.step, found.clock
     whole = step_seconds(step, clock)
@@ -52,7 +52,7 @@ def timing_of(found: ClockedStep, time: StepTime) -> Timing:
 
 
 def _times(found: ClockedStep, whole: float) -> list[float]:
-    """How often each call counts: those of a generation's last pass for the passes that were not traced."""
+    """Factor of each call; those of a generation's last pass count for the passes not traced too."""
     num_calls, repeated = len(found.step.calls), found.step.repeated
     if repeated is None or not repeated.num_calls:
         return [1.0] * num_calls

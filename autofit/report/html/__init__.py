@@ -1,4 +1,4 @@
-"""The report: one HTML file that shows an answer, and where the memory goes.
+"""HTML report: one file that shows an answer, and where the memory goes.
 
     content.py    what a page shows, as plain data         autofit.report.gather gathers it
     figures.py    data ─▶ figures, as plotly.js takes them

@@ -1,4 +1,4 @@
-"""What a report shows, as plain data."""
+"""Content of a report, as plain data."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ CATEGORY_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """A number that stands beside the answer.
+    """Number that stands beside the answer of a report.
 
     Attributes:
-        note: what it is, or where it comes from.
+        note: what the number is, or where it comes from.
     """
 
     name: str
@@ -37,11 +37,11 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveLine:
-    """A predicted peak as a function of the batch size.
+    """Predicted peak as a function of the batch size.
 
     Attributes:
         label: the knob setting, or the level of the prediction.
-        peaks_bytes: for each of `batch_sizes`.
+        peaks_bytes: the peak at each of `batch_sizes`.
         largest_batch, first_failing_batch: the boundary; None where there is none.
     """
 
@@ -57,7 +57,7 @@ class SizeMap:
     """Predicted peaks of one knob setting by batch size and size of a sample.
 
     Attributes:
-        peaks_bytes: for each of `batch_sizes` those of all `sizes`.
+        peaks_bytes: for each of `batch_sizes` the peaks of all `sizes`.
     """
 
     sizes: tuple[int, ...]
@@ -67,11 +67,11 @@ class SizeMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredPoint:
-    """A trial that was run.
+    """Peak of a trial that was run, as a point of a figure.
 
     Attributes:
-        label: its knob setting.
-        verdict: how it ended.
+        label: the trial's knob setting.
+        verdict: how the trial ended.
     """
 
     label: str
@@ -82,7 +82,7 @@ class MeasuredPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """A table of texts.
+    """Table of texts.
 
     Attributes:
         numeric: the columns that are numbers, which stand to the right.
@@ -95,11 +95,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A module in the tree of modules.
+    """Module in the tree of modules, with its memory at the peak.
 
     Attributes:
-        path: the module's, from the model on; empty for the model.
-        own_bytes: alive at the peak and of no child.
+        path: the module's path, from the model on; empty for the model.
+        own_bytes: bytes alive at the peak that belong to no child.
     """
 
     path: str
@@ -108,13 +108,13 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """What the time of a step goes to.
+    """Time of a step by classes of kernels and by modules.
 
     Attributes:
-        timing: of the step.
+        timing: the timing of the step.
         note: what its times rest on, or why no seconds are said, in a sentence.
-        classes: of kernels, what takes most first.
-        modules: that take time and those around them, each after its parent.
+        classes: classes of kernels, the one that takes most time first.
+        modules: modules that take time and those around them, each after its parent.
     """
 
     timing: Timing
@@ -125,17 +125,17 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """A report.
+    """Content of a report.
 
     Attributes:
         answer: sentences, the answer first.
         budget_bytes: what the allocator may reserve; None where there is no budget.
-        configuration: what `lane`, `breakdown`, `nodes`, `times` and `workspaces` are of, "batch 112 with
-            cudnn"; empty where there are none.
+        configuration: the configuration of `lane`, `breakdown`, `nodes`, `times` and `workspaces`, "batch 112
+            with cudnn"; empty where there are none.
         lane: the memory over the step of the allocated peak.
         remedies: where it does not fit, what makes it fit, in sentences.
-        nodes: of the tree of modules, each after its parent.
-        times: of the step; None where none are predicted.
+        nodes: the tree of modules, each after its parent.
+        times: the times of the step; None where none are predicted.
         made: versions and the like, for the foot of the page.
     """
 

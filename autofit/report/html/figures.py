@@ -1,4 +1,4 @@
-"""The figures of a report: plain functions from data to what plotly.js draws.
+"""Draws the figures of a report: plain functions from data to what plotly.js draws.
 
 Colours of the page, which has a light and a dark face, are written `var:NAME` and filled in by page.js.
 No figure says anything by colour alone: areas and bars have patterns, lines dashes and marks, and all have
@@ -55,7 +55,7 @@ LINES = list(
 
 
 def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
-    """What is allocated after each event of a step, by category, with the peak and the budget."""
+    """Figure of the memory allocated after each event of a step, by category, with peak and budget."""
     unit, unit_bytes = _unit(lane.peak_reserved_bytes)
     moments = lane.moments
     positions = [moment.position for moment in moments]
@@ -125,7 +125,7 @@ def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
 def peak_against_batch(
     lines: Sequence[CurveLine], points: Sequence[MeasuredPoint], budget_bytes: int | None
 ) -> Figure:
-    """Peaks against the batch size: a line for each setting, its boundary, what was measured, the budget."""
+    """Figure of peaks against the batch size: a line a setting, its boundary, trials, the budget."""
     everything = [peak for line in lines for peak in line.peaks_bytes] + [p.peak_bytes for p in points]
     unit, unit_bytes = _unit(max([*everything, budget_bytes or 0]))
     styles = dict(zip(_labels(lines, points), itertools.cycle(LINES), strict=False))
@@ -151,7 +151,7 @@ def peak_against_batch(
 
 
 def peak_by_size(found: SizeMap, budget_bytes: int | None) -> Figure:
-    """Peaks by batch and size of a sample, with the edge of the budget and lines of equal products."""
+    """Figure of peaks by batch and sample size, with the budget's edge and lines of equal products."""
     unit, unit_bytes = _unit(max(map(max, found.peaks_bytes)))
     common: Figure = {
         "type": "contour",
@@ -202,7 +202,7 @@ def peak_by_size(found: SizeMap, budget_bytes: int | None) -> Figure:
 
 
 def workspace_bars(layers: Sequence[LayerWorkspaces]) -> Figure:
-    """The workspaces of the layers that take most, a bar for each pass."""
+    """Figure of the workspaces of the layers that take most, a bar for each pass."""
     shown = [layer for layer in layers if layer.largest_bytes][:_NUM_LAYERS]
     unit, unit_bytes = _unit(max((layer.largest_bytes for layer in shown), default=0))
     names = [layer.module or "(the model)" for layer in shown]
@@ -222,7 +222,7 @@ def workspace_bars(layers: Sequence[LayerWorkspaces]) -> Figure:
 
 
 def lever_bars(what_if: WhatIf) -> Figure:
-    """What each lever saves of the reserved peak, to the right; what it costs, to the left."""
+    """Figure of what each lever saves of the reserved peak, to the right, or takes more, to the left."""
     results = [result for result in what_if.applicable if result.saved_bytes]
     unit, unit_bytes = _unit(max((abs(result.saved_bytes) for result in results), default=0))
     names = [result.lever.label for result in results]
@@ -241,7 +241,7 @@ def lever_bars(what_if: WhatIf) -> Figure:
 
 
 def _unit(num_bytes: int) -> tuple[str, int]:
-    """One unit for a whole figure."""
+    """Unit for a whole figure, GiB or MiB, with its bytes."""
     return ("GiB", _GIB) if num_bytes >= _GIB else ("MiB", _MIB)
 
 
@@ -256,7 +256,7 @@ def _log_axis(title: str, values: Sequence[int]) -> Figure:
 
 
 def _equal_products(found: SizeMap) -> list[Figure]:
-    """Lines along which a step has equally much in it, from corner to corner, by factors of four."""
+    """Lines of equal batch times sample size, from corner to corner, by factors of four."""
     lines = []
     first, last = found.sizes[0], found.sizes[-1]
     product = 4 * first * found.batch_sizes[0]
@@ -282,13 +282,13 @@ def _equal_products(found: SizeMap) -> list[Figure]:
 
 
 def _towards_the_middle(position: int, positions: Sequence[int]) -> int:
-    """How far to the side a text stands, in pixels, so that it stays within the figure."""
+    """Shift of a text to the side, in pixels, so that it stays within the figure."""
     middle = (positions[0] + positions[-1]) / 2
     return -70 if position > middle else 70
 
 
 def _phase_marks(moments: Sequence[Moment]) -> tuple[list[Figure], list[Figure]]:
-    """A line where each phase begins, and its name where there is room."""
+    """Lines where phases begin, and their names where there is room."""
     shapes: list[Figure] = []
     notes: list[Figure] = []
     first, last = moments[0].position, moments[-1].position
@@ -310,7 +310,7 @@ def _phase_marks(moments: Sequence[Moment]) -> tuple[list[Figure], list[Figure]]
 
 
 def _budget(budget_bytes: int, unit_bytes: int, *, is_far: bool) -> tuple[list[Figure], Figure]:
-    """The line of the budget with its name; only the name where it is far above all else."""
+    """Line of the budget with its name; only the name where it is far above all else."""
     text = f"usable: {format_bytes(budget_bytes)}"
     note = {"x": 0, "xref": "paper", "xanchor": "left", "showarrow": False, "bgcolor": "var:panel"}
     if is_far:
@@ -349,7 +349,7 @@ def _line(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> Figure:
 
 
 def _boundary(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> list[Figure]:
-    """The largest size that fits, and the next that does not."""
+    """Markers of the largest size that fits and of the next that does not."""
     peaks = dict(zip(line.batch_sizes, line.peaks_bytes, strict=True))
     color, _, symbol = style
     marks = []

@@ -1,4 +1,4 @@
-"""The trees of modules by memory and by time, as icicles: each as wide as it is with all below it."""
+"""Draws the trees of modules by memory and by time as icicles, each as wide as its total."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BILLION = 10**9
 
 
 def memory_by_module(nodes: Sequence[Node]) -> Figure:
-    """The tree of modules, each as wide as what is alive of it at the peak."""
+    """Icicle of the modules, each as wide as its memory that is alive at the peak."""
     return _icicle(
         [(node.path, node.own_bytes) for node in nodes],
         in_words=format_bytes,
@@ -23,7 +23,7 @@ def memory_by_module(nodes: Sequence[Node]) -> Figure:
 
 
 def time_by_module(times: Times) -> Figure:
-    """The tree of modules, each as wide as the time that it takes on the device."""
+    """Icicle of the modules, each as wide as the time that it takes on the device."""
     timing = times.timing
 
     def in_words(billionths: int) -> str:
@@ -40,12 +40,12 @@ def time_by_module(times: Times) -> Figure:
 
 
 def _icicle(modules: Sequence[tuple[str, int]], *, in_words: Callable[[int], str], whole: str) -> Figure:
-    """The figure.
+    """Icicle figure of a tree of modules.
 
     Args:
-        modules: the path of each, after its parent's, with what it has of its own; the model's path is empty.
-        in_words: a size as text.
-        whole: what all of it is, in words.
+        modules: the path of each, after its parent's, with the size of its own; the model's path is empty.
+        in_words: writes a size as text.
+        whole: the name of the whole, in words.
     """
     totals = _totals(modules)
     listed: list[tuple[str, str, str, int]] = []
@@ -85,7 +85,7 @@ def _icicle(modules: Sequence[tuple[str, int]], *, in_words: Callable[[int], str
 
 
 def _totals(modules: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """What each module comes to with all that is within it."""
+    """Total of each module with all that is within it, by path."""
     totals: dict[str, int] = {}
     for path, own in modules:
         above: str | None = path

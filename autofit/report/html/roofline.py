@@ -1,4 +1,4 @@
-"""The roofline plot: classes of kernels under what the card can do at most."""
+"""Draws the roofline plot: classes of kernels under the card's limits."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _MARGIN = 3.0  # times, around dots and ridges
 
 
 def roofline(times: Times) -> Figure:
-    """Classes of kernels by operations for each byte and operations a second, under the card's roofs.
+    """Figure of kernel classes by operations a byte and operations a second, under the card's roofs.
 
-    Where no seconds are said, each stands at its roof.
+    Where no seconds are said, each class stands at its roof.
     """
     timing = times.timing
     dots = {n: each for n, each in enumerate(times.classes, 1) if each.share >= _LEAST_SHARE or n == 1}
@@ -90,7 +90,7 @@ def _height(each: ClassTime, timing: Timing) -> float:
 
 
 def _roofs(times: Times) -> dict[float, str]:
-    """The roofs of arithmetic that kernels of the step are under, with their names."""
+    """Roofs of arithmetic that kernels of the step are under, by operations a second, with names."""
     names: dict[float, list[str]] = {}
     for each in times.classes:
         name = each.dtype or "vector units"
@@ -101,7 +101,7 @@ def _roofs(times: Times) -> dict[float, str]:
 
 
 def _roof_lines(roofs: dict[float, str], bandwidth: float, left: float, right: float) -> Iterator[Figure]:
-    """The lines, whose names are in the legend: in the figure they would lie over dots."""
+    """Lines of the roofs; their names are in the legend, as in the figure they would lie over dots."""
     line = {"type": "scatter", "mode": "lines", "hoverinfo": "skip"}
     highest = max(roofs)
     yield line | {
@@ -123,7 +123,7 @@ def _roof_lines(roofs: dict[float, str], bandwidth: float, left: float, right: f
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A dot, in pixels of a narrow figure from its lower left corner."""
+    """Dot in pixels of a narrow figure, from its lower left corner."""
 
     x: float
     y: float
@@ -135,7 +135,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """What both axes show."""
+    """Ranges that both axes show."""
 
     left: float
     right: float
@@ -161,7 +161,7 @@ class _Window:
         )
 
     def along(self, roofs: Iterable[float], bandwidth: float) -> Iterator[_Placed]:
-        """Points on the lines."""
+        """Points on the roof lines."""
         for flops in roofs:
             for step in range(_NUM_STEPS + 1):
                 intensity = self.left * (self.right / self.left) ** (step / _NUM_STEPS)
@@ -169,7 +169,7 @@ class _Window:
 
 
 def _sides(dots: Sequence[_Placed], on_lines: Sequence[_Placed]) -> Iterator[str]:
-    """For each dot where its number overlaps least with dots, lines, and the numbers before it."""
+    """Side of each dot where its number overlaps least with dots, lines and earlier numbers."""
     taken = [*dots, *on_lines]
     for dot in dots:
         numbers = {side: _number_at(dot, *direction) for side, direction in _DIRECTIONS.items()}

@@ -1,4 +1,4 @@
-"""The tables of a report."""
+"""Builds the tables of a report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLOPS_UNITS = (("PFLOP/s", 1e15), ("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/
 
 
 def frontier_table(result: TuneResult) -> Table:
-    """A row for every setting, the largest batch first: what fits, what does not, why, how that is known."""
+    """Table of the settings, the largest batch first: what fits, what fails and why, the evidence."""
     entries = sorted(result.frontier, key=lambda entry: -(entry.largest_batch or 0))
     timed = any(entry.samples_per_second is not None for entry in entries)
     names = result.setting_names
@@ -48,7 +48,7 @@ def frontier_table(result: TuneResult) -> Table:
 
 
 def parallels_table(result: TuneResult) -> Table:
-    """A row for every way of training together, the largest global batch first; or why it is refused."""
+    """Table of the ways of training together, the largest global batch first; or why one is refused."""
     ordered = sorted(result.parallels, key=lambda one: -(_global_batch(one) or 0))
     rows = [
         (
@@ -82,14 +82,14 @@ def breakdown_table(
     exchanges: bool,
     runs_out: bool = False,
 ) -> Table:
-    """What is alive at the allocated peak, and what comes on top of it up to the device peak.
+    """Table of the memory alive at the allocated peak, and what adds to it up to the device peak.
 
     Args:
         categories: bytes of live blocks at the peak.
         reserved_bytes: the likely reserved peak.
-        architecture: of the card.
+        architecture: the architecture of the card.
         runs_out: whether memory runs out on the card, so that the peaks are what is needed.
-        exchanges: whether its process exchanges anything with others.
+        exchanges: whether the process exchanges anything with others.
     """
     names = PeakNames.of(architecture, runs_out=runs_out)
     allocated = sum(categories.values())
@@ -113,7 +113,7 @@ def breakdown_table(
 
 
 def class_table(times: Times) -> Table:
-    """A row for each class of kernels, numbered as in the roofline plot."""
+    """Table of the classes of kernels, numbered as in the roofline plot."""
     timing, is_stated = times.timing, times.timing.seconds is not None
     rows = [
         (
@@ -141,7 +141,7 @@ def class_table(times: Times) -> Table:
 
 
 def module_time_table(times: Times) -> Table:
-    """A row for each of the modules that take most, without what is in their children."""
+    """Table of the modules that take most time, each without what is in its children."""
     timing = times.timing
     heaviest = sorted((each for each in times.modules if each.own_share), key=lambda each: -each.own_share)
     has_types = any(each.module_type for each in times.modules)
@@ -172,20 +172,20 @@ def _percent(share: float) -> str:
 
 
 def _seconds(timing: Timing, share: float) -> tuple[str, ...]:
-    """A column of seconds, where they are said."""
+    """Cell of a share's seconds, as a tuple; empty where no seconds are said."""
     seconds = timing.seconds_of(share)
     return () if seconds is None else (seconds_in_words(seconds),)
 
 
 def _flops(flops: float | None) -> str:
-    """Operations a second: `71.2 TFLOP/s`."""
+    """Operations a second as text: `71.2 TFLOP/s`."""
     assert flops is not None
     unit, factor = next((each for each in _FLOPS_UNITS if flops >= each[1]), _FLOPS_UNITS[-1])
     return f"{three_digits(flops / factor)} {unit}"
 
 
 def _mark(entry: FrontierEntry, result: TuneResult) -> str:
-    """What stands behind the name of the recommended setting, and of the one with the largest batch."""
+    """Mark behind the name of the recommended setting, and of the one with the largest batch; else empty."""
     if result.chosen is not None and entry.knobs == result.chosen.knobs:
         return " — recommended" if result.recommended is not None else " — the best"
     return " — the largest" if result.best is not None and entry.knobs == result.best.knobs else ""

@@ -1,4 +1,4 @@
-"""Every option of `autofit tune`, once: how its value is read, and what else must be known of it.
+"""Table of all options of `autofit tune`: how each value is read, and what else is known of it.
 
 The command line, settings files, the environment, jobs and earlier answers read this table. An option that
 is a knob comes from the knob's own file in `autofit_workers/spec/knobs`.

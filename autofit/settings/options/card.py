@@ -1,4 +1,4 @@
-"""The options that say which card is meant, and where to measure."""
+"""Options that say which card is meant, and where to measure."""
 
 from __future__ import annotations
 

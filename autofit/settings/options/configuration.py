@@ -1,4 +1,4 @@
-"""The options that say how it is run, knobs among them, and which of that is varied."""
+"""Options that say how a workload is run, knobs among them, and which of that is varied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an option is: how its value is read, and what else must be known of it."""
+"""Defines an option of `autofit tune`: how its value is read, and what else must be known of it."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _KNOBS, SETUP = "knobs.", "setup."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One option.
+    """Option of `autofit tune`, with its reader, help and properties.
 
     Attributes:
-        name: as it is typed, without the dashes in front.
-        field: where `TuneSettings` holds it; `knobs.NAME` and `setup.NAME` are fields of those.
-        read: makes of an option's text or a TOML value what the field holds; raises `ValueError`, saying
+        name: the name as it is typed, without the dashes in front.
+        field: the field of `TuneSettings` that holds it; `knobs.NAME` and `setup.NAME` are fields of those.
+        read: turns an option's text or a TOML value into the field's value; raises `ValueError`, saying
             what was expected.
-        help: what it is for, one or two sentences.
+        help: the purpose of the option, in one or two sentences.
         default: what holds without it, as the help shows it; empty where the sentence says so.
         metavar: what stands for the value in the help; None for the choices.
         choices: all values, or examples of them, which the shell completes.
         is_switch: whether it takes no value on the command line.
         choice: options of one choice exclude each other: one given in a higher place puts the others aside.
-        of_scripts: whether it says how a script is called.
-        of_cluster: whether it means something to a Ray cluster alone.
-        of_search: whether a question about one configuration has no use for it.
-        of_job: whether a job takes it along; else the cluster decides it.
-        decides: whether the answer depends on it; else it says where and for how long to look.
+        of_scripts: whether the option says how a script is called.
+        of_cluster: whether the option means something to a Ray cluster alone.
+        of_search: whether a question about one configuration has no use for the option.
+        of_job: whether a job takes the option along; else the cluster decides it.
+        decides: whether the answer depends on the option; else it says where and for how long to look.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Option:
 
     @property
     def argument(self) -> str:
-        """Its name as a keyword argument."""
+        """Name of the option as a keyword argument."""
         return self.name.replace("-", "_")
 
     @property
@@ -60,12 +60,12 @@ class Option:
 
     @property
     def help_text(self) -> str:
-        """The help with its default."""
+        """Help of the option with its default."""
         return f"{self.help}  [default: {self.default}]" if self.default else self.help
 
 
 def knob_option(knob: Knob) -> Option:
-    """The option of a knob, which the knob's own file describes."""
+    """Option for a knob, which the knob's own file describes."""
     default = knob.default
     return Option(
         name=knob.option,

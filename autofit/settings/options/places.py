@@ -1,4 +1,4 @@
-"""The options that say where a study is kept, and where and how its trials run."""
+"""Options that say where a study is kept, and where and how its trials run."""
 
 from __future__ import annotations
 

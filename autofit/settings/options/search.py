@@ -1,4 +1,4 @@
-"""The options that say what is searched for, what is kept free, and how long it may take."""
+"""Options that say what is searched for, what is kept free, and how long it may take."""
 
 from __future__ import annotations
 

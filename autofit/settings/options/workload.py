@@ -1,4 +1,4 @@
-"""The options that say what is run: a model, or a script and how it is called."""
+"""Options that say what is run: a model, or a script and how it is called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a way to call it, and answers to render."""
+"""Fixtures of the tests of the command line: a way to call it, and answers to render."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CALIBRATION = Calibration(
 
 @pytest.fixture
 def autofit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Finished]:
-    """Calls the console entry, and returns what a shell would see of it."""
+    """Calls the console entry; returns its exit code and outputs."""
     monkeypatch.setenv("COLUMNS", "80")
 
     def call(*arguments: str, **doors: Any) -> Finished:
@@ -57,7 +57,7 @@ def autofit(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def workload_file(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Small workloads of a user: one that works, and those that fail in one way each."""
+    """File of a user's small workloads: one works, the others fail in one way each."""
     path = tmp_path / "mine.py"
     path.write_text(_WORKLOADS)
     return path
@@ -170,7 +170,7 @@ def entry(conv_algo: str, largest: int | None, failing: int | None, **more: Any)
 
 
 def answer(**changes: Any) -> TuneResult:
-    """A predicted answer: cudnn reaches 94, native 118 and is the best."""
+    """Predicted answer in which cudnn reaches 94, native 118 and is the best."""
     best = Best(
         batch_size=118,
         knobs=Knobs(conv_algo="native"),
@@ -212,7 +212,7 @@ def answer(**changes: Any) -> TuneResult:
 
 
 def recommending_cudnn(result: TuneResult, **changes: Any) -> TuneResult:
-    """The answer with cudnn at 94 recommended, as PyTorch's default backend."""
+    """Copy of the answer with cudnn at 94 recommended, as PyTorch's default backend."""
     knobs = Knobs(conv_algo="cudnn")
     of_best = {field.name: getattr(result.best, field.name) for field in dataclasses.fields(Best)}
     recommended = Recommended(
@@ -227,7 +227,7 @@ def recommending_cudnn(result: TuneResult, **changes: Any) -> TuneResult:
 
 
 def nothing_fits(**changes: Any) -> TuneResult:
-    """A predicted answer where batch 1 of the only setting needs 17 GiB."""
+    """Predicted answer in which batch 1 of the only setting needs 17 GiB."""
     estimate = predicted_estimate(1)
     interval = Interval(low_bytes=17 * GIB, likely_bytes=17 * GIB, high_bytes=17 * GIB)
     given = {

@@ -1,4 +1,4 @@
-"""What the conformance tests need, besides the dispatcher that each module brings."""
+"""Fixtures of the conformance tests, beside the dispatcher that each module brings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def trials(tmp_path_factory: pytest.TempPathFactory) -> TrialFolder:
 
 @pytest.fixture(scope="module")
 def outcomes(dispatcher: Dispatcher, trials: TrialFolder) -> dict[str, TrialOutcome]:
-    """Every verdict's trial, all dispatched at once."""
+    """Outcomes of a trial for each verdict, all dispatched at once."""
     specs = {
         "hangs": trials.spec("hangs", deadline_seconds=6.0),
         "fits": trials.spec("fits"),

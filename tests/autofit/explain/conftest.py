@@ -1,4 +1,4 @@
-"""The profile that can be followed by hand, as fixtures."""
+"""Fixtures of the profile that can be followed by hand."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def profile() -> Profile:
 
 @pytest.fixture
 def plain_profile() -> Profile:
-    """The same from a trace without calls and stacks."""
+    """The `profile` from a trace without calls, stacks and names."""
     bare = tuple(dataclasses.replace(each, stack=(), name="") for each in TRACE.allocations)
     return dataclasses.replace(PROFILE, trace=dataclasses.replace(TRACE, allocations=bare, calls=()))

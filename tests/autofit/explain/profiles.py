@@ -1,4 +1,4 @@
-"""Profiles made by hand: a trace's events with the sizes and peaks that the simulator gives them."""
+"""Profiles made by hand: a trace's events with the sizes and peaks of the allocator's replay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autofit_workers.spec.trace import Allocation, Call, Category, Mark, Trace
 
 
 def allocation(num_bytes: int, category: Category = Category.ACTIVATION, **fields) -> Allocation:
-    """Of so many bytes, by default as a tensor of single bytes."""
+    """Allocation of `num_bytes`, by default as a tensor of single bytes."""
     given = {"dtype": "uint8", "shape": (num_bytes,), "operator": "aten.empty", **fields}
     return Allocation(num_bytes=num_bytes, category=category, **given)
 
@@ -22,7 +22,7 @@ def profile_of(
     marks: Sequence[tuple[int, str]] = (),
     calls: Sequence[Call] = (),
 ) -> Profile:
-    """The profile of such a trace on a card without workspaces."""
+    """Profile of a trace made of these events, on a card without workspaces."""
     sizes = [each.num_bytes for each in allocations]
     streams = Streams.of(allocations)
     outcome = replay(events, sizes, streams=streams)

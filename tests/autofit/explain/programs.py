@@ -1,4 +1,4 @@
-"""Little programs of operators on tensors, as traces: what the tests of plans are about."""
+"""Little programs of operators on tensors, as traces for the tests of memory plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.autofit.explain.profiles import allocation, profile_of
 
 @dataclass
 class Program:
-    """Operators one after the other; a number stands for the tensor that an operator returned."""
+    """A sequence of operators; a number stands for the tensor that an operator returned."""
 
     allocations: list[Allocation] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Program:
         category: Category = Category.ACTIVATION,
         dtype: str = "float64",
     ) -> int:
-        """An operator with a result of its own."""
+        """Appends an operator with a result of its own; returns the result's number."""
         number = len(self.allocations)
         self._call("aten.mul.Tensor" if elementwise else "aten.mm", inputs, (number,), elementwise, name)
         num_bytes = num_elements * {"float64": 8, "float32": 4}[dtype]
@@ -41,7 +41,7 @@ class Program:
         return number
 
     def change(self, target: int, *inputs: int, elementwise: bool = True) -> None:
-        """An operator in place."""
+        """Appends an operator that works in place on `target`."""
         self._call("aten.add_.Tensor", (target, *inputs), (target,), elementwise)
 
     def view(self, target: int) -> None:
@@ -76,7 +76,7 @@ class Program:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """One step of operators with results, in place, and views, their tensors freed in any order."""
+    """Strategy of programs: one step of operators with results, in place and views, freed in any order."""
     program = Program()
     live = [program.make(draw(st.integers(1, 4)), category=Category.PARAMETER) for _ in range(2)]
     program.mark("step 1 forward")

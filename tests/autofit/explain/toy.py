@@ -70,7 +70,7 @@ _STEP = (1, 2, 3, ~3, 4, ~4, 5, ~2, ~1, ~5)
 
 
 def _numbered(numbers, step):
-    """The same events for a later step, whose allocations are further ones."""
+    """Events of a later step: those of `step` 1, with the numbers of its own allocations."""
     shift = (step - 1) * (_NUM - 1)
     return [number + shift if number >= 0 else ~(~number + shift) for number in numbers]
 

@@ -1,4 +1,4 @@
-"""What the Trace Event Format asks of a Chrome trace."""
+"""Checks of a Chrome trace against the Trace Event Format."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections import defaultdict
 
 
 def of_kind(kind, events):
-    """The events of one phase type."""
+    """Events of one phase type."""
     return [event for event in events if event["ph"] == kind]
 
 
 def validate(events):
-    """What the Trace Event Format asks of the kinds of events that are written."""
+    """Asserts that events follow the Trace Event Format, as far as autofit writes it."""
     wanted = {"M": set(), "C": set(), "i": {"s"}, "X": {"dur", "cat"}}
     for event in events:
         assert {"ph", "ts", "pid", "tid", "name", "args"} | wanted[event["ph"]] == set(event) - {"cname"}
@@ -36,7 +36,7 @@ def validate(events):
 
 
 def assert_nested(slices):
-    """Of two slices of a thread one lies in the other, or they do not touch."""
+    """Asserts that of two slices of a thread one lies in the other, or that they do not touch."""
     enclosing = []
     for start, stop in sorted(slices, key=lambda each: (each[0], -each[1])):
         assert start < stop

@@ -1,4 +1,4 @@
-"""What the tests of predictions share."""
+"""Fixtures that the tests of predictions share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Searches in a storage, written by the code that real ones are written by, without what costs time."""
+"""Searches in a storage, written by the code of real searches, without trials that take time."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ with open_search(sys.argv[1], name="elsewhere") as study:
 
 
 def open_search(storage: str | None, *, name: str = "mine", gpu: str = "t4", **options: Any) -> TuningStudy:
-    """Begins a search of ResNet-50, or takes it up."""
+    """Begins a search of ResNet-50, or takes it up again."""
     space = SearchSpace(choices={"conv_algo": ("cudnn",)}, fixed=Knobs(precision="amp-fp16"), max_batch=4096)
     given = {"settings": SETTINGS, "workload": "resnet50", "budget_bytes": BUDGET_BYTES, **options}
     return TuningStudy.open(space, name=name, storage=storage, gpu=gpu, **given)
 
 
 def outcome_of(ask: Ask, *, gib: int, verdict: Verdict | None = None) -> TrialOutcome:
-    """What a measured trial returns that reserved so much; whether it fits follows from that."""
+    """Outcome of a measured trial that reserved `gib`; the verdict follows from that unless given."""
     by_size = Verdict.FITS if gib * GIB <= BUDGET_BYTES else Verdict.OOM
     return TrialOutcome(
         verdict=verdict or by_size,
@@ -64,14 +64,14 @@ def outcome_of(ask: Ask, *, gib: int, verdict: Verdict | None = None) -> TrialOu
 
 
 def tell(study: TuningStudy, ask: Ask | None, *, gib: int = 14, verdict: Verdict | None = None) -> int:
-    """Ends a trial, of which 12 GiB were predicted; its batch."""
+    """Ends a trial of which 12 GiB were predicted; returns its batch size."""
     assert ask is not None
     study.tell(ask.trial_number, outcome_of(ask, gib=gib, verdict=verdict), predicted_bytes=12 * GIB)
     return ask.batch_size
 
 
 def search_elsewhere(storage: str) -> subprocess.Popen[str]:
-    """Starts a search of two told trials and one that is under way until a line is written to it."""
+    """Starts a process with two told trials and one that runs until a line is written to its stdin."""
     return subprocess.Popen(
         [sys.executable, "-c", _SEARCH, storage],
         cwd=ROOT,
@@ -82,11 +82,11 @@ def search_elsewhere(storage: str) -> subprocess.Popen[str]:
 
 
 class Reading:
-    """A reader with the metrics of what it reads.
+    """A reader of a storage, with the metrics made of its events.
 
     Attributes:
         said: the lines for the operator.
-        seconds: of the reader's clock, which a test moves.
+        seconds: the time of the reader's clock, which a test moves.
     """
 
     def __init__(self, storage: str | None) -> None:
@@ -101,7 +101,7 @@ class Reading:
         return StorageReader(storage, emit=emit, log=self.said.append, clock=lambda: self.seconds)
 
     def read(self, num_times: int = 1) -> dict[str, float]:
-        """Reads so many times; all samples but those of buckets and zeros, by name and label values."""
+        """Reads `num_times`; returns samples, but zeros and buckets, by name and label values."""
         for _ in range(num_times):
             self._reader.read()
         return {

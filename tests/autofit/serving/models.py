@@ -1,4 +1,4 @@
-"""Small and well-known architectures as lists of parameters, as transformers' modules have them."""
+"""Architectures, made up and well known, as lists of parameters like those of transformers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Shapes = dict[str, tuple[str, tuple[int, ...]]]
 
 
 def parts(shapes: Shapes, **config: Any) -> ModelParts:
-    """A model of these parameters, each with the class of its module."""
+    """Parts of a model of these parameters, each with the class of its module and its shape."""
     return ModelParts(
         model_type="made",
         model_class="MadeForCausalLM",
@@ -33,7 +33,7 @@ def llama_parts(  # noqa: PLR0917 - in the order of a table of models
     positions: int,
     **more: Any,
 ) -> ModelParts:
-    """A model of Llama's architecture."""
+    """Parts of a model of Llama's architecture."""
     kv = hidden // heads * kv_heads
     shapes: Shapes = {
         "model.embed_tokens.weight": ("Embedding", (vocab, hidden)),

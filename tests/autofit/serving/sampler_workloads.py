@@ -1,4 +1,4 @@
-"""Samplers of a server as workloads, traced in a child by file."""
+"""Samplers of a server as workloads, which a child traces by this file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOKENS, SEQS, HIDDEN, VOCABULARY = 512, 256, 64, 8192
 
 
 def in_float32(logits: Tensor) -> Tensor:
-    """Top-k, then top-p, of sorted logits, which are scattered back."""
+    """Samples tokens by top-k, then top-p, in float32; sorted logits are scattered back."""
 
     def cut(given: Tensor) -> Tensor:
         ordered, places = given.sort(dim=-1)
@@ -31,7 +31,7 @@ def in_float32(logits: Tensor) -> Tensor:
 
 
 def in_half(logits: Tensor) -> Tensor:
-    """Top-p, then top-k, of sorted logits, whose places are sorted to bring them back."""
+    """Samples tokens by top-p, then top-k, in the logits' dtype; the sorted places bring logits back."""
 
     def cut(given: Tensor) -> Tensor:
         ordered, places = given.sort(dim=-1, descending=True)

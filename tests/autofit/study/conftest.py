@@ -1,4 +1,4 @@
-"""The fixtures of small studies."""
+"""Fixtures of small studies."""
 
 from tests.autofit.small_studies import (
     budget_bytes,

@@ -1,4 +1,4 @@
-"""The processes of libcudnn that a test has, to be counted."""
+"""Processes of libcudnn that a test has started."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import psutil
 
 
 def servers() -> list[psutil.Process]:
-    """The processes of libcudnn that this process has."""
+    """Child processes of this process that run libcudnn."""
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):  # also of one that is dead and not yet reaped

@@ -1,4 +1,4 @@
-"""A convolution to vary, made-up sources of plans, and a step that a convolution's workspace decides."""
+"""Convolutions, made-up sources of plans, and a step whose peak a workspace decides, for tests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def of_samples(num_samples: int, call: Convolution = CONVOLUTION) -> Convolution
 
 @dataclass(eq=False)
 class MadeUpPlans:
-    """A `PlanSource` that answers by a function, and remembers which batch sizes it was asked for."""
+    """A `PlanSource` that answers by a function, and records the batch sizes that it was asked for."""
 
     plans_of: Callable[[Convolution], tuple[Plan, ...]]
     name: str = "made up"
@@ -58,13 +58,13 @@ class MadeUpPlans:
 
 
 def of_sizes(*sizes_bytes: int, knows_the_order: bool = True) -> MadeUpPlans:
-    """Plans that every convolution has, by their workspaces."""
+    """Source with the same plans for every convolution, given by the bytes of their workspaces."""
     plans = tuple(Plan(engine, size) for engine, size in enumerate(sizes_bytes))
     return MadeUpPlans(lambda _call: plans, knows_the_order=knows_the_order)
 
 
 def step(batch_size: int) -> Trace:
-    """A step that holds 40 MiB and a MiB per sample while it convolves."""
+    """Trace of a step that holds 40 MiB and a MiB per sample while it convolves."""
     allocations = (
         Allocation(num_bytes=40 * MIB, category=Category.PARAMETER, shape=(10 * MIB,)),
         Allocation(

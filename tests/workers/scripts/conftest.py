@@ -1,4 +1,4 @@
-"""Scripts that tests write, traced with their own batches."""
+"""Fixture that traces scripts written by tests, with the scripts' own batches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofit_workers.trials.run import run
 
 @pytest.fixture
 def traced(tmp_path):
-    """The trace of a script with its own batch; it lies in `tmp_path`, with what a test puts beside it."""
+    """Traces a script with its own batch; the script is written to `tmp_path` as train.py."""
 
     def trace(text: str) -> Trace:
         path = tmp_path / "train.py"

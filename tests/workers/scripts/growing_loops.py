@@ -1,7 +1,7 @@
-"""Training loops of which some keep more memory with each step, as it is done by mistake, and some do not.
+"""Training loops for tests of leaks: some keep more memory with each step by mistake, others do not.
 
-Each is what follows a common head; the line that grows bears the comment `# grows`. The head's model takes
-batches of 64 × 256 to 64 × 128 by a hidden layer of 512.
+Each loop follows a common head; the line that keeps more memory has the comment `# grows`. The
+head's model takes batches of 64 × 256 to 64 × 128 by a hidden layer of 512.
 """
 
 HEAD = """

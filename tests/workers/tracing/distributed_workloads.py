@@ -1,6 +1,6 @@
 """Workloads with some 30 MB of gradients, so that they fill several buckets, and one real rank of each.
 
-Run as a program, with the name of a workload, it writes what a rank of `DistributedDataParallel` allocates.
+Run as a program with names of workloads, it writes what a rank of `DistributedDataParallel` allocates.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Layers(nn.Module):
 
 
 class OfTwoTypes(Layers):
-    """Gradients of two types go to buckets of their own."""
+    """Layers of two dtypes, whose gradients go to buckets of their own."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def _mean_square(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 def _accumulating(model: nn.Module, optimizer: torch.optim.Optimizer, batch: Tensor) -> None:
-    """The second pass of the first step finds the order of the gradients known."""
+    """Steps with two passes; the first step's second pass finds the order of gradients known."""
     optimizer.zero_grad()
     for part in batch.split(2):
         _mean_square(model, part).backward()

@@ -1,4 +1,4 @@
-"""Lets PyTorch's profiler, which follows one thread, see all that a rank frees that meets others over gloo.
+"""Lets PyTorch's profiler, which follows one thread, see every free of a rank that uses gloo.
 
 A collective runs in a thread of its process group. That thread takes part in the profile while the collective
 runs (`AsyncWork::execute` of c10d's ProcessGroupGloo.cpp), so that gloo's own copies are seen; then it wakes
@@ -33,7 +33,7 @@ class OneThread(ProcessGroupGloo):
 
 
 def install() -> None:
-    """Prepares this process, for good: whoever waits goes on when no thread of gloo holds anything."""
+    """Patches this process for good: waiting for a collective also waits until gloo's threads sleep."""
     c10d: Any = distributed.distributed_c10d
     c10d.ProcessGroupGloo = OneThread
     from torch.distributed import _functional_collectives
@@ -64,6 +64,6 @@ def _threads_among(tasks: tuple[Path, ...]) -> list[Path]:
 
 
 def _is_running(task: Path) -> bool:
-    """Whether a thread does anything but sleep until it is given the next collective."""
+    """Whether a thread is running, not asleep until the next collective."""
     state = (task / "stat").read_text().rpartition(") ")[2][0]
     return state != "S"

@@ -54,7 +54,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """A block as of GPT-2."""
+    """A block of layers as in GPT-2."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ class Perceptrons(nn.Module):
 
 
 class Misnamed(Perceptrons):
-    """The same, with a plan that names a module which is not there."""
+    """Perceptrons with a plan for tensor parallelism that names a missing module."""
 
     @property
     def tp_plan(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ class Misnamed(Perceptrons):
 
 
 class Basic(nn.Module):
-    """A block as of ResNet-18."""
+    """A block of layers as in ResNet-18."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -331,7 +331,7 @@ def allocated_by_a_rank(workload: Workload, parallel: Parallel) -> list[int]:
 
 
 def peak_of_tracker(workload: Workload, parallel: Parallel, knobs: Knobs) -> list[int]:
-    """Bytes of what lives at most in each of two steps, as PyTorch's own tracker counts it."""
+    """Peak bytes of each of two steps, as PyTorch's own tracker counts them."""
     from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
     from torch.distributed._tools.mem_tracker import MemTracker
 
@@ -381,7 +381,10 @@ def _run_in(group: dict[str, Any], word: str) -> list[int]:
 
 
 def _of_one() -> dict[str, Any]:
-    """A group whose collectives are over when they return; see `distributed_workloads.OneRank`."""
+    """Options of a fake group, whose collectives are over when they return.
+
+    See `distributed_workloads.OneRank`.
+    """
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     return {"backend": "fake", "rank": 0, "store": FakeStore()}

@@ -1,4 +1,4 @@
-"""Small workloads, each of one construct that a fake GPU has to get right; traced in a child, by file.
+"""Small workloads, each of one construct that a fake GPU has to get right; a child traces them.
 
 With a batch of 4 and the sizes below no two tensors that a test tells apart are equally large.
 """
@@ -63,11 +63,11 @@ class LibraryWeight(nn.Parameter):
 
 
 class OtherWeight(nn.Parameter):
-    """Another one."""
+    """A second class of parameters of a library."""
 
 
 class OfLibrary(nn.Linear):
-    """Insists on its library's class of parameters."""
+    """A linear layer that raises unless its weight is of its library's class."""
 
     def __init__(self) -> None:
         super().__init__(WIDTH, HIDDEN, bias=False)
@@ -192,7 +192,7 @@ by_parts = Workload(  # an allocation more from 100 on
 
 
 class ChosenAttention(Attention):
-    """Chooses PyTorch's kernel itself."""
+    """Attention that chooses PyTorch's kernel itself."""
 
     def forward(self, heads: torch.Tensor) -> torch.Tensor:
         with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
@@ -216,7 +216,7 @@ def _convolutional() -> nn.Module:
 
 
 class Inferring(nn.Module):
-    """Asks for inference mode itself, as Lightning does in validation."""
+    """A model that turns on inference mode itself, as Lightning does in validation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ double_images = _workload(
 
 # Sums of gradients.
 class OwnExponential(torch.autograd.Function):
-    """Its backward adds two temporaries, in Python."""
+    """An exponential whose backward adds two temporaries, in Python."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -263,7 +263,7 @@ class OwnExponential(torch.autograd.Function):
 
 
 class Checkpointed(nn.Module):
-    """Adds twice inside what is run again in backward."""
+    """A model that adds twice within a checkpoint, which is run again in backward."""
 
     def __init__(self, *, use_reentrant: bool) -> None:
         super().__init__()
@@ -426,7 +426,7 @@ scaled_by_itself = _workload(_perceptron, step=_scaling)
 
 # Modules.
 class Language(nn.Module):
-    """Tied weights, a buffer, and one that no checkpoint keeps."""
+    """A model with tied weights, a buffer, and a buffer that no state dict keeps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -462,7 +462,7 @@ def _truncated_normal() -> nn.Module:
 
 
 def _asking_the_compiler() -> nn.Module:
-    """As `transformers` does when it is imported."""
+    """Makes a model after a call of `torch.compiler`, as importing `transformers` does."""
     torch.compiler.allow_in_graph(_asking_the_compiler)
     return _perceptron()
 
@@ -479,7 +479,7 @@ def _on_meta() -> nn.Module:
 
 
 def _computing() -> nn.Module:
-    """Asks tensors for values while it is built, as drop-path rates and RegNet widths do."""
+    """Makes a model from values of tensors, as drop-path rates and RegNet widths are made."""
     widths = [int(width.item()) for width in torch.linspace(WIDTH, 32, 3)]
     return nn.Sequential(*(nn.Linear(a, b) for a, b in itertools.pairwise(widths)))
 
@@ -506,7 +506,7 @@ giant = _workload(
 
 # Ways of naming the GPU.
 class NamesTheGpu(nn.Module):
-    """Puts a tensor of 70 elements on the GPU in every way there is; each allocates 280 bytes."""
+    """A model that puts 70 elements on the GPU in every way there is; each allocates 280 bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -544,7 +544,7 @@ class NamesTheGpu(nn.Module):
 
 
 def _without_copies(_: nn.Module, x: Tensor) -> Tensor:
-    """Every conversion here gives the tensor that it was given."""
+    """Converts a tensor in ways that all return the same tensor."""
     x = x.to("cuda").to(torch.float32).cuda().float().to(x.device, x.dtype).to(x).type(torch.float32)
     return x.contiguous().to(device="cuda", dtype=torch.float32, non_blocking=True)
 
@@ -564,7 +564,7 @@ known_rows = _applying(lambda _, x: torch.arange(6).remainder(3).to(x.device).un
 
 
 def _large_known_masks(_: nn.Module, x: Tensor) -> Tensor:
-    """Masks of 2048 × 2048, each known by other means, of which each row selects what its name says."""
+    """Indexes by masks of 2048 × 2048, each known by other means; names say how many a row selects."""
     n, device = 2048, x.device
     unknown = x.mean() * torch.ones(n, n, device=device)
     group = torch.arange(n).to(device) // 8
@@ -590,7 +590,7 @@ large_known_masks = _applying(_large_known_masks)
 
 
 def _beyond_this_machine(_: nn.Module, x: Tensor) -> Tensor:
-    """Bytes that one number fills, more than the host has."""
+    """Fills more bytes with one number than the host has."""
     filled = torch.empty(2**44, dtype=torch.uint8, device=x.device).zero_()
     return x * torch.zeros_like(filled)[0] * torch.full_like(filled, 2)[0]
 
@@ -611,7 +611,7 @@ asserted = _applying(_asserting)
 
 
 def _spelling(_: nn.Module, x: torch.Tensor) -> torch.Tensor:
-    """Four samples of 16 steps and 8 letters; the longest target has 3."""
+    """CTC loss of four samples of 16 steps and 8 letters; the longest target has 3."""
     lengths, targets = torch.tensor([3, 2, 1, 2]), torch.ones(8, dtype=torch.int64)
     steps = x.reshape(-1, 4, 1).expand(-1, -1, 8).log_softmax(-1)
     all_steps = torch.full((4,), len(steps))
@@ -668,7 +668,7 @@ def _packed(model: nn.Module, batch: Tensor) -> Tensor:
 
 
 class FlattensInEveryStep(nn.Module):
-    """As many a model does that is copied to several GPUs."""
+    """A GRU that flattens its parameters in every step, as models copied to several GPUs do."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -732,7 +732,7 @@ enlarged = _workload(_enlarged, shape=(3, 12, 12))
 
 
 def _loss_on_streams(model: nn.Module, batch: Tensor) -> Tensor:
-    """Prepares the batch on another stream, as a prefetcher does, and reads the loss."""
+    """Returns a loss whose batch is prepared on another stream, as by a prefetcher, and reads it."""
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
         batch = batch * 2

@@ -66,7 +66,7 @@ without_a_size = _layer(
 
 
 class Lookup(nn.Module):
-    """The rows of a large table that tokens name."""
+    """A lookup of tokens in a large table with sparse gradients."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Lookup(nn.Module):
 
 
 def _tokens(batch_size: int, device: Any) -> Tensor:
-    """Every token of a sample is another; samples have the same."""
+    """Makes a batch whose samples are equal, and whose tokens within a sample all differ."""
     return torch.arange(TOKENS).repeat(batch_size, 1).to(device)
 
 

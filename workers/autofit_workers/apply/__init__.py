@@ -1,1 +1,1 @@
-"""Knobs: what each means to PyTorch, and how it is applied to a trial. No torch at import."""
+"""Application of knobs to a trial by PyTorch. The package imports no torch itself."""

@@ -1,7 +1,7 @@
-"""Puts an adapter on a model: the library peft does, told by the knob's value.
+"""Adapters on a model, put there by the library peft as the knob's value says.
 
-Methods, their options and which layers they take are peft's own; what is added here is the task, which
-transformers knows by the model's class, shorter names of options, and what to write where a name is wrong.
+Methods, their options and which layers they take are peft's own; this module adds the task, which
+transformers knows by the model's class, shorter names of options, and hints where a name is wrong.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ _TASKS = {
 
 
 def library(adapter: str) -> ModuleType:
-    """The library of adapters.
+    """Imported library peft.
 
     Raises:
-        MissingLibraryError: it is not installed here.
+        MissingLibraryError: peft is not installed here.
     """
     return imported("peft", f"adapter {adapter}", "a method")
 
 
 def with_adapter(model: nn.Module, adapter: str, *, in_float32: bool = True) -> nn.Module:
-    """Freezes a model, and puts an adapter on it that is trained.
+    """Model with its own weights frozen and a trained adapter on it.
 
     Args:
         model: on the device where it is trained.
         adapter: a value of the knob, see `autofit_workers.spec.knobs.Knobs`.
         in_float32: whether the adapter's weights are float32 beside weights of half precision, as is
-            peft's default; else they have the type of those beside them.
+            peft's default; else they have the type of the weights beside them.
 
     Raises:
         InapplicableError: peft has no such method or option, the model no such layer, or peft refuses them.
@@ -78,7 +78,7 @@ def _config_class(peft: Any, method: str) -> Any:
 
 
 def _by_field(config_class: type, method: str, options: Mapping[str, Option]) -> dict[str, Option]:
-    """Options under the names that peft has for them: `alpha` is `lora_alpha` where only that ends so."""
+    """Options under peft's names for them: `alpha` is `lora_alpha` where no other option ends so."""
     own = {field.name for field in dataclasses.fields(config_class) if field.init} - {"peft_type", *OF_FILES}
     names = {field: field for field in own}
     for field in own:
@@ -96,12 +96,12 @@ def _by_field(config_class: type, method: str, options: Mapping[str, Option]) ->
 
 
 def _listed(name: str, option: Option) -> Option:
-    """A single name of a layer as a list, which peft would read as a pattern."""
+    """Option of layers with a single name put in a list, as peft reads a lone name as a pattern."""
     return [option] if name in _LISTS and isinstance(option, str) and option != _ALL_LINEAR else option
 
 
 def _found(model: nn.Module, targets: Option, method: str) -> Option:
-    """The layers that an adapter goes to, by names that the model has: `q` is `q_proj` where that is one."""
+    """Target layers of an adapter by the model's names for them: `q` becomes `q_proj` where it has that."""
     if not isinstance(targets, list):
         return targets
     paths = [path for path, _ in model.named_modules() if path]
@@ -118,7 +118,7 @@ def _target(name: str, paths: list[str], method: str) -> str:
 
 
 def task_of(model: nn.Module) -> str | None:
-    """What peft calls the model's task; None for a model of no library that it knows tasks of."""
+    """Name that peft has for the model's task; None for a model that is not of transformers or has none."""
     if not any(each.__module__.partition(".")[0] == "transformers" for each in type(model).__mro__):
         return None
     from transformers.models.auto import modeling_auto
@@ -128,7 +128,7 @@ def task_of(model: nn.Module) -> str | None:
 
 
 def _names(module: ModuleType, mapping: str, class_name: str) -> bool:
-    """Whether one of transformers' lists has a class; some models have several."""
+    """Whether transformers' list `mapping` has a class; a model may have several classes in it."""
     return any(
         class_name in (names if isinstance(names, list | tuple) else (names,))
         for names in getattr(module, mapping).values()

@@ -1,4 +1,4 @@
-"""The attention of a model of transformers, by that library's own functions."""
+"""Attention of models of transformers, chosen by that library's own functions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _DECIDING = "_check_and_adjust_attn_implementation"  # of a `PreTrainedModel`, w
 
 
 def only_kernel(attention: str) -> AbstractContextManager[object]:
-    """Switches off all kernels of `scaled_dot_product_attention` but the knob's, for the length of a block.
+    """Switches off all kernels of `scaled_dot_product_attention` but the knob's, in a block.
 
-    Where the knob names none of them, PyTorch chooses as before.
+    Where the knob names none of these kernels, PyTorch chooses as before.
     """
     if attention not in KERNELS:
         return nullcontext()
@@ -30,11 +30,13 @@ def only_kernel(attention: str) -> AbstractContextManager[object]:
 
 
 def set_attention(model: nn.Module, attention: str) -> None:
-    """Lets a model of transformers, or those within a model, attend as the knob says; others say nothing.
+    """Sets the attention of a model of transformers, or of those within `model`, as the knob says.
+
+    Does nothing for values of the knob that are no implementation of transformers.
 
     Raises:
         MissingLibraryError: the library with the kernels is not installed.
-        InapplicableError: no model of transformers is in it, or it has no such attention.
+        InapplicableError: `model` has no model of transformers, or it has no such attention.
     """
     implementation = IMPLEMENTATIONS.get(attention)
     if implementation is None:
@@ -52,9 +54,9 @@ def set_attention(model: nn.Module, attention: str) -> None:
 
 @contextmanager
 def every_model_told(attention: str) -> Iterator[None]:
-    """Lets every model of transformers that is made in the block attend as the knob says.
+    """Makes every model of transformers that is built in the block attend as the knob says.
 
-    For the process of a script, which does nothing else: it stays so.
+    Models that are built after the block do so too: this is for the process of a script alone.
 
     Raises:
         MissingLibraryError: the library with the kernels is not installed.
@@ -80,10 +82,11 @@ def every_model_told(attention: str) -> Iterator[None]:
 
 
 def when_decided(choose: Callable[[Any], Any]) -> None:
-    """From here on, in this process for good, models of transformers take what this makes of their attention.
+    """Makes models of transformers take the attention that `choose` returns, in this process for good.
 
     Args:
-        choose: is given what a model was asked to take, by transformers' name, and returns what it takes.
+        choose: is given the attention that a model was asked to take, by transformers' name, and returns the
+            attention that it takes.
     """
 
     def listen(module: Any) -> None:
@@ -99,7 +102,7 @@ def when_decided(choose: Callable[[Any], Any]) -> None:
 
 
 def _settable(module: nn.Module) -> Iterator[Any]:
-    """The outermost models that can be told."""
+    """Outermost modules that have `set_attn_implementation`."""
     if hasattr(module, "set_attn_implementation"):
         yield module
         return

@@ -28,10 +28,10 @@ _KEPT_AS = {torch.float32: torch.float16}  # before they are quantized: as most 
 
 
 def import_library(base: str) -> None:
-    """Imports the library that quantizes.
+    """Imports the library that quantizes weights for a value of the knob `base`.
 
     Raises:
-        MissingLibraryError: it is not installed here.
+        MissingLibraryError: the library is not installed here.
     """
     quantization = QUANTIZATIONS[base]
     if isinstance(quantization, Torchao):
@@ -41,10 +41,10 @@ def import_library(base: str) -> None:
 
 
 def library(base: str) -> ModuleType:
-    """The library bitsandbytes.
+    """Imported library bitsandbytes.
 
     Raises:
-        MissingLibraryError: it is not installed here.
+        MissingLibraryError: bitsandbytes is not installed here.
     """
     bitsandbytes = imported("bitsandbytes", f"base {base}", "a quantization")
     # It keeps the code of quantized scales where it was first wanted: maybe on a device that is not there.
@@ -55,11 +55,11 @@ def library(base: str) -> ModuleType:
 
 
 def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
-    """The model, on the CPU, with its weights as the knob says; quantized once they are on their device.
+    """Model on the CPU with its weights as the knob `base` says, to be quantized once on their device.
 
     Raises:
-        InapplicableError: it has no linear layers to quantize.
-        MissingLibraryError: its library is not installed here.
+        InapplicableError: the model has no linear layers to quantize.
+        MissingLibraryError: the library that quantizes is not installed here.
     """
     if knobs.base is None:
         return model
@@ -79,10 +79,10 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
 
 
 def prepared(model: nn.Module, knobs: Knobs, *, shards: bool = False) -> nn.Module:
-    """A model with quantized layers, ready for an adapter: what is not quantized is float32, as peft has it.
+    """Model ready for an adapter: weights beside bitsandbytes' quantized ones are float32, as peft does.
 
-    Where all is to be bfloat16, it stays that, as where it will be sharded: a unit's weights are of one type.
-    Beside layers of torchao it is of their type.
+    They keep their type where the precision is bf16, where the model will be sharded (a unit's weights are of
+    one type), and beside layers of torchao, which are quantized here.
     """
     torchao_weights.quantize_on(model)
     keeps_types = shards or knobs.precision == "bf16"
@@ -96,7 +96,7 @@ def prepared(model: nn.Module, knobs: Knobs, *, shards: bool = False) -> nn.Modu
 
 @contextmanager
 def _hidden(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Keeps weights that are quantized, or will be, from what converts all weights of a model."""
+    """Removes the weights of `layers` for a block, so that code that converts all weights misses them."""
     hidden = [(layer, layer.weight) for layer in layers]
     for layer, _ in hidden:
         del layer.weight
@@ -110,8 +110,8 @@ def _hidden(layers: Iterable[nn.Module]) -> Iterator[None]:
 def quantize(module: nn.Module) -> None:
     """Quantizes the weights of a layer of `with_base` that are on its device and not quantized yet.
 
-    bitsandbytes does so itself where a parameter goes to a device; this is for those whose data were put
-    there, and for torchao's.
+    bitsandbytes does so itself where a parameter goes to a device; this function is for parameters whose data
+    were put there, and for torchao's.
     """
     torchao_weights.quantize(module)
     kind = _WEIGHTS.get(type(module).__name__)
@@ -126,19 +126,20 @@ def quantize(module: nn.Module) -> None:
 def quantized_before_sharding(
     model: nn.Module, to_device: Callable[[nn.Parameter], nn.Parameter], to_host: Callable[[Tensor], Tensor]
 ) -> None:
-    """Quantizes weights of a model on the CPU that will be sharded.
+    """Quantizes the weights of a model on the CPU that will be sharded.
 
     As transformers loads such a model: one layer after the other goes to the device, is quantized there, and
-    its weight comes back, but what tells how to read it stays. FullyShardedDataParallel flattens weights of
-    one floating-point type, so they are stored in that of the others (`bnb_4bit_quant_storage`).
+    its weight comes back, but the state that tells how to read the weight stays. FullyShardedDataParallel
+    flattens weights of one floating-point type, so quantized ones are stored in the type of the others
+    (`bnb_4bit_quant_storage`).
 
     Args:
-        model: of `with_base`.
-        to_device: a parameter there.
-        to_host: the same data back on the CPU.
+        model: one of `with_base`.
+        to_device: returns a parameter on the device.
+        to_host: returns the same data back on the CPU.
 
     Raises:
-        InapplicableError: they cannot be stored so.
+        InapplicableError: weights of 8 bits cannot be stored so.
     """
     for layer in model.modules():
         if type(layer).__name__ not in _WEIGHTS:
@@ -157,7 +158,7 @@ def quantized_before_sharding(
 def _replace_layers(
     model: nn.Module, quantization: Bitsandbytes, base: str, compute_type: torch.dtype
 ) -> None:
-    """Puts layers of bitsandbytes in the place of linear ones, with their weights."""
+    """Replaces the linear layers of a model by layers of bitsandbytes with the same weights."""
     make = getattr(library(base).nn, quantization.layer)
     options: dict[str, Any] = dict(quantization.options)
     if quantization.has_compute_type:
@@ -170,10 +171,10 @@ def _replace_layers(
 
 
 def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
-    """The layers that are quantized, with their paths.
+    """Linear layers of a model that are to be quantized, each after its path.
 
     Raises:
-        InapplicableError: there are none.
+        InapplicableError: the model has no such layers.
     """
     kept = _kept(model)
     found = [
@@ -187,7 +188,7 @@ def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
 
 
 def _kept(model: nn.Module) -> list[str]:
-    """Layers that transformers does not quantize: a language model's head, and what shares its weights."""
+    """Paths of layers that transformers does not quantize: the head, and layers that share its weights."""
     if not hasattr(model, "all_tied_weights_keys"):
         return []
     from transformers.quantizers.base import get_keys_to_not_convert

@@ -1,4 +1,4 @@
-"""Activation checkpointing: blocks keep their inputs alone, and run again in backward for the rest.
+"""Activation checkpointing: blocks keep only their inputs, and run again in backward for the rest.
 
 T. Chen, B. Xu, C. Zhang, C. Guestrin, 2016: "Training Deep Nets with Sublinear Memory Cost".
 
@@ -29,9 +29,9 @@ _CACHE = "past_key_values"  # what transformers calls keys and values that are k
 
 
 def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> None:
-    """Lets the repeated blocks of a model run again in backward, with the random numbers they had before.
+    """Makes the repeated blocks of a model run again in backward, with the random numbers of forward.
 
-    What runs twice also counts twice: a batch norm updates its running statistics in both.
+    A batch norm updates its running statistics in both runs.
 
     Args:
         checkpointing: a value of the knob, see `autofit_workers.spec.knobs.Knobs`.
@@ -69,7 +69,7 @@ def _reentrant(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Runs a block by the `autograd.Function` of `torch.utils.checkpoint`, which takes no keywords.
 
     Raises:
-        InapplicableError: no positional argument wants gradients, so that its weights would get none.
+        InapplicableError: no positional argument wants gradients, so that the block's weights would get none.
     """
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
@@ -84,7 +84,7 @@ def _reentrant(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _let_inputs_want_gradients(model: torch.nn.Module) -> None:
-    """As models of transformers do themselves where they are checkpointed, for weights may be frozen."""
+    """Makes a model's inputs require gradients by transformers' own method, as its weights may be frozen."""
     for module in model.modules():
         enable = getattr(module, "enable_input_require_grads", None)
         if enable is not None:
@@ -93,9 +93,9 @@ def _let_inputs_want_gradients(model: torch.nn.Module) -> None:
 
 
 def repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
-    """The outermost modules with children of their own that stand beside one of their class in a list.
+    """Outermost modules with children that are in a list beside another module of the same class.
 
-    Each comes with that list, an `nn.Sequential` or `nn.ModuleList`.
+    Each comes after its list, an `nn.Sequential` or `nn.ModuleList`.
     """
     children = list(model.children())
     is_list = isinstance(model, torch.nn.Sequential | torch.nn.ModuleList)

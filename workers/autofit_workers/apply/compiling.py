@@ -1,4 +1,4 @@
-"""`torch.compile` of a trial's model: what it goes together with, and what came of it."""
+"""`torch.compile` of a trial's model: the knobs it can be combined with, and the number of its graphs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from autofit_workers.spec.knobs import Knobs
 
 
 def require_compilable(knobs: Knobs) -> None:
-    """Refuses knobs that reach into a model as it runs, operator by operator: compiled, it no longer does.
+    """Refuses knobs that work on each operator as it runs, where the model is to be compiled.
+
+    A compiled model has kernels of its own in place of operators.
 
     Raises:
-        InapplicableError: they are to be applied to a model that is compiled.
+        InapplicableError: `knobs` compile the model and have such a knob.
     """
     if not knobs.compile:
         return
@@ -32,9 +34,9 @@ def require_compilable(knobs: Knobs) -> None:
 
 
 def compiled(model: torch.nn.Module) -> torch.nn.Module:
-    """The model with kernels of its own, made with its first batch.
+    """Model wrapped by `torch.compile`, which makes its kernels with the first batch.
 
-    Not by `Module.compile`, which leaves a model whose `forward` is PyTorch's own, such as
+    `Module.compile` is not used: it leaves a model whose `forward` is PyTorch's own, such as
     `nn.Sequential`, as it is.
     """
     untyped: Any = torch.compile
@@ -43,10 +45,10 @@ def compiled(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def what_was_compiled() -> str:
-    """How many graphs were compiled in this process, after a step.
+    """Text of how many graphs were compiled in this process, and how many graph breaks, after a step.
 
     Raises:
-        InapplicableError: none: the step ran as it would have without.
+        InapplicableError: no graph was compiled; the step ran as it would have without.
     """
     from torch._dynamo.utils import counters  # imports the compiler
 

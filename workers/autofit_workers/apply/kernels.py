@@ -1,4 +1,4 @@
-"""Kernels of other libraries in a model of transformers, by transformers' own function for it."""
+"""Kernels of Liger in a model of transformers, put there by transformers' own function."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _APPLYING = "transformers.integrations.liger"
 
 
 def set_kernels(model: nn.Module, knobs: Knobs) -> None:
-    """Puts the kernels that a knob names into a model of transformers, alone or within a model.
+    """Puts the kernels that the knob names into a model of transformers, alone or within `model`.
 
-    Liger replaces some functions of transformers' modules too: for the process of a trial, which does nothing
-    else.
+    Liger replaces some functions of transformers' modules too, for as long as the process lasts: that of a
+    trial, which does nothing else.
 
     Raises:
-        InapplicableError: no model of transformers is in it, or the library has no kernels for that one.
+        InapplicableError: `model` has no model of transformers, or the library has no kernels for that one.
         MissingLibraryError: the library is not installed here.
     """
     if knobs.kernels == "default":

@@ -1,8 +1,8 @@
-"""The loss of a causal language model of transformers, by functions that never hold all of its logits.
+"""Loss of a causal language model of transformers by functions that never hold all of its logits.
 
-The model's own forward runs. Its head hands on the hidden states in the place of logits, and what the model
-calls for its loss gets the head's weight beside them; a scale of the logits then scales hidden states, which
-is the same.
+The model's own forward runs. Its head hands on the hidden states in the place of logits, and the function
+that the model calls for its loss gets the head's weight beside them; a scale of the logits then scales
+hidden states, which is the same.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ _Loss = Callable[..., Tensor]
 
 
 def set_loss(model: nn.Module, loss: str) -> None:
-    """Lets a causal language model of transformers, alone or within a model, make its loss as the knob says.
+    """Makes a causal language model of transformers, in `model`, compute its loss as the knob says.
 
     Args:
         model: with its adapter, if it has one.
         loss: a value of the knob, see `autofit_workers.spec.knobs.Knobs`.
 
     Raises:
-        InapplicableError: no such model is in it, or it does more with its logits than the function can.
+        InapplicableError: `model` has no such model, the head is not linear, or, raised as the model runs,
+            it does more with its logits than the function can, or does not ask for its loss.
         UnsupportedError: this PyTorch has no such function.
         MissingLibraryError: the library is not installed here.
     """
@@ -55,7 +56,7 @@ def set_loss(model: nn.Module, loss: str) -> None:
 
 @dataclass
 class _LossWithHead:
-    """The loss of a model whose head does not multiply."""
+    """Loss to install on a model, computed from hidden states and the head's weight in place of logits."""
 
     model: Any
     name: str
@@ -96,7 +97,7 @@ class _LossWithHead:
 
 
 def _chunked(number: int | None) -> _Loss:
-    """`torch.nn.functional.linear_cross_entropy`; without a number of chunks its own heuristic."""
+    """Loss by `torch.nn.functional.linear_cross_entropy`; its own heuristic without a number of chunks."""
     if not hasattr(functional, "linear_cross_entropy") or not hasattr(nn, "LinearCrossEntropyOptions"):
         raise UnsupportedError(
             "loss chunked is torch.nn.functional.linear_cross_entropy in chunks, which came with PyTorch "
@@ -141,7 +142,7 @@ def _chunked(number: int | None) -> _Loss:
 
 
 def _fused(_number: int | None) -> _Loss:
-    """Liger's function for causal language models, as its patches of transformers' models call it."""
+    """Loss by Liger's function for causal language models, called as its patches of transformers call it."""
     made: Any = imported(_LIGER_LOSS, "fused", "a loss", distribution="liger-kernel")
 
     def loss(

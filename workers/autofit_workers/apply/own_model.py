@@ -1,4 +1,4 @@
-"""A convolution algorithm for a model of the user's own, in their own process."""
+"""Convolution algorithms applied to a model of the user's own, in the user's process."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ def algorithm_in_use(
     *,
     plan: tuple[tuple[str, str], ...] | None = None,
 ) -> Iterator[Mapping[str, str]]:
-    """Lets a model's convolutions be worked out by an algorithm.
+    """Computes a model's convolutions with an algorithm, in a block.
 
-    A policy is set for the whole process, because backends have but one; a rewrite concerns the model
+    A policy is set for the whole process, because backends have only one; a rewrite concerns the model
     alone. Yields why layers were left to the backend, by their names, as they are met.
 
     Args:
         plan: layers with their algorithms, in place of one for all.
 
     Raises:
-        UnsupportedError: the algorithm means nothing where the model is.
-        InapplicableError: it works out none of the model's convolutions; raised by the model's first
-            forward pass, where that shows.
+        UnsupportedError: the algorithm does not apply to the model's device.
+        InapplicableError: the algorithm computes none of the model's convolutions; raised by the model's
+            first forward pass, where that shows.
     """
     kind = _kind_of(model)
     if plan is not None:
@@ -81,11 +81,11 @@ def rewrites_in_use(
     choose: Callable[[str], Rewrite | None],
     applies_to_none: Callable[[Iterable[str]], str],
 ) -> Iterator[Mapping[str, str]]:
-    """Rewrites a model's layers by what is chosen for them, as `algorithm_in_use` does by one rewrite.
+    """Rewrites each layer of a model by the rewrite chosen for it, in a block; see `algorithm_in_use`.
 
     Args:
         choose: the rewrite for a layer by its name, None for the backend.
-        applies_to_none: says, from the reasons, that no layer was rewritten.
+        applies_to_none: makes the message that no layer was rewritten, from the reasons.
     """
     mode = Rewriting(choose, only_followed=True)
     with ExitStack() as stack:
@@ -103,7 +103,7 @@ def rewrites_in_use(
 
 
 def _kind_of(model: torch.nn.Module) -> str:
-    """The kind of device that a model is on (`cuda`, `cpu`), by the first of its tensors."""
+    """Kind of device (`cuda`, `cpu`) that a model is on, by the first of its tensors."""
     if not isinstance(model, torch.nn.Module):
         raise UnsupportedError(f"give the nn.Module that is trained; got {type(model).__name__}")
     first = next(itertools.chain(model.parameters(), model.buffers()), None)
@@ -111,13 +111,13 @@ def _kind_of(model: torch.nn.Module) -> str:
 
 
 def _met_some(mode: Rewriting) -> bool:
-    """Whether a convolution ran; a block that ran parts of the model alone may have met none."""
+    """Whether a convolution ran in the block, which may have run only parts of the model."""
     return bool(mode.rewritten or mode.left)
 
 
 @contextmanager
 def _policy(policy: ConvPolicy, kind: str) -> Iterator[None]:
-    """Sets a backend's switches, and no other flag of PyTorch's."""
+    """Sets the switches of cuDNN or oneDNN as a policy has them, in a block, and no other flag of PyTorch."""
     if kind == "cpu":
         with _attributes(torch.backends.mkldnn, enabled=policy.enabled):
             yield

@@ -1,4 +1,4 @@
-"""What of a process a trial may move, and how it is put back."""
+"""Random generators and PyTorch's flags of a process, put back to where they were before a trial."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _cuda: Any = torch.cuda  # untyped
 def kept(device: torch.device) -> Iterator[None]:
     """Puts random generators and PyTorch's flags back to where they were, however the block ends.
 
-    The flags of cuDNN and of matrix products are `autofit_workers.apply.setting`'s, which sets them; here
-    are those that only a workload's own code may have set.
+    `autofit_workers.apply.setting` sets the flags of cuDNN and of matrix products, and puts them back; here
+    are the flags that only a workload's own code may have set.
     """
     # As lists, because tensors would count among the trial's.
     python_state, torch_state = random.getstate(), torch.get_rng_state().tolist()
@@ -42,7 +42,7 @@ def _put_back(before: T, read: Callable[[], T], write: Callable[[T], object]) ->
 
 
 def _is_out_of_order(device: torch.device) -> bool:
-    """Whether the device refuses work, as after an illegal access: its generator is then lost anyway."""
+    """Whether the device refuses work, as after an illegal access, so that its generator is lost anyway."""
     try:
         _cuda.synchronize(device)
     except RuntimeError:

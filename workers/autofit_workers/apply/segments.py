@@ -1,4 +1,4 @@
-"""Blocks that follow each other as one checkpoint: the inputs of the first are kept, and no more.
+"""Activation checkpointing of several successive blocks together: only the first one's inputs are kept.
 
 `torch.utils.checkpoint` runs one function again. Here that function is in pieces, for a model's own
 code calls the blocks, and may do something of its own between them:
@@ -27,7 +27,7 @@ _Forward = Callable[..., Any]
 
 
 def join(blocks: Sequence[torch.nn.Module]) -> None:
-    """Makes one checkpoint of blocks that a model calls one after the other."""
+    """Joins blocks that a model calls one after the other into one activation checkpoint."""
     group = _Group()
     for block in blocks:
         block.forward = functools.partial(group.call, block.forward)
@@ -52,14 +52,14 @@ class _Group:
 
 @dataclass(frozen=True, slots=True)
 class _Output:
-    """Stands for a tensor that an earlier call of the segment puts out, in place of the tensor."""
+    """Placeholder in a call's arguments for an output tensor of an earlier call of the segment."""
 
     call: int
     place: int
 
 
 class _Saved:
-    """Stands for a tensor that autograd saves; holds it between the second run and its use."""
+    """Placeholder for a tensor that autograd saves; holds the tensor between the second run and its use."""
 
     __slots__ = ("__weakref__", "segment", "tensor")
 
@@ -69,11 +69,11 @@ class _Saved:
 
 
 class _AllFoundError(Exception):
-    """Ends the second run as soon as everything that was saved is there."""
+    """Ends the second run as soon as every tensor that was saved has been computed again."""
 
 
 class _Segment:
-    """Calls of blocks in one forward pass, and what autograd would have saved of them."""
+    """Calls of joined blocks in one forward pass, and placeholders of the tensors that autograd saves."""
 
     def __init__(self) -> None:
         self._calls: list[_Call] = []
@@ -108,7 +108,7 @@ class _Segment:
         return saved
 
     def run_again(self) -> None:
-        """Finds all tensors that are still to be used.
+        """Runs the calls again, until all saved tensors that are still to be used are there.
 
         Raises:
             RuntimeError: the second run saves other tensors than the first.
@@ -157,7 +157,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 class _Call:
-    """A call of a block: its arguments, outputs of the segment replaced, and what it was made under."""
+    """Call of a block: its arguments, with the segment's own outputs replaced, and its conditions."""
 
     def __init__(self, forward: _Forward, given: Any, conditions: _Conditions) -> None:
         self.forward = forward
@@ -174,10 +174,10 @@ class _Call:
 
 
 class _Conditions:
-    """The random states and the autocast of the moment when it is made.
+    """Random states and autocast settings at the moment when a call is made.
 
     Args:
-        arguments: of a call, which tell the device that it runs on.
+        arguments: those of the call, which tell the device that it runs on.
     """
 
     def __init__(self, arguments: Sequence[Any]) -> None:
@@ -200,7 +200,7 @@ class _Conditions:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """The same conditions for the length of a block."""
+        """Restores the conditions for the length of a block."""
         contexts: list[AbstractContextManager[Any]] = [
             torch.random.fork_rng(devices=self._devices, device_type=self._device_type),
             *(torch.autocast(**options) for options in self._autocasts),

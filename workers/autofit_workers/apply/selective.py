@@ -1,7 +1,7 @@
-"""Selective checkpointing: a block keeps what is dear to work out, and runs again for the rest.
+"""Selective activation checkpointing: a block keeps outputs that are slow to compute, and reruns the rest.
 
-What is dear are matrix products, convolutions, attention and recurrent layers: they take nearly all
-of a step's time. Normalisations, activations, dropout and sums are worked out again.
+Slow operators are matrix products, convolutions, attention and recurrent layers: they take nearly all of a
+step's time. Normalisations, activations, dropout and sums are computed again.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ _Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 def selective_contexts(percent: int | None) -> Callable[[], _Contexts]:
-    """What `torch.utils.checkpoint` makes the contexts of a block's two runs by.
+    """Function that makes the contexts of a block's two runs for `torch.utils.checkpoint`.
 
     Args:
-        percent: how many of the bytes that dear operators put out in one run of a block are kept at
+        percent: how many of the bytes that slow operators put out in one run of a block are kept at
             most; None for all.
     """
 
@@ -62,10 +62,10 @@ def selective_contexts(percent: int | None) -> Callable[[], _Contexts]:
 
 
 class _Policy:
-    """Keeps an output if with it no more than the share of what was put out so far is kept.
+    """Policy of a block's run: keeps a slow operator's output while kept bytes are within the percentage.
 
-    So each block decides as it runs, alike in every step and at every batch size that all of its
-    outputs grow with.
+    The percentage is of the bytes that slow operators have put out so far. So each block decides as it runs,
+    alike in every step and at every batch size that all of its outputs grow with.
     """
 
     def __init__(self, percent: int | None) -> None:
@@ -97,7 +97,7 @@ class _Policy:
 
 
 class _Explained(AbstractContextManager[None]):
-    """A context that says what to do where a kept output was changed in place, which PyTorch refuses."""
+    """Context that explains PyTorch's error about a kept output that was changed in place."""
 
     def __init__(self, context: AbstractContextManager[Any]) -> None:
         self._context = context

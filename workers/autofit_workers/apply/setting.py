@@ -1,11 +1,11 @@
-"""Applies knobs to PyTorch for the length of a trial, and puts every flag back.
+"""Application of knobs to PyTorch for the length of a trial, with every flag put back.
 
     flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
     model       its weights' types, channels last,    converted_model, before it goes to the device
                 checkpoints
                 adapters, kernels, the loss           adapted_model, on the device
                 torch.compile                         placed_model, which takes it there
-    batches     likewise                              converted_batch, on the device
+    batches     their types, channels last            converted_batch, on the device
     steps       autocast, gradient scaler             autocast_factory, make_scaler
 
 The optimizer's implementation is chosen where it is made (`autofit_workers.workload.optimizers`).
@@ -46,7 +46,7 @@ def applied(
 ) -> Iterator[Rewriting | None]:
     """Sets the flags of the convolution algorithm and of the precision, and rewrites convolutions.
 
-    Yields what rewrites them, None where nothing does.
+    Yields the mode that rewrites them, None where nothing is rewritten.
 
     Args:
         conv_plan: layers with their algorithms, for `mixed`; see `Rewriting.follow`.
@@ -54,7 +54,7 @@ def applied(
     Raises:
         UnsupportedError: the convolution algorithm or the allocator's settings mean nothing on this kind
             of device.
-        InapplicableError: knobs do not go together; after the block, the algorithm worked out none of the
+        InapplicableError: knobs do not go together; after the block, the algorithm computed none of the
             convolutions called.
     """
     if device_kind == "cpu" and knobs.allocator != Knobs().allocator:
@@ -80,7 +80,7 @@ def applied(
 
 @contextmanager
 def switched(knobs: Knobs, device_kind: str) -> Iterator[None]:
-    """Switches PyTorch as the knobs say beside the convolutions and the precision: the kernels of attention.
+    """Switches PyTorch's kernels of attention as the knobs say, in a block, after checking all knobs.
 
     Raises:
         UnsupportedError: a knob's value means nothing on this kind of device.
@@ -101,10 +101,10 @@ def _rewriting(
 
 
 def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:
-    """The convolution algorithm of a knob setting; on the CPU `cudnn`, the knob's default, is oneDNN.
+    """Convolution algorithm of a knob setting; on the CPU `cudnn`, the knob's default, is oneDNN.
 
     Raises:
-        UnsupportedError: it means nothing on this kind of device.
+        UnsupportedError: the algorithm means nothing on this kind of device.
     """
     is_default = knobs.conv_algo == Knobs().conv_algo
     algorithm = conv.find(conv.defaults(device_kind)[0] if is_default else knobs.conv_algo)
@@ -118,9 +118,9 @@ def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:
 
 
 def set_threads(count: int | None) -> None:
-    """Gives operators so many threads on the CPU; None leaves them what they have.
+    """Sets the number of threads of operators on the CPU; None leaves it as it is.
 
-    `autofit_workers.apply.process_state` puts them back.
+    `autofit_workers.apply.process_state` puts the number back.
     """
     if count is not None:
         torch.set_num_threads(count)
@@ -129,25 +129,25 @@ def set_threads(count: int | None) -> None:
 def autocast_factory(
     knobs: Knobs, device_kind: str, parallel: Parallel = ALONE.parallel
 ) -> Callable[[], AbstractContextManager[object]]:
-    """What makes the autocast context of one step under this precision; nothing where what shards casts."""
+    """Function that makes one step's autocast context; a null one without amp, or where sharding casts."""
     autocasts = parallel.autocasts(adapted=knobs.adapter is not None)
     dtype = AUTOCAST_DTYPES.get(knobs.precision) if autocasts else None
     return nullcontext if dtype is None else partial(torch.autocast, device_kind, dtype=dtype)
 
 
 def make_scaler(knobs: Knobs, device_kind: str) -> torch.amp.GradScaler:
-    """The gradient scaler of a trial's training steps; without `amp-fp16` one that does nothing.
+    """Gradient scaler of a trial's training steps; without `amp-fp16` one that does nothing.
 
-    It begins with a scale of 1. With PyTorch's own 65536 the first steps of many models overflow,
+    Its first scale is 1. With PyTorch's own 65536 the first steps of many models overflow,
     and a step that overflows leaves the optimizer out; memory does not depend on the scale.
     """
     return torch.amp.GradScaler(device_kind, init_scale=1.0, enabled=knobs.precision == "amp-fp16")
 
 
 def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
-    """The model itself, in the type and memory format of the knobs; to be called on the CPU.
+    """Model in the types, memory format, attention and checkpointing of the knobs; it has to be on the CPU.
 
-    A conversion together with the move would leave temporaries of its own on the GPU.
+    A conversion together with the move to the GPU would leave temporaries of its own there.
 
     Raises:
         MissingLibraryError: a library is not installed here.
@@ -167,7 +167,7 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
 
 
 def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> torch.nn.Module:
-    """The model on its device, adapted, and there to be compiled with its first batch if the knobs say so.
+    """Model moved to its device and adapted; wrapped to be compiled with its first batch if knobs say so.
 
     Raises:
         InapplicableError, MissingLibraryError: as of `adapted_model`.
@@ -178,13 +178,13 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
 
 
 def adapted_model(model: torch.nn.Module, knobs: Knobs, *, shards: bool = False) -> torch.nn.Module:
-    """A model on its device, with the adapter, the kernels and the loss that the knobs name.
+    """Model on its device, with the adapter, the kernels and the loss that the knobs name.
 
-    One that will be sharded is not on its device yet.
+    A model that will be sharded is not on its device yet.
 
     Raises:
-        InapplicableError, UnsupportedError: one of them does not go with the model, or this PyTorch.
-        MissingLibraryError: its library is not installed here.
+        InapplicableError, UnsupportedError: one of the three does not go with the model, or this PyTorch.
+        MissingLibraryError: the library of one is not installed here.
     """
     if knobs.adapter is not None:
         model = base.prepared(model, knobs, shards=shards)
@@ -195,10 +195,10 @@ def adapted_model(model: torch.nn.Module, knobs: Knobs, *, shards: bool = False)
 
 
 def import_libraries(knobs: Knobs) -> None:
-    """Imports what the knobs are applied by, before a device is there that they would ask about.
+    """Imports the libraries of the knobs, before there is a device that the libraries would ask about.
 
     Raises:
-        MissingLibraryError: one of them is not installed here.
+        MissingLibraryError: a library is not installed here.
     """
     if knobs.base in QUANTIZATIONS:
         base.import_library(knobs.base)
@@ -207,10 +207,10 @@ def import_libraries(knobs: Knobs) -> None:
 
 
 def converted_batch(batch: Any, knobs: Knobs) -> Any:
-    """A batch with its floating-point tensors in the type and memory format of the knobs.
+    """Batch with its floating-point tensors in the type and memory format of the knobs.
 
-    Tensors are looked for where `autofit_workers.workload.workload.check_batch` finds them; what holds them
-    is copied, not changed, for a workload may hand out the same batch again.
+    Tensors are looked for where `autofit_workers.workload.workload.check_batch` finds them; their containers
+    are copied, not changed, for a workload may hand out the same batch again.
     """
     if knobs.precision != "bf16" and knobs.memory_format == "contiguous":
         return batch
@@ -228,12 +228,12 @@ def _converted(tensor: torch.Tensor, *, knobs: Knobs) -> torch.Tensor:
 
 
 def mapped(batch: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """A copy of a batch with its tensors converted, wherever `check_batch` finds them."""
+    """Copy of a batch with its tensors converted, wherever `check_batch` finds them."""
     return _mapped(batch, convert, {})
 
 
 def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], made: dict[int, Any]) -> Any:
-    """A copy of a batch with its tensors converted; `made` holds the copies of objects by their id."""
+    """Copy of a batch with its tensors converted; `made` holds the copies of objects by their id."""
     if isinstance(value, torch.Tensor):
         return convert(value)
     if isinstance(value, list | tuple | set | frozenset):
@@ -257,7 +257,7 @@ def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], made: d
 
 @contextmanager
 def onednn(*, enabled: bool) -> Iterator[None]:
-    """Lets PyTorch use oneDNN on the CPU, or not; PyTorch's own context also sets what it does not name."""
+    """Switches oneDNN on or off in a block, and no other flag, as PyTorch's own context does."""
     before = torch.backends.mkldnn.enabled
     flags: Any = torch.backends.mkldnn
     flags.enabled = enabled

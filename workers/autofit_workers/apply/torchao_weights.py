@@ -1,7 +1,7 @@
 """Linear layers whose weights torchao quantizes, one after the other, once they are on their device.
 
-`torchao.quantize_` replaces a weight by a tensor of its own class where it is. Until then a layer of
-`marked` remembers how.
+`torchao.quantize_` replaces a weight by a tensor of its own class, on the weight's device. Until then a layer
+that `mark` was given has the configuration to quantize it by.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CONFIG = "_autofit_torchao_config"
 
 
 def config_of(path: str, base: str) -> Any:
-    """The configuration of a path, with its defaults.
+    """Configuration of torchao whose class is at a path, with its defaults.
 
     Raises:
         MissingLibraryError: torchao is not installed here.
@@ -29,14 +29,14 @@ def config_of(path: str, base: str) -> Any:
 
 
 def mark(layers: Iterable[nn.Module], config: Any) -> None:
-    """Freezes layers, which are to be quantized."""
+    """Freezes layers and marks them with the configuration to quantize them by."""
     for layer in layers:
         vars(layer)[_CONFIG] = config
         layer.requires_grad_(False)
 
 
 def quantize(layer: nn.Module) -> None:
-    """Quantizes a layer of `mark` where it is; others are left as they are."""
+    """Quantizes a layer that `mark` marked, on the layer's device; leaves other layers as they are."""
     config = vars(layer).pop(_CONFIG, None)
     if config is not None:
         torchao: Any = importlib.import_module("torchao")
@@ -44,6 +44,6 @@ def quantize(layer: nn.Module) -> None:
 
 
 def quantize_on(model: nn.Module, device: torch.device | None = None) -> None:
-    """Takes the layers of `mark` to a device, one after the other, and quantizes each of them there."""
+    """Moves the marked layers of a model to a device, one after the other, and quantizes each there."""
     for layer in [each for each in model.modules() if _CONFIG in vars(each)]:
         quantize(layer if device is None else layer.to(device))

@@ -1,4 +1,4 @@
-"""The backend's convolution on a few samples at a time: its workspace is then that of these few.
+"""Chunked convolution: the backend's own on a few samples at a time, for a small workspace.
 
 Source: Oyama, Ben-Nun, Hoefler and Matsuoka, "Accelerating deep learning frameworks with
 micro-batches", 2018.
@@ -20,10 +20,10 @@ aten: Any = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """Micro-batches, recombined in backward too.
+    """Lowering of a convolution by calls of the backend on micro-batches, in backward too.
 
     Attributes:
-        num_samples: in a micro-batch; the last may have fewer.
+        num_samples: samples of a micro-batch; the last may have fewer.
     """
 
     num_samples: int
@@ -58,6 +58,6 @@ class Chunked:
 
 
 def _options(geometry: Geometry) -> tuple[Any, ...]:
-    """What ATen's convolutions take between their tensors and the mask of outputs."""
+    """Arguments of ATen's convolutions between their tensors and the mask of outputs."""
     none = [0] * geometry.num_dimensions
     return geometry.stride, geometry.padding, geometry.dilation, False, none, geometry.groups

@@ -1,7 +1,7 @@
-"""Convolution as a product of spectra.
+"""FFT convolution: a convolution as a product of spectra.
 
-Large images are worked on in tiles of the output, each with the margin that the filter reaches
-into; the spectra of a tile are those of the whole batch.
+Large images are computed in tiles of the output, each with the margin that the filter reaches into;
+the spectra of a tile are those of the whole batch.
 
 Source: overlap-save and overlap-add; the three passes as in Mathieu, Henaff and LeCun, "Fast
 training of convolutional networks through FFTs", 2013.
@@ -17,7 +17,7 @@ from autofit_workers.spec.conv_algorithms.spectra import Tiling, tiling
 
 
 class Fft:
-    """All three passes, by real transforms of tiles that are extended by zeros."""
+    """Lowering of a convolution by real transforms of tiles that are extended by zeros."""
 
     def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         work = _Work(image, weight, geometry)
@@ -81,7 +81,7 @@ class Fft:
 
 
 class _Work:
-    """The tiles of one convolution, and how tensors are laid into them and taken out again.
+    """Tiles of one convolution, with methods that lay tensors into them and take them out.
 
     A tile is a box of output pixels of the dense convolution, of which a stride takes some.
     """
@@ -104,15 +104,15 @@ class _Work:
         return points
 
     def grouped(self, spectra: Tensor) -> Tensor:
-        """N×channels×… as N×groups×(channels of a group)×…, as a view."""
+        """View of spectra N×channels×… as N×groups×(channels of a group)×…."""
         return spectra.view(len(spectra), self._geometry.groups, -1, *spectra.shape[2:])
 
     def filter_groups(self, spectra: Tensor) -> Tensor:
-        """K×(C of a group)×… as groups×(K of a group)×(C of a group)×…, as a view."""
+        """View of filters K×(C of a group)×… as groups×(K of a group)×(C of a group)×…."""
         return spectra.view(self._geometry.groups, -1, *spectra.shape[1:])
 
     def spaced_filters(self, weight: Tensor) -> Tensor:
-        """The filters with the gaps of their dilation, extended by zeros."""
+        """Filters with the gaps of their dilation, extended by zeros."""
         extended = weight.new_zeros((*weight.shape[:2], *self.tiling.lengths))
         taken = (
             slice(0, extent, dilation)
@@ -122,21 +122,21 @@ class _Work:
         return extended
 
     def window(self, image: Tensor, corner: tuple[int, ...]) -> Tensor:
-        """What a tile's filters see of an image, extended by zeros."""
+        """Part of an image that the filters see for a tile, extended by zeros."""
         extended = image.new_zeros((*image.shape[:2], *self.tiling.lengths))
         into, taken = self.overlap(corner)
         extended[box(taken)] = image[box(into)]
         return extended
 
     def grad_window(self, grad: Tensor, corner: tuple[int, ...]) -> Tensor:
-        """A tile's gradients at their places in the dense output, extended by zeros."""
+        """Gradients of a tile at their places in the dense output, extended by zeros."""
         extended = grad.new_zeros((*grad.shape[:2], *self.tiling.lengths))
         outputs, points = self.outputs_of(corner)
         extended[box(points)] = grad[box(outputs)]
         return extended
 
     def overlap(self, corner: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Where a tile with its margin lies in the image, and which of its points those are."""
+        """Slices of a tile with its margin: in the image, and among the tile's points."""
         spans = [
             (max(0, first - padding), min(size, first - padding + side + extent - 1), first - padding)
             for first, side, extent, size, padding in zip(
@@ -150,7 +150,7 @@ class _Work:
         )
 
     def outputs_of(self, corner: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Which outputs a tile has, and where among its points."""
+        """Slices of a tile's outputs: in the output, and among the tile's points."""
         spans = [
             (first // step, min(size, -(-(first + side) // step)), step)
             for first, side, size, step in zip(

@@ -1,4 +1,4 @@
-"""The numbers of a convolution beside its tensors, and the lengths that follow from them."""
+"""Geometry of a convolution: stride, padding, dilation, groups, and the lengths from them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """A forward convolution; one number for each spatial dimension.
+    """Geometry of a forward convolution, with a number for each spatial dimension.
 
     Attributes:
-        padding: zeros on both sides.
-        groups: of channels, which see nothing of each other.
+        padding: number of zeros on each side.
+        groups: number of groups of channels, which are convolved separately.
     """
 
     stride: tuple[int, ...]
@@ -32,21 +32,21 @@ class Geometry:
         return any(self.padding)
 
     def extents(self, filter_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """How far a filter reaches, with the gaps of its dilation."""
+        """Size of a filter in each dimension, with the gaps of its dilation."""
         return tuple(d * (size - 1) + 1 for size, d in zip(filter_shape, self.dilation, strict=True))
 
     def padded(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The spatial shape of an input with its zeros."""
+        """Spatial shape of an input with its padding."""
         return tuple(size + 2 * p for size, p in zip(input_shape, self.padding, strict=True))
 
     def output(self, input_shape: tuple[int, ...], filter_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The spatial shape of the output."""
+        """Spatial shape of the output."""
         reaches = zip(self.padded(input_shape), self.extents(filter_shape), self.stride, strict=True)
         return tuple((size - extent) // stride + 1 for size, extent, stride in reaches)
 
 
 def with_zeros(image: torch.Tensor, padding: tuple[int, ...]) -> torch.Tensor:
-    """A copy of the spatial dimensions with zeros on both sides; the image itself where there are none."""
+    """Copy of an image with zeros on both sides of its spatial dimensions; itself if no padding."""
     if not any(padding):
         return image
     both_sides = [p for p in reversed(padding) for _ in range(2)]
@@ -54,5 +54,5 @@ def with_zeros(image: torch.Tensor, padding: tuple[int, ...]) -> torch.Tensor:
 
 
 def box(slices: Iterable[slice]) -> Any:
-    """The index of a box in the last dimensions of a tensor."""
+    """Index of a box in the last dimensions of a tensor."""
     return (..., *slices)

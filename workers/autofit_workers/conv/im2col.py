@@ -1,6 +1,6 @@
-"""Convolution as a matrix product: what the filter covers at every output pixel becomes a column.
+"""im2col convolution: a matrix product, with a column of covered inputs for each output pixel.
 
-`Im2col` lays out the columns of the whole batch, `ChunkedIm2col` those of a few output pixels of
+`Im2col` lays out the columns of the whole batch, `ChunkedIm2col` the columns of a few output pixels of
 one image at a time, in one buffer that is used again.
 """
 
@@ -21,7 +21,7 @@ _Span = tuple[int, int, int]
 
 
 class Im2col:
-    """The columns of the whole batch at once."""
+    """Lowering of a convolution by columns of the whole batch at once."""
 
     def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         output = image.new_empty((len(image), len(weight), *_output(image, weight, geometry)))
@@ -53,10 +53,10 @@ class Im2col:
 
 @dataclass(frozen=True, slots=True)
 class ChunkedIm2col:
-    """The columns of a few output pixels of one image at a time.
+    """Lowering of a convolution by columns of a few output pixels of one image at a time.
 
     Attributes:
-        num_pixels: so many.
+        num_pixels: output pixels at a time.
     """
 
     num_pixels: int
@@ -67,7 +67,10 @@ class ChunkedIm2col:
         return output
 
     def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-        """Another convolution: of the gradient, with zeros put in for strides, by the mirrored filters."""
+        """Gradient of the input, by convolving the gradient with the mirrored filters.
+
+        For strides zeros are put into the gradient.
+        """
         result = grad.new_empty(image.shape)
         filter_shape = tuple(weight.shape[2:])
         by_group = weight.view(geometry.groups, -1, *weight.shape[1:]).transpose(1, 2)
@@ -101,7 +104,7 @@ class ChunkedIm2col:
     def _multiply(
         self, matrix: Tensor, image: Tensor, filter_shape: tuple[int, ...], geometry: Geometry, output: Tensor
     ) -> None:
-        """Fills an output with the products of matrices, one for each group, and columns of an image."""
+        """Fills `output` with products of `matrix`, one for each group, and the image's columns."""
         spatial = tuple(output.shape[2:])
         buffer = self._buffer(image, filter_shape, spatial)
         for sample, into in zip(image, output, strict=True):
@@ -123,12 +126,12 @@ def _output(image: Tensor, weight: Tensor, geometry: Geometry) -> tuple[int, ...
 
 
 def _matrices(weight: Tensor, groups: int) -> Tensor:
-    """A weight as one matrix for each group: groups × outputs × (inputs and filter)."""
+    """View of a weight as one matrix for each group: groups × outputs × (inputs and filter)."""
     return weight.view(groups, len(weight) // groups, -1)
 
 
 def _places(image: Tensor, filter_shape: tuple[int, ...], geometry: Geometry) -> Tensor:
-    """A view of an image with its zeros, …×C×spatial, as …×C×filter×output; it copies nothing."""
+    """View of a padded image, …×C×spatial, as …×C×filter×output, without a copy."""
     num = geometry.num_dimensions
     strides = image.stride()[-num:]
     return image.as_strided(
@@ -152,7 +155,7 @@ def _places(image: Tensor, filter_shape: tuple[int, ...], geometry: Geometry) ->
 
 
 def _columns(image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """The columns of a batch: N × groups × (inputs and filter) × output pixels."""
+    """Columns of a batch: N × groups × (inputs and filter) × output pixels."""
     places = _places(with_zeros(image, geometry.padding), tuple(weight.shape[2:]), geometry)
     num_pixels = math.prod(places.shape[-geometry.num_dimensions :])
     return places.clone(memory_format=torch.contiguous_format).view(
@@ -161,7 +164,7 @@ def _columns(image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _filled(buffer: Tensor, places: Tensor, tile: Tile, groups: int) -> Tensor:
-    """The columns of a tile, in the buffer: groups × (inputs and filter) × output pixels."""
+    """Columns of a tile, copied to the buffer: groups × (inputs and filter) × output pixels."""
     part = places[box(tile.slices)]
     columns = buffer[: part.numel()]
     columns.view(part.shape).copy_(part)
@@ -169,7 +172,7 @@ def _filled(buffer: Tensor, places: Tensor, tile: Tile, groups: int) -> Tensor:
 
 
 def _add_places(result: Tensor, places: Tensor, geometry: Geometry) -> None:
-    """Adds what the filter covers at every output pixel, N×C×filter×output, to where it was taken from."""
+    """Adds columns, N×C×filter×output, to the inputs that the filter covers at each output pixel."""
     num = geometry.num_dimensions
     outputs = places.shape[-num:]
     for offsets in itertools.product(*(range(size) for size in places.shape[2 : 2 + num])):
@@ -194,7 +197,7 @@ def _add_places(result: Tensor, places: Tensor, geometry: Geometry) -> None:
 def _spread(
     grad: Tensor, input_shape: tuple[int, ...], filter_shape: tuple[int, ...], geometry: Geometry
 ) -> Tensor:
-    """A gradient, K×output, laid out so that a dense convolution of it has the input's shape."""
+    """Gradient, K×output, spread with zeros so that its dense convolution has the input's shape."""
     extents = geometry.extents(filter_shape)
     shape = [size + extent - 1 for size, extent in zip(input_shape, extents, strict=True)]
     spread = grad.new_zeros((len(grad), *shape))
@@ -211,7 +214,7 @@ def _spread(
 
 
 def _points(spans: list[_Span], geometry: Geometry) -> tuple[slice, ...]:
-    """The points that spans hit, as a slice of each dimension."""
+    """Slice of each dimension with the points that spans hit."""
     return tuple(
         slice(start, start + (last - first - 1) * step + 1, step)
         for (start, first, last), step in zip(spans, geometry.stride, strict=True)
@@ -219,7 +222,7 @@ def _points(spans: list[_Span], geometry: Geometry) -> tuple[slice, ...]:
 
 
 def _overlap(size: int, num_outputs: int, step: int, offset: int) -> _Span:
-    """Of the points `offset + step × output` those within a size: the first point, and the outputs."""
+    """First point `offset + step × output` within `size`, and the range of outputs within it."""
     first = max(0, -(offset // step))
     last = min(num_outputs, (size - 1 - offset) // step + 1)
     return offset + first * step, first, last

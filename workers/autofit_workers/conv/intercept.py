@@ -1,4 +1,4 @@
-"""Puts rewrites in the place of convolutions, whoever calls them, and takes them out again.
+"""Intercepts calls of convolutions and runs rewrites in their place.
 
 Every convolution, of a module or of `torch.nn.functional`, is a call of one of three functions of
 PyTorch, and PyTorch lets a mode see the calls of its functions. Nothing of a model is changed.
@@ -27,17 +27,17 @@ _Numbers = int | tuple[int, ...] | list[int]
 
 
 class Rewriting(TorchFunctionMode):
-    """A mode under which convolutions are rewritten; what a rewrite cannot work out runs as it is.
+    """Mode that rewrites convolutions; calls that a rewrite cannot compute run as they are.
 
-    Layers have names while models that it `follows` run, else the empty one.
+    Layers have names while models passed to `follow` run; else the name is empty.
 
     Args:
-        choose: the rewrite for a layer by its name, None to leave the layer as it is.
-        only_followed: whether what runs outside the models that it follows stays as it is.
+        choose: gives the rewrite for a layer by its name, None to leave the layer as it is.
+        only_followed: whether calls outside the followed models stay as they are.
 
     Attributes:
-        rewritten: how many calls were, by the layer.
-        left: why a layer was left to the backend although a rewrite was chosen for it.
+        rewritten: number of rewritten calls by layer.
+        left: reason by layer why a call was left to the backend although a rewrite was chosen for it.
     """
 
     def __init__(self, choose: Callable[[str], Rewrite | None], *, only_followed: bool = False) -> None:
@@ -67,7 +67,7 @@ class Rewriting(TorchFunctionMode):
         return call.rewritten(rewrite)
 
     def follow(self, model: torch.nn.Module) -> list[Any]:
-        """Learns the names of a model's layers as they run; returns the hooks by which it does."""
+        """Registers hooks that tell the names of a model's layers as they run; returns the hooks."""
         return [hook for name, module in model.named_modules() for hook in self._hooks(module, name)]
 
     def _hooks(self, module: torch.nn.Module, name: str) -> Iterator[Any]:
@@ -82,7 +82,7 @@ class Rewriting(TorchFunctionMode):
 
 
 class _Call:
-    """The arguments of `torch.conv1d`, `conv2d` or `conv3d`."""
+    """Call of `torch.conv1d`, `conv2d` or `conv3d`, by its arguments."""
 
     def __init__(  # noqa: PLR0917 - the signature of PyTorch's functions
         self,
@@ -107,7 +107,7 @@ class _Call:
         )
 
     def why_not(self, rewrite: Rewrite) -> str | None:
-        """Why the rewrite cannot work this call out, or PyTorch would refuse it."""
+        """Reason why the rewrite cannot compute the call, or PyTorch would refuse it; None if it can."""
         image, weight = self._input, self._weight
         if image.dim() - self._geometry.num_dimensions not in (1, 2) or not image.numel():
             return "its input is not a batch of images"
@@ -149,7 +149,7 @@ class _Call:
 
 
 def _autocast(tensor: Tensor | None) -> Any:
-    """A tensor in the type that autocast gives to convolutions."""
+    """Tensor cast to autocast's type for convolutions; unchanged without autocast."""
     if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     kind = tensor.device.type
@@ -164,7 +164,7 @@ def _each(value: _Numbers, num_dimensions: int) -> tuple[int, ...]:
 
 
 def _named_padding(name: str, weight: Tensor, dilation: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
-    """`same` and `valid` as numbers; a `same` that differs from side to side as the argument of `pad`."""
+    """Paddings for `same` or `valid`, and the argument of `pad` if `same` differs by side."""
     if name == "valid":
         return (0,) * len(dilation), []
     totals = [d * (size - 1) for d, size in zip(dilation, weight.shape[2:], strict=True)]
@@ -179,7 +179,7 @@ def rewriting(rewrite: Rewrite) -> Iterator[Rewriting]:
     """Rewrites every convolution of this thread by one rewrite.
 
     Raises:
-        InapplicableError: after the block, it could work out none of those that were called.
+        InapplicableError: after the block, if no call in it could be rewritten.
     """
     with Rewriting(lambda _layer: rewrite) as mode:
         yield mode
@@ -188,11 +188,11 @@ def rewriting(rewrite: Rewrite) -> Iterator[Rewriting]:
 
 
 def rewriting_layers(rewrites: Mapping[str, Rewrite]) -> Rewriting:
-    """Rewrites the convolutions of some layers of the models that it follows, by their names."""
+    """Mode that rewrites the convolutions of some layers of followed models, by layer name."""
     return Rewriting(rewrites.get)
 
 
 def rewriting_by_plan(plan: Iterable[tuple[str, str]]) -> Rewriting:
-    """The same by the names of algorithms; layers that a plan gives to a backend stay as they are."""
+    """Mode that rewrites layers by a convolution plan; layers of a backend stay as they are."""
     found = {layer: conv.find(name) for layer, name in plan}
     return rewriting_layers({layer: each for layer, each in found.items() if isinstance(each, Rewrite)})

@@ -1,8 +1,8 @@
-"""What a rewrite of convolutions is, and the autograd function that all of them share.
+"""Interface of the rewrites of convolutions, and the autograd function that all of them share.
 
-The function keeps for backward what a convolution of PyTorch keeps, the input and the weight, and
-works everything else out anew. Each pass makes its result first and takes what it needs beside it
-afterwards, as backends do, so that a rewrite differs from them in that alone.
+The function keeps for backward the input and the weight, as a convolution of PyTorch does, and computes
+everything else anew. Each pass makes its result first and takes its other memory afterwards, as backends
+do, so that a rewrite differs from them in that memory only.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from autofit_workers.conv.geometry import Geometry
 
 
 class Lowering(Protocol):
-    """Works out the three passes of a convolution.
+    """Lowering that computes the three passes of a convolution.
 
     Inputs are N×C×spatial, weights K×(C/groups)×filter, outputs N×K×spatial.
     """
 
     def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-        """The output, without a bias."""
+        """Output of the convolution, without a bias."""
         ...
 
     def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-        """The gradient of the input; of `image`, shape and layout alone are of interest."""
+        """Gradient of the input; only the shape and layout of `image` matter."""
         ...
 
     def grad_weight(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-        """The gradient of the weight; of `weight`, shape and type alone are of interest."""
+        """Gradient of the weight; only the shape and type of `weight` matter."""
         ...
 
 
@@ -72,6 +72,6 @@ class _Lowered(torch.autograd.Function):
 def lowered(
     image: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, lowering: Lowering
 ) -> Tensor:
-    """A convolution by a rewrite, with gradients for whichever of its tensors want them."""
+    """Output of a convolution by a lowering, with gradients for the tensors that require them."""
     output: Tensor = _Lowered.apply(image, weight, bias, geometry, lowering)  # type: ignore[no-untyped-call]
     return output

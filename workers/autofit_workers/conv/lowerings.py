@@ -1,4 +1,4 @@
-"""The lowering that works out a rewrite: one line for each of them."""
+"""Table of the lowering that computes each rewrite."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ _LOWERINGS: dict[type[Rewrite], Callable[[Any], Lowering]] = {
 
 
 def lowering_of(rewrite: Rewrite) -> Lowering:
-    """What works out the convolutions that the rewrite stands for."""
+    """Lowering that computes the convolutions of a rewrite."""
     return _LOWERINGS[type(rewrite)](rewrite)

@@ -1,4 +1,4 @@
-"""A convolution by filters of one point is a product of matrices; nothing has to be laid out for it."""
+"""Convolution by filters of one point as a matrix product, without columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autofit_workers.conv.geometry import Geometry, box, with_zeros
 
 
 class Matmul1x1:
-    """For filters of one point; strides and zeros at the border cost a copy of the input."""
+    """Lowering for filters of one point; strides and padding cost a copy of the input."""
 
     def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         output = image.new_empty(
@@ -53,12 +53,12 @@ def _matrices(weight: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _flat(tensor: Tensor, geometry: Geometry) -> Tensor:
-    """N×channels×spatial as N×groups×(channels of a group)×points."""
+    """View of N×channels×spatial as N×groups×(channels of a group)×points."""
     return tensor.view(len(tensor), geometry.groups, -1, math.prod(tensor.shape[2:]))
 
 
 def _points(image: Tensor, geometry: Geometry) -> Tensor:
-    """The points that the filters see, N×groups×(channels of a group)×points."""
+    """Points of an image that the filters see, N×groups×(channels of a group)×points."""
     if _is_dense(geometry):
         return _flat(image.contiguous(), geometry)
     padded = with_zeros(image, geometry.padding)
@@ -67,7 +67,7 @@ def _points(image: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _put(into: Tensor, points: Tensor, geometry: Geometry) -> None:
-    """Puts points to where the filters saw them; those in the border are dropped."""
+    """Puts points where the filters saw them, and drops the points in the padding."""
     targets, taken = [], []
     for size, num_points, step, padding in zip(
         into.shape[1:], points.shape[1:], geometry.stride, geometry.padding, strict=True

@@ -1,4 +1,4 @@
-"""Boxes of a grid whose points follow each other in memory."""
+"""Tiles of a grid: boxes whose points follow each other in memory."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A box of a grid whose points follow each other in memory.
+    """Box of a grid whose points follow each other in memory.
 
     Attributes:
-        slices: of every dimension.
-        start, stop: where its points lie in the flattened grid.
+        slices: slice of each dimension.
+        start, stop: range of its points in the flattened grid.
     """
 
     slices: tuple[slice, ...]
@@ -23,7 +23,7 @@ class Tile:
 
 
 def runs(shape: tuple[int, ...], num_points: int) -> Iterator[Tile]:
-    """Covers a grid with boxes of at most so many points: parts of a row, rows, or planes."""
+    """Yields tiles of at most `num_points` points that cover a grid: parts of rows, rows, planes."""
     dimension = next(d for d in range(len(shape)) if math.prod(shape[d + 1 :]) <= num_points)
     inner = math.prod(shape[dimension + 1 :])
     step = max(1, num_points // inner)

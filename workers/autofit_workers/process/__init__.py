@@ -1,1 +1,1 @@
-"""Processes: how one is started, told, heard, restricted and ended. The standard library suffices here."""
+"""Child processes: starting, messages, restrictions and ending. Uses only the standard library."""

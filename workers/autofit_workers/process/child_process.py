@@ -1,4 +1,4 @@
-"""One started child with its pipes and its log, from birth to reaping."""
+"""Child process of a command with its pipes and its log, from start to end."""
 
 from __future__ import annotations
 
@@ -44,38 +44,38 @@ _EXIT_GRACE_SECONDS = 5.0
 
 
 class Attendant(Protocol):
-    """Who waits for an answer with open eyes."""
+    """Interface of an object that takes a child's other lines while its answer is awaited."""
 
     def hears(self, line: str) -> bool:
-        """Takes a line that is not the answer; False where it is."""
+        """Takes a line that is not the answer; returns False for the answer."""
 
     def attend(self) -> None:
-        """Is called while nothing is to be read, and may raise to end the wait."""
+        """Runs while there is nothing to read; may raise to end the wait."""
 
 
 class NoAttendant:
-    """Takes the first line for the answer."""
+    """Attendant that takes the first line for the answer."""
 
     def hears(self, line: str) -> bool:  # noqa: ARG002 - the attendant's signature
         return False
 
     def attend(self) -> None:
-        """Nothing is looked after."""
+        """Does nothing."""
 
 
 _NO_ATTENDANT = NoAttendant()
 
 
 class ChildProcess:
-    """One started child with its pipes and its log, from birth to reaping.
+    """Child process with its pipes and its log, from start to end.
 
     Args:
         module: of this package; its `main(requests_fd, answers_fd)` answers line by line.
         environment: variables set for the process, over a copy of this process's own.
         inherited: further descriptors that it gets, by the same numbers.
-        permissions: of a process that runs a workload to predict it: it goes inside the boundary. None for
-            others.
-        of_script: whether it runs a script, and so has a folder for what that writes.
+        permissions: of a process that runs a workload to predict it, and so goes inside the boundary. None
+            for others.
+        of_script: whether the process runs a script, and so gets a scratch folder for what that writes.
     """
 
     def __init__(
@@ -121,7 +121,10 @@ class ChildProcess:
             ours.pop_all()  # open for as long as the process lives
 
     def ask(self, message: str, deadline: float, attendant: Attendant = _NO_ATTENDANT) -> str:
-        """Sends one line and returns the line that answers it, until a moment of `time.monotonic`.
+        """Sends one line and returns the line that answers it.
+
+        Args:
+            deadline: the moment of `time.monotonic` until which it waits.
 
         Raises:
             TimeoutError: the deadline passed first.
@@ -171,11 +174,11 @@ class ChildProcess:
 
     @property
     def group(self) -> int:
-        """The number of its process group, which is its own."""
+        """Number of the child's process group, which is the child's own number."""
         return self._popen.pid
 
     def has_exited(self) -> bool:
-        """Whether the process is dead; it is not reaped, so that its group's number stays taken."""
+        """Whether the process is dead; it is not reaped here, so that its group's number stays taken."""
         try:
             return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:  # reaped by someone else in this process
@@ -188,7 +191,7 @@ class ChildProcess:
             time.sleep(_POLL_SECONDS)
 
     def dismiss(self) -> None:
-        """Lets the process end by itself, then kills whatever is left of its group."""
+        """Lets the process end by itself, then kills what is left of its group."""
         kill_below(self.group, spared_group=self.group)  # who left is nobody's once it has ended
         with suppress(BrokenPipeError):
             os.write(self._requests, b"\n")
@@ -197,7 +200,7 @@ class ChildProcess:
         self.log.close()
 
     def kill(self) -> str:
-        """Kills the process group and who left it, reaps the process and returns how that one ended."""
+        """Kills the process with all its descendants, reaps it and returns how it ended, in words."""
         kill_below(self._popen.pid)  # first, while it adopts their orphans
         with suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
@@ -214,7 +217,7 @@ class ChildProcess:
             self._scratch = None
 
     def _wait_for_descendants(self) -> None:
-        """Waits for the end of what the child forked: the last copy of its pipe is then closed."""
+        """Waits for the end of the processes that the child forked, as their copies of its pipe close."""
         give_up = time.monotonic() + _EXIT_GRACE_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(self._answers, selectors.EVENT_READ)
@@ -235,7 +238,7 @@ def _name_of_signal(number: int) -> str:
 
 
 def _answer_in(incoming: bytearray, attendant: Attendant) -> str | None:
-    """Takes whole lines off the front until one is the answer."""
+    """Takes whole lines off the front of `incoming` up to the answer; None where it is not there yet."""
     while b"\n" in incoming:
         raw, _, _ = incoming.partition(b"\n")
         del incoming[: len(raw) + 1]

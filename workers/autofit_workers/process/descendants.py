@@ -1,4 +1,4 @@
-"""Whatever a process started, down to the last, whichever group it moved to.
+"""Descendants of a process, whichever process group they are in: finding and killing them.
 
 below      by the tree of processes: an orphan stays in it under a process that adopts orphans
 marked     by a mark that it inherited in its environment, which finds orphans of a process that is dead
@@ -34,7 +34,7 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent() -> None:
-    """Has the kernel kill this process when the thread that started it ends; Linux alone."""
+    """Has the kernel kill this process when the thread that started it ends; on Linux alone."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -44,12 +44,12 @@ def _prctl(option: int, value: int) -> None:
 
 
 def below(process: int) -> list[int]:
-    """The living processes below one, whichever group or session they are in; not the process itself."""
+    """Numbers of the living processes below a process, in any group or session, without itself."""
     return [each.number for each in _below(process)]
 
 
 def of_trial(leader: int) -> list[int]:
-    """The living processes of a group and whatever is below its leader."""
+    """Numbers of the living processes of a group and of those below its leader."""
     living = _living()
     return [each.number for each in living if each.group == leader] + [
         each.number for each in _below(leader, living) if each.group != leader
@@ -84,17 +84,17 @@ def _below(process: int, living: Sequence[_Process] | None = None) -> list[_Proc
 
 
 def kill_below(process: int, *, spared_group: int | None = None) -> None:
-    """Kills all processes below one, save that of this function's caller and those of a group."""
+    """Kills all processes below a process, except the calling one and those of `spared_group`."""
     _kill_all(lambda: [each.number for each in _below(process) if each.group != spared_group])
 
 
 def kill_marked(mark: str) -> None:
-    """Kills all processes that inherited a mark, this one excepted; where there is no `/proc`, none."""
+    """Kills all processes that inherited a mark, except this one; none where there is no `/proc`."""
     _kill_all(lambda: _marked(mark))
 
 
 def _kill_all(find: Callable[[], Iterable[int]]) -> None:
-    """Kills what is found, again and again until nothing is."""
+    """Kills the processes that `find` returns, again until it finds none, in up to 100 rounds."""
     for _ in range(_MOST_ROUNDS):
         found = [pid for pid in find() if pid != os.getpid()]
         if not found:

@@ -1,4 +1,4 @@
-"""Keeps Python's garbage collector from running while many objects are made that will stay."""
+"""Context managers that keep Python's garbage collector from running while lasting objects are made."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Nothing of a million objects of a long profile is garbage: to look costs a third of the time."""
+    """Turns the garbage collector off in a block that makes many lasting objects.
+
+    None of a million objects of a long profile is garbage: looking for it costs a third of the time.
+    """
     collects = gc.isenabled()
     gc.disable()
     try:
@@ -22,9 +25,10 @@ def without_collections() -> Iterator[None]:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """What modules make stays for the life of the process: it is not looked through, now or later.
+    """Exempts all objects that exist after a block's imports from garbage collection, for good.
 
-    Where nothing was imported, nothing is kept: what else there is may be garbage.
+    Modules' objects stay for the life of the process. Where nothing was imported, nothing is exempted: the
+    other objects may be garbage.
     """
     num_modules = len(sys.modules)
     with without_collections():
@@ -35,7 +39,7 @@ def importing() -> Iterator[None]:
 
 @contextmanager
 def looked_through() -> Iterator[None]:
-    """Meanwhile the collector knows of what it does not look through otherwise, too."""
+    """Lets the garbage collector look through exempted objects too, in a block."""
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     try:

@@ -1,4 +1,4 @@
-"""The child's voice: one pipe for its heartbeats and its outcomes, one line each."""
+"""Heartbeats and outcomes of a child process, sent over one pipe, one line each."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ LastWord = Callable[[Callable[[], TrialOutcome]], None]
 
 
 def unheard(_beat: Heartbeat) -> None:
-    """The report of a trial that nobody supervises."""
+    """Drops a heartbeat: the `Report` of a trial that nobody supervises."""
 
 
 def unsaid(_outcome: Callable[[], TrialOutcome]) -> None:
-    """The last word of a trial that nobody supervises."""
+    """Drops an outcome: the `LastWord` of a trial that nobody supervises."""
 
 
 class Heart:
-    """Says what the process is at, and says it again and again until the answer is there.
+    """Sender of heartbeats, which repeats the last one every half second until the answer is sent.
 
     The beats come from a thread of their own, so that they go on during a long operator, which
     runs without the interpreter's lock. Lines are written whole and unbuffered: a process forked
@@ -39,14 +39,14 @@ class Heart:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def report(self, beat: Heartbeat) -> None:
-        """Says at once what begins now."""
+        """Sends a heartbeat at once, and repeats it from then on."""
         with self._lock:
             self._line = beat.to_json()
             self._say(self._line)
         self._is_working.set()
 
     def answer(self, line: str) -> None:
-        """Says the last word of a trial; until the next report there are no more beats."""
+        """Sends the answer of a trial; no beats follow until the next report."""
         self._is_working.clear()
         with self._lock:
             self._line = None

@@ -1,4 +1,4 @@
-"""What Linux says of the machine's memory and of processes'; elsewhere nothing is known."""
+"""Memory of the machine and of processes, as Linux reports it; elsewhere little is known."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def status_bytes(*names: str, process: int | str = "self") -> int | None:
-    """The sum of fields such as `VmHWM` of a process's status; None where there is no such process."""
+    """Sum in bytes of fields such as `VmHWM` of a process's status; None where the process is not found."""
     with suppress(OSError):
         return _sum_of_lines(_PROC / str(process) / "status", names)
     return None
@@ -25,23 +25,23 @@ def reset_peak_resident() -> None:
     """Sets this process's peak resident set to its current one.
 
     Raises:
-        OSError: the kernel or a sandbox does not let it.
+        OSError: the kernel or a sandbox does not allow it.
     """
     _CLEAR_REFS.write_text(_RESET_PEAK)
 
 
 def peak_resident_bytes() -> int:
-    """The peak resident set of this process, since it was reset last."""
+    """Peak resident set of this process in bytes, since it was reset last."""
     return status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
 def resident_bytes(process: int) -> int:
-    """A process's memory that is no file's: its own and what it shares; 0 for one that is gone."""
+    """Bytes of a process's memory that no file backs, its own and shared; 0 for a process that is gone."""
     return status_bytes("RssAnon", "RssShmem", "VmSwap", process=process) or 0
 
 
 def proportional_bytes(process: int) -> int:
-    """Like `resident_bytes`, with pages in several processes divided among them; slower to read."""
+    """Bytes as `resident_bytes`, with pages of several processes divided among them; slower to read."""
     num_bytes = 0
     with suppress(OSError):
         path = _PROC / str(process) / "smaps_rollup"
@@ -59,7 +59,7 @@ def _sum_of_lines(path: Path, names: tuple[str, ...]) -> int:
 
 
 def available_bytes() -> int | None:
-    """What can be taken without swapping: of the machine, or of the control group if that has less."""
+    """Bytes that can be taken without swapping, by the machine or a control group with less; else None."""
     available: list[int] = []
     with suppress(OSError):
         available.append(_sum_of_lines(_PROC / "meminfo", ("MemAvailable",)))
@@ -72,15 +72,15 @@ def available_bytes() -> int | None:
 
 
 def _cache_bytes(path: Path) -> int:
-    """Cached files that count as used and are given up when memory is short."""
+    """Bytes of cached files that count as used and are given up when memory is short."""
     values = dict(line.split() for line in path.read_text().splitlines())
     return int(values.get("total_inactive_file", values.get("inactive_file", 0)))
 
 
 def num_kernel_kills() -> int | None:
-    """How many processes the kernel has killed for memory so far, in the smallest circle it counts for.
+    """Number of processes that the kernel has killed for memory so far; None where it is not told.
 
-    That is this process's control group, of either version, else the machine.
+    The count is that of this process's control group, of either version, else the machine's.
     """
     events = ((folder / "memory.events", folder / "memory.oom_control") for folder, *_ in _memory_groups())
     for path in (*(path for pair in events for path in pair), _PROC / "vmstat"):
@@ -92,7 +92,7 @@ def num_kernel_kills() -> int | None:
 
 
 def _memory_groups() -> Iterator[tuple[Path, str, str]]:
-    """The folders of this process's memory control group, with the names of its limit and its usage.
+    """Yields folders of this process's memory control group, with the names of its limit and usage.
 
     Within a container the path may be the host's, and the container's own group is mounted at the top.
     """

@@ -1,4 +1,4 @@
-"""What crosses the pipes of a child process, and whose fault an error is: the user's, or ours."""
+"""Messages over the pipes of a child process, and errors reported as the user's or autofit's own."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _CHECKPOINTS_DIFFER = (
 
 
 def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
-    """The lines that the supervisor sends, as they come; an empty one is the last.
+    """Returns a queue of the lines that the supervisor sends, as they come; an empty one is the last.
 
-    From now on the process adopts the orphans below it: its supervisor finds them by that.
+    From now on the process adopts the orphans below it, so that its supervisor finds them.
     """
     adopt_orphans()
     for fd in (requests_fd, answers_fd):
@@ -48,10 +48,10 @@ def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
 
 
 def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
-    """Passes the lines on; a supervisor that is gone takes the whole process group with it.
+    """Puts the supervisor's lines into the queue; kills the process group once the supervisor is gone.
 
-    The pipe is read all the time, so that this is seen during a long operator too: PyTorch's
-    operators run without the interpreter's lock.
+    The pipe is read all the time, so that the supervisor's end is seen during a long operator too:
+    PyTorch's operators run without the interpreter's lock.
     """
     with os.fdopen(requests_fd, encoding="utf-8") as pipe:
         for line in pipe:
@@ -64,7 +64,7 @@ def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
 
 
 def told(error: BaseException) -> TrialError:
-    """What an exception says to the user of a workload."""
+    """Returns an exception as the error that the user of a workload is told."""
     if isinstance(error, WorkerError):
         return TrialError(kind=error.kind, message=_cut(str(error)))
     if isinstance(error, WorkloadError | InvalidTrialError):  # these say in words what is wrong
@@ -76,7 +76,7 @@ def told(error: BaseException) -> TrialError:
 
 
 def user_error(error: BaseException) -> TrialError:
-    """Tells a workload's exception in one sentence, with the line of the user's own file."""
+    """Returns a workload's exception as an error in one sentence, with the line of the user's own file."""
     message = brief_error(error)
     try:
         message += _place(error)
@@ -108,7 +108,7 @@ def _place(error: BaseException) -> str:
 
 
 def _cut(text: str) -> str:
-    """The text, of a long one both ends."""
+    """Returns the text; of one longer than 40,000 characters, both ends."""
     if len(text) <= 2 * _END_CHARACTERS:
         return text
     return f"{text[:_END_CHARACTERS]}\n…\n{text[-_END_CHARACTERS:]}"
@@ -119,7 +119,7 @@ def _is_users(path: str) -> bool:
 
 
 def _user_traceback(error: BaseException) -> str:
-    """The traceback without our frames and PyTorch's, unless it has no others."""
+    """Traceback of an exception without autofit's and PyTorch's frames, unless it has no others."""
     told = traceback.TracebackException.from_exception(error)
     each: traceback.TracebackException | None = told
     while each is not None:

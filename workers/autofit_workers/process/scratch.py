@@ -1,4 +1,4 @@
-"""A folder for what a workload writes and its user is not to find: made before its process, removed after it.
+"""Scratch folder for files that a script writes in a trial: made before its process, removed after it.
 
     autofit-script-x7ab/
       owner     locked for as long as the command lives that made the folder
@@ -7,7 +7,7 @@
       0 1 2 …   what it wrote, in the place of its user's files
       tmp…      its temporary folder, if it is predicted
 
-Whoever removes the folder takes away what is noted in it. Where the command is killed, the lock goes with it,
+Removing the folder also removes the files noted in it. Where the command is killed, the lock goes with it,
 and the next command removes the folder.
 """
 
@@ -30,10 +30,10 @@ _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCO
 
 
 class Scratch:
-    """Such a folder, on the command's side.
+    """Scratch folder of a script, on the command's side.
 
     Attributes:
-        folder: where it is.
+        folder: its path.
     """
 
     def __init__(self) -> None:
@@ -41,16 +41,16 @@ class Scratch:
         self.folder, self._lock = _new_folder()
 
     def remove(self) -> None:
-        """Removes it with what is noted in it, once no process writes there."""
+        """Removes the folder and the files noted in it, once no process writes there."""
         remove(self.folder)
         os.close(self._lock)
 
 
 class Notes:
-    """Its notes, on the side of the process that runs the script.
+    """Notes in a scratch folder, on the side of the process that runs the script.
 
     Args:
-        folder: where it is.
+        folder: path of the scratch folder.
     """
 
     def __init__(self, folder: str) -> None:
@@ -60,11 +60,11 @@ class Notes:
         self._has_started = False
 
     def made(self, path: str) -> None:
-        """Notes a file or folder that was not there."""
+        """Notes a file or folder that the script makes and that was not there."""
         os.write(self._made, os.fsencode(path) + b"\0")
 
     def started(self) -> None:
-        """Notes that there is a process beside this one."""
+        """Notes that the script has started a process beside this one."""
         if not self._has_started:
             self._has_started = True
             os.close(os.open(f"{self._folder}/{_STARTED}", os.O_CREAT | os.O_WRONLY))
@@ -74,14 +74,18 @@ class Notes:
 
 
 def shared_folders() -> list[str]:
-    """Where any program puts files of its own: the temporary folder, and the caches that are there."""
+    """Folders where any program puts files of its own: the temporary folder, and the existing caches."""
     caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
     found = [tempfile.gettempdir(), os.path.expanduser("~/.cache"), *caches]  # noqa: PTH111
     return [path for path in found if os.path.isdir(path)]  # noqa: PTH112 - `Path` calls what is replaced
 
 
 def _new_folder() -> tuple[str, int]:
-    """A folder and its lock, which no other command has taken for an abandoned one in between."""
+    """Makes a scratch folder and locks it, so that no other command takes it for an abandoned one.
+
+    Returns:
+        The folder's path and the descriptor of its lock.
+    """
     while True:
         folder = tempfile.mkdtemp(prefix=_PREFIX)
         lock = os.open(f"{folder}/{_OWNER}", os.O_CREAT | os.O_RDWR)
@@ -91,7 +95,7 @@ def _new_folder() -> tuple[str, int]:
 
 
 def _is_locked(lock: int) -> bool | None:
-    """Locks a file; False where another process has it locked, None where there are no locks."""
+    """Locks a file; returns False where another process has it locked, None where there are no locks."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -103,7 +107,7 @@ def _is_locked(lock: int) -> bool | None:
 
 @functools.cache
 def _sweep() -> None:
-    """Removes the folders of this user whose commands are gone."""
+    """Removes the scratch folders of this user whose commands are gone."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another command removes it
             if folder.is_symlink() or folder.lstat().st_uid != os.geteuid():
@@ -117,13 +121,13 @@ def _sweep() -> None:
 
 
 def remove(folder: str | Path) -> None:
-    """Removes such a folder, and what is noted in it."""
+    """Removes a scratch folder, and the files noted in it."""
     _take_away(Path(folder))
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _take_away(folder: Path) -> None:
-    """Removes what the script made, but for folders that something else was put into."""
+    """Removes the files and folders that the script made, but for folders that others put files into."""
     try:
         noted = (folder / _MADE).read_bytes().split(b"\0")[:-1]
     except FileNotFoundError:
@@ -141,7 +145,10 @@ def _take_away(folder: Path) -> None:
 
 
 def _files_since(folder: Path, moment: float) -> Iterator[Path]:
-    """What processes that the script started have written to a folder that it made."""
+    """Yields files that processes of the script wrote to a folder that it made.
+
+    These are regular files of this user, changed at `moment` or later.
+    """
     for entry in os.scandir(folder):
         found = entry.stat(follow_symlinks=False)
         if stat.S_ISREG(found.st_mode) and found.st_mtime >= moment and found.st_uid == os.geteuid():

@@ -1,7 +1,7 @@
-"""Which of a user's own files a process has used, and what was in them.
+"""User's own files that a process has used, with digests of their content.
 
-The modules that were loaded, and whatever else was opened by way of Python: settings, vocabularies,
-weights. What a C library opens by itself, and folders that were listed, are not seen.
+These are the modules that were loaded, and the files that were opened by way of Python: settings,
+vocabularies, weights. Files that a C library opens by itself, and listed folders, are not seen.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def is_installed(path: str) -> bool:
 
 
 def watch() -> None:
-    """Begins to note the files that this process opens for reading; for good, as Python has it."""
+    """Begins to note the files that this process opens for reading; an audit hook cannot be removed."""
     global _is_watching  # noqa: PLW0603 - a hook belongs to the process
     if not _is_watching:
         _is_watching = True
@@ -45,9 +45,9 @@ def watch() -> None:
 
 
 def used_files() -> dict[str, str]:
-    """The user's files among the loaded modules and those opened since `watch`: path → digest.
+    """Digests of the user's files, by path: loaded modules, and files opened since `watch`.
 
-    A module is digested when it is first seen here: what is changed later is not what runs.
+    A module is digested when it is first seen here: a later change of its file does not run.
     """
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
@@ -65,7 +65,7 @@ def used_files() -> dict[str, str]:
 
 
 def content_digest(path: Path) -> str | None:
-    """SHA-256 of a file, or for a very large one what tells that it was written; None where there is none."""
+    """SHA-256 of a file; above 64 MiB its size and time of change; None where it is no readable file."""
     try:
         status = _stat(path)
         if not stat.S_ISREG(status.st_mode):

@@ -1,4 +1,4 @@
-"""A trace becomes bytes and seconds. The standard library suffices here.
+"""Replay of traces: peak memory in bytes and time in seconds. Uses only the standard library.
 
 allocator/  PyTorch's caching allocator
 curve/      from traces to the peak at any batch size

@@ -1,4 +1,4 @@
-"""A size that is known as a range: low, likely, high, and the largest possible."""
+"""Sizes of workspaces known as a range: low, likely, high, and the largest possible."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Workspace:
-    """Bytes beside the output.
+    """Workspace of a call in bytes, as a range from low to worst.
 
     Attributes:
-        low_bytes: what the policy may get by with.
-        likely_bytes, high_bytes: what it takes; they differ where that is not known for sure.
+        low_bytes: the least that the policy may get by with.
+        likely_bytes, high_bytes: what the policy takes; they differ where that is not known for sure.
         worst_bytes: the largest that any plan wants, whatever plan the policy takes.
-        choices_bytes: by plan, in PyTorch's order: what it tries one after the other when memory
-            is short.
-        repeated_bytes: what the same call likely takes from its second time on; None for as much.
+        choices_bytes: by plan, in PyTorch's order: the sizes that PyTorch tries one after the other when
+            memory is short.
+        repeated_bytes: what the same call likely takes from its second time on; None for no change.
     """
 
     low_bytes: int
@@ -28,18 +28,18 @@ class Workspace:
 
     @property
     def is_benchmark(self) -> bool:
-        """Whether it is room to time plans in, at first."""
+        """Whether benchmark mode times plans in this workspace at the call's first time."""
         return self.repeated_bytes is not None
 
     @property
     def repeated(self) -> Workspace:
-        """The same from the second time on."""
+        """Workspace of the call from its second time on."""
         if self.repeated_bytes is None:
             return self
         return dataclasses.replace(self, likely_bytes=self.repeated_bytes)
 
     def plus(self, num_bytes: int) -> Workspace:
-        """The same with so much more at every level."""
+        """Returns the workspace with `num_bytes` more at every level."""
         return Workspace(
             self.low_bytes + num_bytes,
             self.likely_bytes + num_bytes,
@@ -50,17 +50,17 @@ class Workspace:
         )
 
     def choices_up_to(self, size_bytes: int) -> tuple[int, ...]:
-        """What is tried in turn from a size on: a larger one is not to be had where that was not."""
+        """Sizes in bytes that PyTorch tries in turn: `size_bytes`, then the smaller choices."""
         return (size_bytes, *(size for size in self.choices_bytes if size < size_bytes))
 
 
 def between(low_bytes: int, likely_bytes: int, high_bytes: int) -> Workspace:
-    """A workspace of which only the ends are known."""
+    """Workspace from its low, likely and high bytes, with the worst equal to the high."""
     return Workspace(low_bytes, likely_bytes, high_bytes, high_bytes)
 
 
 def certain(num_bytes: int) -> Workspace:
-    """A workspace that there is no doubt about."""
+    """Workspace of exactly `num_bytes` at every level."""
     return between(num_bytes, num_bytes, num_bytes)
 
 

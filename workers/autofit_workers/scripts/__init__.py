@@ -1,7 +1,7 @@
-"""Training scripts as they are: called in a process of their own, followed, and ended after a few steps.
+"""Runs unmodified training scripts in a process of their own, follows them, and ends them after a few steps.
 
 running.py calls a script, watching.py follows its optimizer steps, loops.py its loops, batches/ its batches.
-files.py keeps it from changing files, saving/ what it saves in memory, and guard/ keeps it from anything else
-where there is no boundary around it. How a script is named is in `autofit_workers.spec.workloads.scripts`;
-what a GPU that is not there answers, in `autofit_workers.tracing.scripts`.
+files.py keeps a script from changing files, saving/ keeps in memory what it saves, and guard/ keeps it from
+changing anything else where there is no boundary around it. How a script is named is in
+`autofit_workers.spec.workloads.scripts`; what a fake GPU answers, in `autofit_workers.tracing.scripts`.
 """

@@ -1,4 +1,4 @@
-"""How long a script may take once enough was seen of it."""
+"""Limits the time that a script may take once enough was seen of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SECONDS_AFTER_LOOPS = 10.0  # that it goes on for once its loops were ended
 
 
 class Clock:
-    """Ends a script that takes long after its loops were ended, and leaves one behind that does not let it.
+    """Ends a script that takes long after its loops were ended, and gives up on one that cannot be ended.
 
     Args:
         give_up: see `run_script`.

@@ -1,15 +1,15 @@
-"""What a script writes while it is tried: kept out of its user's files.
+"""Keeps a user's files unchanged by what the user's script writes while it is tried.
 
-    open(path, "w")          goes to a folder of ours; reading that path again finds it there
+    open(path, "w")          goes to autofit's folder; reading that path again finds it there
     os.open, os.symlink      likewise
     libraries' own writers   likewise, those of the table `guard.table`
     torch.save, safetensors  likewise; where tensors have no values, as objects of this process
     mkdir                    is done, and undone at the end where the folder stayed empty
     remove, rename, chmod …  of what was there before is refused
 
-What was in temporary folders and the caches of libraries before is the user's too; what the script makes
-there is its own. What a native library opens by itself is not seen, but for those of the table, nor what
-processes write that the script starts: their files in folders that it made are removed at the end.
+Files that were in temporary folders and the caches of libraries before are the user's too; what the script
+makes there is its own. Files that a native library opens by itself are not seen, but for those of the table,
+nor what processes write that the script starts: their files in folders that it made are removed at the end.
 """
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ _open: Callable[..., Any] = io.open
 
 
 class KeptFiles:
-    """Once it has begun, this process changes no file that was there before.
+    """Keeps this process, once begun, from changing any file that was there before.
 
-    A script's process ends without an end to it: what runs then, exit handlers and threads that go on, is
-    the script's too.
+    A script's process ends without a call of `end`: what runs then, exit handlers and threads that go on,
+    is the script's too.
 
     Args:
         guarded: folders that are the user's, wherever they are.
         saves: whether what is saved is written, which takes memory as saving it does; else tensors have
             no values, and are kept as they are.
-        saving: is told before something is.
-        is_inside: whether the process is inside the boundary, where whatever it writes is in memory: then
+        saving: is called before something is saved.
+        is_inside: whether the process is inside the boundary, where all that it writes is in memory: then
             only objects that are saved without values are kept apart.
 
     Attributes:
-        folder: ours.
-        notes: in it; of a process that is not inside.
+        folder: autofit's folder, for the copies.
+        notes: notes in `folder`; only of a process that is not inside the boundary.
     """
 
     notes: scratch.Notes
@@ -82,7 +82,7 @@ class KeptFiles:
         self._saves = Saves(self, saves=saves, saving=saving)
 
     def begin(self) -> None:
-        """Replaces the ways to write to files, as far as Python has them."""
+        """Replaces Python's ways to write to files, for the whole process."""
         self._saves.begin(self._replaced)
         if self._is_inside:
             return
@@ -113,7 +113,7 @@ class KeptFiles:
         self._replaced.callback(setattr, self._audit, "is_on", False)
 
     def end(self) -> None:
-        """Takes all back; for a process that goes on with something else."""
+        """Undoes all replacements, for a process that goes on with something else."""
         self._replaced.take_back()
         if not self._is_inside:
             self.notes.close()
@@ -130,11 +130,11 @@ class KeptFiles:
     # ── where a path leads ──────────────────────────────────────────────────────────────────────
 
     def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
-        """Where a path is to be written; where it cannot be, the path, as opening it raises what it would.
+        """Path to write to in the place of `path`; `path` itself where it may, or cannot, be written.
 
         Args:
-            mode: that it is opened with.
-            always: whether in a temporary folder too.
+            mode: mode that the path is opened with.
+            always: whether to replace a path in a temporary folder too.
         """
         full = absolute(path)
         if self._is_inside or full is None:
@@ -157,7 +157,7 @@ class KeptFiles:
         return copy
 
     def _new_copy(self, path: str) -> str:
-        """A place for it; some that write look at how its name ends."""
+        """New path for a copy, with the suffix of `path`, at which some writers look."""
         return f"{self.folder}/{next(self._names)}{os.path.splitext(path)[1]}"  # noqa: PTH122
 
     def _copy_of(self, full: str) -> str | None:
@@ -168,7 +168,7 @@ class KeptFiles:
         return through if copy is None and through != full else copy
 
     def _through_links(self, full: str) -> str:
-        """The path without the links that the script has made; raises `OSError` where they go in a circle."""
+        """Path without the links that the script has made; raises `OSError` where they go in a circle."""
         if not self._links:
             return full
         for _ in range(_MOST_LINKS):
@@ -180,7 +180,7 @@ class KeptFiles:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), full)
 
     def open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        """`open`, of what is found at a path or goes there."""
+        """Opens a file as `open` does, or the copy that stands for it."""
         has_opener = len(args) > 5 or kwargs.get("opener") is not None  # which opens by `os.open`
         if isinstance(file, str | bytes | os.PathLike) and not has_opener:
             full = absolute(file)
@@ -223,7 +223,7 @@ class KeptFiles:
 
     @staticmethod
     def _is_new(path: str) -> bool:
-        """Whether something could be made there that is not yet."""
+        """Whether `path` does not exist, and its folder does."""
         return os.path.isdir(os.path.dirname(path)) and not is_there(path)  # noqa: PTH112, PTH120
 
     def _renamed(self, rename: Callable[..., None]) -> Callable[..., None]:
@@ -252,7 +252,7 @@ class KeptFiles:
         return renamed
 
     def _is_kept_apart(self, old: str, new: str) -> bool:
-        """Whether what the script made gets a name that is its user's, or is among its user's files."""
+        """Whether a rename moves what the script made to a name of its user's, or among its user's files."""
         places = self._places
         if places.is_users(old) or os.path.isdir(new):  # noqa: PTH112
             return False
@@ -284,7 +284,7 @@ class KeptFiles:
                 self._replaced.put(owner, name, staticmethod(led) if is_static else led)
 
     def _led(self, function: Callable[..., Any], call: Call) -> Callable[..., Any]:
-        """The function, with the path that leads to where the script's file is."""
+        """Function that calls `function` with its path replaced by where the script's file is."""
 
         @functools.wraps(function)
         def led(*args: Any, **kwargs: Any) -> Any:
@@ -319,7 +319,7 @@ class KeptFiles:
         return target
 
     def _filled(self, folder: str, fill: Callable[[str], Any]) -> Any:
-        """What fills a folder, which gets one of ours, each of whose files is found in the other."""
+        """Calls `fill` with a folder of autofit's, whose files are then found in the place of `folder`'s."""
         real = followed(folder)
         is_own = self._places.is_free(real) and self._places.is_made(real)
         if is_own or not os.path.isdir(folder):  # noqa: PTH112
@@ -334,7 +334,7 @@ class KeptFiles:
     # ── what is refused ─────────────────────────────────────────────────────────────────────────
 
     def _require_opened(self, event: str, file: Any, flags: Any) -> None:
-        """Sees what was not opened by the functions that are replaced, too."""
+        """Refuses to open a user's file to write, however it is opened; notes a file that is made."""
         writes = isinstance(flags, int) and flags & _WRITING_FLAGS
         if not writes or not isinstance(file, str | bytes | os.PathLike):
             return
@@ -365,7 +365,7 @@ class KeptFiles:
 def _with_default(
     call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """A call's arguments with its path, where it has one, among those by position; and the path."""
+    """Arguments of a call with its path by position, its keyword arguments, and the path; None for none."""
     path = kwargs.get(call.keyword) if call.position >= len(args) else args[call.position]
     if path is None and call.default is not None:
         path = os.path.expanduser(call.default)  # noqa: PTH111
@@ -380,19 +380,19 @@ def _put(call: Call, args: tuple[Any, ...], path: Any) -> tuple[Any, ...]:
 
 
 def _is_method(kind: type, name: str) -> bool:
-    """Whether a class's function is given the object."""
+    """Whether a class's function is a method, which is given the object."""
     found = next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
     return not isinstance(found, staticmethod | classmethod | ClassMethodDescriptorType)
 
 
 def _is_file_of_database(name: Any) -> bool:
-    """Whether SQLite takes a name for a file's, rather than a URI or nothing that stays."""
+    """Whether SQLite takes a name for a file's, rather than for a URI or a database in memory."""
     text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else ""
     return text not in _DATABASES_IN_MEMORY and not text.startswith("file:")
 
 
 def _file_of_uri(name: Any) -> str | None:
-    """The file that SQLite may change by a URI."""
+    """File that SQLite may change by a URI; None where it changes none."""
     text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else ""
     uri = urlsplit(text)
     is_harmless = text in _DATABASES_IN_MEMORY or any(each in uri.query for each in _READ_ONLY_URIS)
@@ -414,7 +414,7 @@ def _move(rename: Callable[..., None], old: str, copy: str) -> None:
 
 
 def _writes_existing(flags: int) -> bool:
-    """Whether a file opened with these flags, which may be there already, may change."""
+    """Whether opening with `flags` may change a file that is there already."""
     return bool(flags & _WRITING_FLAGS) and not flags & os.O_EXCL
 
 

@@ -1,4 +1,4 @@
-"""Who is told what a script does, and of which kind its steps are."""
+"""Interface of followers, which are told what a script does, and the kinds of its steps."""
 
 from __future__ import annotations
 
@@ -9,44 +9,44 @@ import torch
 
 
 class StepKind(StrEnum):
-    """What a script's steps end with."""
+    """Kind of a script's steps: what they end with."""
 
     OPTIMIZER = "optimizer step"
     BACKWARD = "backward pass"
     FORWARD = "forward pass"
 
     def counted(self, num: int) -> str:
-        """`2 backward passes`."""
+        """Text for a number of steps, such as `2 backward passes`."""
         plural = "es" if self.endswith("s") else "s"
         return f"{num} {self}{plural if num != 1 else ''}"
 
 
 class Follower(Protocol):
-    """Who is told what a script does."""
+    """Follower of a script, which is told what the script does."""
 
     def forward(self, module: torch.nn.Module) -> None:
-        """A module is called that no other one calls."""
+        """Is told that an outermost module is called, one that no other module calls."""
 
     def backward(self) -> None:
-        """The engine begins."""
+        """Is told that the autograd engine begins."""
 
     def after_backward(self) -> None:
-        """The engine is done."""
+        """Is told that the autograd engine is done."""
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """A step begins; a closure may still run forward and backward in it."""
+        """Is told that an optimizer's step begins; its closure may still run forward and backward."""
 
     def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """A step has ended; None of a script that updates its parameters itself."""
+        """Is told that a step has ended; `optimizer` is None where a script updates parameters itself."""
 
     def counted(self, kind: StepKind) -> None:
-        """One more of a kind of steps has ended, before any loop is."""
+        """Is told that one more step of a kind has ended, before any loop is ended."""
 
     def wants_more(self, kind: StepKind) -> bool:
-        """Whether more steps of a kind would tell more, of which as many as were wanted are made."""
+        """Whether further steps of a kind, after the wanted number was made, would tell more."""
 
     def saving(self) -> None:
-        """Something is saved that may be a checkpoint."""
+        """Is told that something is saved, which may be a checkpoint."""
 
     def ended(self) -> None:
-        """Enough steps were made: what the script does from here on is no part of it."""
+        """Is told that enough steps were made: what the script does from here on does not count."""

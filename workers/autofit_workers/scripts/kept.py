@@ -1,4 +1,4 @@
-"""Where a script's code puts values that it keeps: the lines that add to lists, sets and dictionaries."""
+"""Lines of a script's code that keep values: those that add to lists, sets and dictionaries."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class KeptIn:
-    """Remembers the lines, once the script makes steps: what it prepares before grows with none.
+    """Remembers which line added to a container last, once the script makes steps.
 
-    It holds none of what it remembers, so that nothing is kept for its sake.
+    What a script prepares before grows with no step. No container is referred to, so that none is kept alive.
     """
 
     def __init__(self) -> None:
@@ -24,15 +24,15 @@ class KeptIn:
         self.is_on = False
 
     def by(self, line: str, method: _Method) -> _Method:
-        """A line calls a method that adds to what it belongs to; gives back the method."""
+        """Notes that `line` calls a method that adds to its object; returns the method."""
         self.here(line, getattr(method, "__self__", None))
         return method
 
     def here(self, line: str, container: object) -> None:
-        """A line adds to a container, if it is one."""
+        """Notes that `line` adds to `container`, if it is a list, set, dictionary or deque."""
         if self.is_on and isinstance(container, _KINDS) and len(self._lines) < _MOST:
             self._lines[id(container)] = line
 
     def line_of(self, container: object) -> str | None:
-        """The line that added to a container last; None where none did."""
+        """Line that added to a container last; None where none did."""
         return self._lines.get(id(container)) if isinstance(container, _KINDS) else None

@@ -1,4 +1,4 @@
-"""Launchers: one rank of what they start is run here, in this process; the others do not exist.
+"""Follows launchers: one rank of what they start is run in this process; the others do not exist.
 
     torchrun --nproc-per-node 8 train.py      the launcher's own code runs up to where it would start
     accelerate launch … train.py              processes; the file, or the module of -m, is run in their place
@@ -38,21 +38,21 @@ _SPAWNING = ("spawn", "start_processes")
 
 
 class _Over:
-    """What starts processes, once the one of them that was run is done."""
+    """Stands for the result of `mp.spawn`, once the one rank that was run is done."""
 
     def join(self, *_args: Any, **_kwargs: Any) -> bool:
         return True
 
 
 class Launchers:
-    """Whatever starts processes, for a script that is followed in this one.
+    """Follows all that starts ranks, for a script that is run in this process.
 
     Args:
-        name: of the script.
+        name: name of the script.
         ranks: are told how many a launcher starts.
         refuse: ends the script for a reason.
         note: takes a sentence for the reader of the answer.
-        program: the script's file, and what runs it in the place of Python.
+        program: the script's file or module, and a function that runs it in the place of Python.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Launchers:
         self._has_run = False  # whether it came to start anything
 
     def runs(self, command: Sequence[str]) -> bool:
-        """Runs one rank of what a launcher's command starts; False where it is no launcher's."""
+        """Runs one rank of what a launcher's command starts; False where `command` starts none."""
         found = _launcher(command)
         if found is None:
             return False
@@ -91,13 +91,13 @@ class Launchers:
         is_counted: bool = True,
         **variables: str,
     ) -> None:
-        """Runs one of so many processes in this one.
+        """Runs one of `num_ranks` ranks in this process.
 
         Args:
             words: Python's arguments: a file, or `-m` and a module, and what follows.
             num_local: processes on each machine.
             is_counted: whether the command says how many there are; else the launcher counts the GPUs.
-            variables: that the launcher sets beside torchrun's.
+            variables: environment variables that the launcher sets beside torchrun's.
         """
         self._has_run = True
         ranks = self._ranks
@@ -126,14 +126,14 @@ class Launchers:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Runs here one rank of what the script starts with a launcher."""
+        """Runs in this process one rank of what the script in the block starts with a launcher."""
         package: Any = torch.multiprocessing
         spawning: Any = sys.modules["torch.multiprocessing.spawn"]
         process, name, refuse = package.Process, self._name, self._refuse
         kept = [(owner, each, getattr(owner, each)) for owner in (package, spawning) for each in _SPAWNING]
 
         class Process(process):  # type: ignore[misc, valid-type]
-            """A process that a script starts itself, rather than its data loader."""
+            """Refuses a process that a script starts itself, rather than its data loader."""
 
             def start(self) -> None:
                 target = getattr(self, "_target", None)
@@ -168,7 +168,7 @@ class Launchers:
         *_args: Any,
         **_kwargs: Any,
     ) -> _Over:
-        """`mp.spawn`, of which torchrun's ranks on one machine may be meant."""
+        """Runs one rank of those that `mp.spawn` starts, which may stand for torchrun's on one machine."""
         ranks = self._ranks
         if nprocs != ranks.num_local:
             ranks.start(nprocs, nprocs, "mp.spawn")
@@ -176,7 +176,7 @@ class Launchers:
         return _Over()
 
     def _follow_elastic_launch(self, module: ModuleType) -> None:
-        """torchrun, Accelerate's launcher and its like come to this function, which starts an agent."""
+        """Replaces `launch_agent`, by which torchrun, Accelerate's launcher and the like start ranks."""
         plain: Callable[..., Any] = vars(module)["launch_agent"]
 
         def launch_agent(config: Any, entrypoint: Any, args: list[Any], **kwargs: Any) -> Any:
@@ -252,7 +252,7 @@ class Launchers:
             module.simple_launcher = plain
 
     def of_deepspeed(self, words: list[str]) -> None:
-        """`deepspeed/launcher/runner.py` and `launch.py` of DeepSpeed 0.19."""
+        """Runs one rank as `deepspeed/launcher/runner.py` and `launch.py` of DeepSpeed 0.19 would."""
         given, rest = _parser_of_deepspeed().parse_known_args(words)
         called = [*given.called]
         # Options that are not known come before the script, which they would be taken for.
@@ -322,7 +322,7 @@ def _text(word: Any) -> str | None:
 
 
 def _launcher(command: Sequence[str]) -> tuple[str, list[str]] | None:
-    """The launcher that a command calls, by itself or through Python, and its arguments."""
+    """Launcher that a command calls, by itself or through Python, and its arguments; None for none."""
     if len(command) > 2 and PurePath(command[0]).name in _SHELLS and command[1] == "-c":
         try:
             command = shlex.split(command[2])

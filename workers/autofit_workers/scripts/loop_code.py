@@ -1,4 +1,4 @@
-"""A script's code, so that its loops can be ended early: `for x in each(…)` in the place of `for x in …`.
+"""Rewrites a script's code so that its loops can be ended: `for x in each(…)` for `for x in …`.
 
     for epoch in range(90):                     for epoch in LOOPS.each(range(90), 1, False):
         for step, batch in enumerate(loader):       for step, batch in LOOPS.each(enumerate(loader), 2, True):
@@ -6,7 +6,7 @@
             if step % 100 == 0: …                       if step % 100 == 0: …
 
 Lines stay where they are. What follows a loop that is ended is run, and with it evaluations and checkpoints;
-of one whose number decides something, the last round is run as well.
+of a loop whose variable is in a condition, the last round is run as well.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class LoopCode:
     """Compiles a script and the modules beside it, so that their loops can be ended.
 
     Args:
-        loops: that are ended; without them code is compiled as it is.
-        folder: of the script.
+        loops: end the loops; without them code is compiled as it is.
+        folder: folder of the script.
     """
 
     def __init__(self, loops: Loops | None, folder: str) -> None:
@@ -46,14 +46,14 @@ class LoopCode:
         self._folder = Path(folder)
 
     def compiled(self, tree: ast.Module, path: str) -> CodeType:
-        """The code of a file."""
+        """Compiled code of a file, with its loops made to be ended."""
         if self._loops is not None:
             tree = ast.fix_missing_locations(_Watched(self._loops, path).visit(tree))
         return compile(tree, path, "exec")
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Compiles what is imported from the script's folder meanwhile."""
+        """Compiles modules that are imported in the block from the script's folder, so that loops can end."""
         if self._loops is None:
             yield
             return
@@ -67,7 +67,7 @@ class LoopCode:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What Python asks a finder; None of whatever is not the user's."""
+        """Import spec of a module in the script's folder; None for any other module."""
         spec = PathFinder.find_spec(name, path, target)
         if spec is None or spec.origin is None or type(spec.loader) is not SourceFileLoader:
             return None
@@ -79,7 +79,7 @@ class LoopCode:
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module without Python's cache of compiled code, which others read."""
+    """Loads a module without Python's cache of compiled code, which other processes read."""
 
     def __init__(self, name: str, path: str, code: LoopCode) -> None:
         super().__init__(name, path)
@@ -91,7 +91,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Watched(ast.NodeTransformer):
-    """Has code ask for each round of its loops, and tell what it reaches of what may come after them."""
+    """Makes code ask for each round of its loops, and tell which phases it reaches and what it keeps."""
 
     def __init__(self, loops: Loops, path: str) -> None:
         self._loops = loops
@@ -142,7 +142,7 @@ class _Watched(ast.NodeTransformer):
         return self._kept(node, node.target)
 
     def _kept(self, node: ast.stmt, container: ast.expr) -> ast.AST | list[ast.stmt]:
-        """A statement that adds to what a name or an attribute of one holds, and tells so."""
+        """Statement followed by a call that tells that it adds to a container, if that has a name."""
         if not isinstance(container, ast.Name | ast.Attribute):
             return node
         read = copy.deepcopy(container)
@@ -151,12 +151,12 @@ class _Watched(ast.NodeTransformer):
         return [node, ast.copy_location(told, node)]
 
     def _site(self, node: ast.stmt | ast.expr) -> ast.Constant:
-        """What tells it from others, those of other files too: its line, as allocations have it."""
+        """Site of a node among those of all files: its line, in the form that allocations have."""
         return ast.Constant(f"{self._path}:{node.lineno}:{self._function}")
 
 
 def _decide(names: set[str], body: list[ast.stmt]) -> bool:
-    """Whether names are in a condition of some code."""
+    """Whether any of `names` is in the condition of an `if` in `body`."""
     conditions = (each.test for part in body for each in ast.walk(part) if isinstance(each, ast.If))
     named = (each.id for test in conditions for each in ast.walk(test) if isinstance(each, ast.Name))
     return any(name in names for name in named)

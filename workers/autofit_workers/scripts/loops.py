@@ -1,4 +1,4 @@
-"""The loops that make a script's steps, which are ended once enough was seen of them.
+"""Ends the loops that make a script's steps, once enough was seen of them.
 
     for epoch in range(90):              one round has made steps: goes on
         for batch in train_loader:       three rounds have: ends
@@ -8,8 +8,8 @@
 
 A loop is ended when two of its rounds have made steps, the inner ones first; one that was ended before, at
 its first step. Loops of libraries are not seen, but the data loaders that they go through. A loader is ended
-too once its batches are evaluated alike and leave nothing behind: how many there are depends on their size,
-and nothing else would.
+too once its batches are evaluated alike and leave nothing behind: only the number of batches depends on their
+size.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _Function = TypeVar("_Function")
 
 @dataclass(eq=False, slots=True)
 class _Loop:
-    """A loop that runs.
+    """Loop of a script, or data loader, that runs.
 
     Attributes:
-        site: what tells it from others, in whatever epoch; of a data loader what samples its batches.
-        length: how many rounds it has; None where it does not say.
-        num_rounds: that it began.
-        num_stepped: of these, those that made steps.
-        num_steps: that they made.
-        last_stepped: the last of them.
-        is_ended: whether it ends with this round.
-        shapes: of the last batches of a loader.
-        lives: bytes of all allocations after each of these.
+        site: key that tells the loop from others, in all epochs; for a data loader its batch sampler.
+        length: number of rounds of the loop; None where it does not say.
+        num_rounds: number of rounds that began.
+        num_stepped: number of rounds that made steps.
+        num_steps: number of steps that the rounds made.
+        last_stepped: the last round that made a step.
+        is_ended: whether the loop ends with this round.
+        shapes: shapes of the last batches of a loader.
+        lives: bytes of all live allocations after each of the last rounds.
     """
 
     site: Hashable
@@ -65,10 +65,10 @@ class _Loop:
     lives: deque[int | None] = field(default_factory=lambda: deque(maxlen=_NUM_ALIKE))
 
     def repeats_itself(self, live_bytes: int | None) -> bool:
-        """Whether its last rounds evaluated batches of the same shapes, and left nothing behind.
+        """Whether the last rounds evaluated batches of the same shapes, and left nothing behind.
 
         Args:
-            live_bytes: of all allocations; None where it does not evaluate.
+            live_bytes: bytes of all live allocations; None where the script does not evaluate.
         """
         self.lives.append(live_bytes)
         is_alike = len(self.lives) == _NUM_ALIKE and len({*self.lives}) == 1 and live_bytes is not None
@@ -76,7 +76,7 @@ class _Loop:
 
     @property
     def has_run_out(self) -> bool:
-        """Whether it began all of its rounds."""
+        """Whether the loop began all of its rounds."""
         return not self.is_ended and self.length is not None and self.num_rounds >= self.length
 
     def stepped(self, *, counts: bool) -> None:
@@ -86,10 +86,10 @@ class _Loop:
 
 
 class _Running(threading.local):
-    """What runs in a thread.
+    """Loops that run in a thread.
 
     Attributes:
-        loops: the outermost first.
+        loops: loops of the code, the outermost first.
         outer_loader: the data loader that is followed and takes a batch from another.
     """
 
@@ -102,10 +102,10 @@ class Loops:
     """Follows the loops of a script, and ends those that make its steps.
 
     Args:
-        live_bytes: of all allocations while the script evaluates; else None.
+        live_bytes: tells the bytes of all allocations while the script evaluates; else None.
 
     Attributes:
-        kept: what the script's code tells of what it keeps.
+        kept: is told by the script's code which lines keep values.
     """
 
     def __init__(self, kept: KeptIn, live_bytes: Callable[[], int | None]) -> None:
@@ -125,12 +125,12 @@ class Loops:
 
     @property
     def are_ended(self) -> bool:
-        """Whether enough was seen of the steps."""
+        """Whether loops were ended, as enough was seen of the steps."""
         return bool(self._ended)
 
     @property
     def num_run_steps(self) -> int | None:
-        """How many steps the whole run makes; None where its loops do not say."""
+        """Number of steps of the whole run; None where its loops do not say."""
         if self._told is not None or not self._nest:
             return self._told
         *outer, last = self._nest
@@ -140,17 +140,17 @@ class Loops:
         return max(round(prod(filter(None, lengths)) * self._steps_per_round), last.num_steps)
 
     def take_num_run_steps(self, number: int | None) -> None:
-        """A library's loop says how many steps it would make; the first time counts."""
+        """Notes how many steps a library's loop says it would make; the first number counts."""
         self._told = self._told or number
 
     @property
     def phases_not_reached(self) -> set[str]:
-        """The phases beside training that some code would begin which was not run."""
+        """Phases beside training that begin in code which was not run."""
         return set(self._unreached.values())
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Sees meanwhile what data loaders give; one that is ended loads nothing more."""
+        """Follows what data loaders give in the block; one that is ended loads nothing more."""
         kind: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
         loader: Any = dataloader.DataLoader
         advance, initialize = kind.__next__, loader.__init__
@@ -194,10 +194,10 @@ class Loops:
             self._given.append(loop)
 
     def _follow_generator(self, kind: Any) -> None:
-        """Of a library's class of data loaders whose `__iter__` is a generator, each run of that is a loop.
+        """Follows a class of data loaders whose `__iter__` is a generator: each run of it is a loop.
 
-        What such a generator takes its batches from may go on from epoch to epoch. It ends where that ends:
-        some do more then, and some call `next`, which may not end a generator.
+        What such a generator takes its batches from may go on from epoch to epoch. The generator ends where
+        that ends: some do more then, and some call `next`, which may not end a generator.
         """
         owner = next(each for each in kind.__mro__ if "__iter__" in vars(each))  # those made of it share it
         iterate = owner.__iter__
@@ -231,7 +231,7 @@ class Loops:
         owner.__iter__ = iterated
 
     def each(self, values: Iterable[Any], site: Hashable, decides: bool) -> Iterator[Any]:
-        """The rounds of a `for` loop.
+        """Yields the values of a `for` loop's rounds, until the loop is ended.
 
         Args:
             decides: whether the loop's variables are in a condition: then its last round is run too, once.
@@ -254,7 +254,7 @@ class Loops:
                 del running[running.index(loop) :]
 
     def goes_on(self, site: Hashable) -> bool:
-        """Whether a `while` loop begins another round, if its condition holds."""
+        """Whether a `while` loop may begin another round, if its condition holds."""
         running = self._running.loops
         loop = next((each for each in reversed(running) if each.site == site), None)
         if loop is None:
@@ -266,23 +266,23 @@ class Loops:
         return True
 
     def may_reach(self, site: Hashable, phase: str) -> None:
-        """Code was found at which a phase begins."""
+        """Notes that code was found at which a phase begins."""
         self._unreached[site] = phase
 
     def reached(self, site: Hashable, function: _Function) -> _Function:
-        """That code is run; gives back what it calls."""
+        """Notes that the code at `site`, which begins a phase, is run; returns the function it calls."""
         self._unreached.pop(site, None)
         return function
 
     def stepped(self, *, counts: bool, is_enough: bool) -> bool:
-        """An optimizer's step has ended.
+        """Notes that a step has ended, and ends the loops that made it once there were enough.
 
         Args:
-            counts: whether it is one of the optimizer that makes most.
+            counts: whether the step is one of the optimizer that makes most.
             is_enough: whether enough steps were seen, so that the loops which made this one are ended.
 
         Returns:
-            False where the script has to be ended, as its loops cannot.
+            False where the script itself has to be ended, as its loops cannot be.
         """
         for loop in (*self._running.loops, *self._given):
             loop.stepped(counts=counts)
@@ -314,7 +314,7 @@ class Loops:
         return not loop.is_ended and (loop.num_stepped >= _NUM_ROUNDS or loop.site in self._ended)
 
     def _nest_of_steps(self) -> list[_Loop]:
-        """The loops that hold the steps, up to the first that has made several in its rounds."""
+        """Loops around the steps, from the outermost to the first of which several rounds made steps."""
         nest: list[_Loop] = []
         for loop in self._running.loops:
             if loop.num_steps:
@@ -330,7 +330,7 @@ class Loops:
 
 
 def _length(values: Any) -> int | None:
-    """How many there are; None where that is not known."""
+    """Number of values of an iterable; None where it is not known."""
     if isinstance(values, enumerate | zip):
         inner = values.__reduce__()[1]
         lengths = map(_length, inner[:1] if isinstance(values, enumerate) else inner)
@@ -342,7 +342,7 @@ def _length(values: Any) -> int | None:
 
 
 def _last(values: Any, loop: _Loop, value: Any) -> Iterator[Any]:
-    """The last round's value, by that of another round; none where it is not known, or was that one."""
+    """Yields the value of a loop's last round, by that of another; none if unknown, or the round was run."""
     inner = getattr(values, "iterable", values)  # that of a progress bar
     if loop.length is None or loop.num_rounds >= loop.length:
         return

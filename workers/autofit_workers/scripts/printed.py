@@ -1,4 +1,4 @@
-"""What a script printed last, by way of Python: its process's log is a pipe, which cannot be read back."""
+"""Remembers what a script printed last by way of Python: the log is a pipe and cannot be read back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Printed:
 
     @contextmanager
     def remembered(self) -> Iterator[None]:
-        """Listens in the block; what the streams do stays as it is."""
+        """Remembers what is printed in the block; what the streams do stays as it is."""
         streams = (sys.stdout, sys.stderr)
         for stream in streams:
             self._listen_to(stream)
@@ -29,7 +29,7 @@ class Printed:
                 vars(stream).pop("write", None)  # the instance's own, which the script may have deleted
 
     def last_line(self) -> str:
-        """The last line that is not empty; nothing where there is none."""
+        """Last line that is not empty; an empty string where there is none."""
         lines = self._end.strip().splitlines()
         return lines[-1].strip() if lines else ""
 

@@ -1,6 +1,6 @@
-"""Which of several ranks a script is: what a launcher tells the processes that it starts.
+"""Ranks that a script is started as: what a launcher tells the processes that it starts.
 
-One of them is run, in this process; the others do not exist.
+One rank is run, in this process; the others do not exist.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ MEASURED_ALONE = (
 
 
 class Ranks:
-    """The ranks of a script, as far as something has started them.
+    """Ranks of a script, as far as something has started them.
 
     Args:
-        name: of the script.
+        name: name of the script.
         refuse: ends the script for a reason.
         asked: the rank that is to be run; None where there may not be several.
 
     Attributes:
-        num_ranks: over all machines.
-        num_local: on each machine, which has a GPU for each.
-        rank: the one that is run, of all.
+        num_ranks: number of ranks on all machines.
+        num_local: number of ranks on each machine, which has a GPU for each.
+        rank: number of the rank that is run, among all.
     """
 
     def __init__(self, name: str, refuse: Callable[[Exception], NoReturn], asked: int | None = None) -> None:
@@ -39,15 +39,15 @@ class Ranks:
 
     @property
     def local_rank(self) -> int:
-        """The number of its GPU on its machine."""
+        """Number of the rank on its machine, and so of its GPU."""
         return self.rank % self.num_local
 
     def start(self, num_ranks: int, num_local: int, launcher: str) -> None:
-        """So many are started; ends the script where that is not what is wanted.
+        """Notes that so many ranks are started; ends the script where they are not wanted.
 
         Args:
-            num_local: of them on each machine.
-            launcher: what starts them, for messages.
+            num_local: number of ranks on each machine.
+            launcher: what starts the ranks, for messages.
         """
         if num_ranks > 1 and self._asked is None:
             self._refuse(
@@ -64,14 +64,14 @@ class Ranks:
         self.num_ranks, self.num_local, self.rank = num_ranks, num_local, rank
 
     def joined(self, num_ranks: int, rank: int) -> None:
-        """The script has joined the group of all ranks, as this one."""
+        """Notes that the script has joined the group of all ranks, as `rank`."""
         if num_ranks == self.num_ranks and rank == self.rank:
             return
         self.start(num_ranks, max(self.num_local, 1), "init_process_group")
         self.rank = rank
 
     def require_asked(self) -> None:
-        """Raises `InapplicableError` where a rank was asked for, and nothing has started any."""
+        """Raises `InapplicableError` where a rank was asked for, but only one process was started."""
         if self._asked and self.num_ranks == 1:
             raise InapplicableError(
                 f"--rank {self._asked}: {self._name} starts no ranks: say how many a launcher starts, as in "
@@ -79,7 +79,7 @@ class Ranks:
             )
 
     def variables(self) -> dict[str, str]:
-        """What torchrun tells this rank (`_start_workers` of torch/distributed/elastic/agent/server)."""
+        """Variables that torchrun sets (`_start_workers` of torch/distributed/elastic/agent/server)."""
         num_machines = self.num_ranks // self.num_local
         told = {
             "RANK": self.rank,

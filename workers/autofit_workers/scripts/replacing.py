@@ -1,4 +1,4 @@
-"""Puts functions in the place of others, and takes that back."""
+"""Replaces functions of modules and classes, and puts the old ones back."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _OURS = "autofit_workers."
 
 
 class Replacements:
-    """Functions that are replaced, until all is taken back."""
+    """Set of replaced functions, which can be put back together."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._is_on = True
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Puts a value in the place of a module's or a class's, which what Python says of it follows."""
+        """Replaces an attribute of a module or class; `os.supports_fd` and its like then know the new one."""
         is_own = name in vars(owner)
         plain = vars(owner)[name] if is_own else getattr(owner, name)
         self._stack.callback(setattr if is_own else _unset, owner, name, plain)
@@ -40,10 +40,10 @@ class Replacements:
         setattr(owner, name, value)
 
     def put_everywhere(self, replaced: Sequence[tuple[Any, Any]]) -> None:
-        """Puts functions in the place of others wherever modules and objects have kept those by a name.
+        """Replaces functions wherever modules and objects have kept them under a name.
 
         Args:
-            replaced: pairs of a function and what takes its place.
+            replaced: pairs of a function and its replacement.
         """
         values = {id(plain): value for plain, value in replaced}
         with looked_through():
@@ -56,7 +56,7 @@ class Replacements:
                 holder[name] = values[id(plain)]
 
     def when_imported(self, module: str, act: Callable[[ModuleType], None]) -> None:
-        """Acts on a module once it is imported, unless all was taken back before."""
+        """Calls `act` with a module once it is imported, unless all was taken back before."""
 
         def acted(found: ModuleType) -> None:
             if self._is_on:
@@ -65,7 +65,7 @@ class Replacements:
         when_imported(module, acted)
 
     def callback(self, act: Callable[..., Any], *args: Any) -> None:
-        """Has something else done when all is taken back."""
+        """Has `act` called when all is taken back."""
         self._stack.callback(act, *args)
 
     def take_back(self) -> None:
@@ -74,5 +74,5 @@ class Replacements:
 
 
 def _unset(owner: Any, name: str, _plain: Any) -> None:
-    """What a class had from one above it, it has again."""
+    """Deletes a replaced attribute, so that a class again inherits it."""
     delattr(owner, name)

@@ -1,4 +1,4 @@
-"""Calls a training script as Python would, until its watch ends it."""
+"""Runs a training script as Python would, until its watch ends it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ARGUMENTS = ". Give the script its arguments with --script-arg, one each: --scr
 
 
 class ScriptError(WorkerError):
-    """A script that ended itself before there was anything to learn."""
+    """A script exited with an error before enough of it was seen."""
 
     kind = "user"
 
@@ -52,21 +52,21 @@ def run_script(
 ) -> None:
     """Runs a script in this process until its watch ends it, or it ends itself.
 
-    For a process that does nothing else: what a script changes in it stays changed, and what keeps it from
-    changing anything else stays too, for its exit handlers and threads.
+    For a process that does nothing else: what a script changes in it stays changed, and what keeps the script
+    from changing anything else stays too, for its exit handlers and threads.
 
     Args:
         saves: whether what the script saves is written, to a folder that is thrown away; else it is kept
             as objects.
         give_up: called, in a thread, where the script neither ends nor unwinds once it was ended.
-        ranks: which of them it is to be; None where it may start one process alone.
-        permissions: of a script that is predicted; None of one that is measured, which may start processes
-            and use the network.
+        ranks: which rank the script is to be; None where it may start one process alone.
+        permissions: the rights of a script that is predicted; None for one that is measured, which may start
+            processes and use the network.
 
     Raises:
-        ScriptError: it exited with an error before enough was seen.
-        InvalidTrialError: it ended without a step.
-        Exception: whatever it raises itself before enough was seen.
+        ScriptError: the script exited with an error before enough was seen.
+        InvalidTrialError: the script ended without a step.
+        Exception: whatever the script raises itself before enough was seen.
     """
     source = read_script(ref)
     assert ref.script is not None
@@ -134,7 +134,7 @@ def _kept_files(ref: WorkloadRef, watch: StepWatch, *, saves: bool) -> KeptFiles
 
 
 def _guard(files: KeptFiles, permissions: Permissions | None) -> None:
-    """Keeps a script that is predicted to itself where the boundary does not; for good, as files are kept."""
+    """Guards processes and network against a script outside the boundary, for good."""
     if entered().is_inside:
         return
     if permissions is not None:  # its process leaves without removing what is temporary
@@ -145,7 +145,7 @@ def _guard(files: KeptFiles, permissions: Permissions | None) -> None:
 
 
 def _main_module(ref: WorkloadRef, batch_size: int) -> ModuleType:
-    """The module that a script runs in, in its folder and with its arguments, as Python would have it."""
+    """Main module that a script runs in, with its folder and arguments set, as Python would."""
     script = ref.script
     assert script is not None
     if Path(script.folder).is_dir():
@@ -184,7 +184,7 @@ def _without_trackers(keeps: bool) -> Iterator[None]:
 
 
 def _accept(watch: StepWatch, error: Exception) -> None:
-    """Goes on with what was seen before a script failed; raises its error where that is too little."""
+    """Accepts what was seen before a script failed; raises its error where that is too little."""
     if not watch.has_enough:
         raise error
     if isinstance(error, StopIteration) and watch.loops is not None:

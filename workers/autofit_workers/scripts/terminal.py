@@ -1,4 +1,4 @@
-"""A terminal of 80 columns as a script's input, as it has where a person calls it; nobody types there."""
+"""Gives a script a terminal of 80 columns as its input, as if a person had called it; nobody types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENDS_OF_INPUT = b"\x04" * 64  # to each question nothing is answered
 
 @contextmanager
 def terminal_as_input() -> Iterator[None]:
-    """Gives this process such an input meanwhile: scripts ask `stty` how wide their progress bar may be."""
+    """Gives this process a terminal as its input in the block: scripts ask `stty` for its width."""
     before = os.dup(0)
     ours, theirs = pty.openpty()
     try:

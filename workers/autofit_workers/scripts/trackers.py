@@ -1,9 +1,9 @@
 """Stands in for experiment trackers, so that trying a script logs nothing and needs none of them.
 
-What would be pushed to a model hub, or mailed, is not.
+Nothing is pushed to a model hub, or mailed.
 
 `wandb`, TensorBoard and their like answer every call with an object that does the same. What a script
-gives its tracker as a configuration it reads back. Libraries that only look whether one is installed
+gives its tracker as a configuration it reads back. Libraries that only look whether a tracker is installed
 find what is installed.
 """
 
@@ -28,7 +28,7 @@ _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysc
 
 
 class _SilentType(type):
-    """Attributes of a tracker's classes, such as functions that make one of them."""
+    """Metaclass that gives a tracker's classes any attribute, such as functions that make an object."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -37,7 +37,7 @@ class _SilentType(type):
 
 
 class SilentObject(metaclass=_SilentType):
-    """An object of a tracker's class, such as a writer: whatever is done with it does nothing."""
+    """Object of a tracker's class, such as a writer: whatever is done with it does nothing."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         pass
@@ -73,7 +73,7 @@ class SilentObject(metaclass=_SilentType):
 
 
 class Silence(SilentObject):
-    """A function, or anything else; what it returns is of the same kind."""
+    """Stands for a tracker's attribute; a call returns another `Silence`, or the function it decorates."""
 
     def __call__(self, *args: Any, **_kwargs: Any) -> Any:
         is_decorated = len(args) == 1 and callable(args[0]) and not isinstance(args[0], SilentObject | type)
@@ -81,7 +81,7 @@ class Silence(SilentObject):
 
 
 class Configuration(dict[str, Any]):
-    """What `wandb.config` holds, by item and by attribute."""
+    """Stands for `wandb.config`: its values, by item and by attribute."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -92,7 +92,7 @@ class Configuration(dict[str, Any]):
         self[name] = value
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Takes over what is given; an argument parser's namespace too."""
+        """Takes over values from dictionaries or objects, such as an argument parser's namespace."""
         kwargs.pop("allow_val_change", None)
         for given in args:
             super().update(given if isinstance(given, dict) else vars(given))
@@ -105,7 +105,7 @@ _RESULTS = {"hparams": 3}
 
 
 class _Tracker(ModuleType):
-    """A tracker's module, and its submodules."""
+    """Stands for a tracker's module or submodule."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -114,7 +114,7 @@ class _Tracker(ModuleType):
         self.config = Configuration()
 
     def init(self, *_args: Any, config: Any = None, **_kwargs: Any) -> Any:
-        """Begins a run, which knows its configuration."""
+        """Returns a run that does nothing but knows its configuration."""
         if config is not None:
             self.config.update(config)
         run = Silence()
@@ -146,7 +146,7 @@ _OF_HUB = _PUBLISHING["huggingface_hub"]
 
 
 def publishing_finder() -> ExecutingFinder:
-    """Imports modules by which a script publishes something with silence in place of those functions."""
+    """Finder that imports modules by which a script publishes, with their functions silenced."""
     return ExecutingFinder(_PUBLISHING, _execute_silenced)
 
 
@@ -175,11 +175,11 @@ class TrackerFinder(MetaPathFinder, Loader):
         return _Tracker(spec.name)
 
     def exec_module(self, module: ModuleType) -> None:
-        """There is nothing to run."""
+        """Does nothing: a stand-in has no code to run."""
 
 
 def _is_demanded_by_user() -> bool:
-    """Whether it is the user's code that imports, without a way to go on where there is no such module."""
+    """Whether the user's code is importing, without handling the error of a missing module."""
     frame = sys._getframe(2)  # noqa: SLF001
     while frame is not None and "importlib" in frame.f_code.co_filename:
         frame = frame.f_back  # type: ignore[assignment]

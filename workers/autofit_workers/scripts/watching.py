@@ -1,8 +1,8 @@
-"""Follows a script from outside: its optimizers' steps, its backward passes, what its models are given.
+"""Follows a script from outside: its optimizers' steps, its backward passes, its models' inputs.
 
     model call ──▶ forward   engine ──▶ backward   step ──▶ optimizer   its end ──▶ input of the next
 
-A step is from one end of `Optimizer.step` to the next. A script without an optimizer updates its
+A step lasts from one end of `Optimizer.step` to the next. A script without an optimizer updates its
 parameters itself, and has a step for every backward pass; one without backward passes has one for every
 forward pass. Where there are several optimizers, the script is ended once each of them has made enough
 steps, or one of them many: some never step.
@@ -34,7 +34,7 @@ class ScriptEnd(BaseException):
 
 
 class StepWatch:
-    """Counts a script's steps and ends it after some.
+    """Counts a script's steps and ends the script after enough of them.
 
     Args:
         batches: is shown what models are given.
@@ -48,11 +48,11 @@ class StepWatch:
     Attributes:
         num_steps: steps made so far, of the optimizer that made most.
         has_ended: whether the script was ended.
-        refusal: why it was, where it did what cannot be followed.
-        on_end: called once, when it is.
-        on_loops_ended: called once, when its loops are.
+        refusal: why the script was ended, where it did what cannot be followed.
+        on_end: called once, when the script is ended.
+        on_loops_ended: called once, when its loops are ended.
         is_late: whether to end the script at the next pass or step.
-        is_to_end: whether it ended by itself.
+        is_to_end: whether the script ended by itself.
         notes: what a reader of the answer has to know, in sentences.
     """
 
@@ -88,7 +88,7 @@ class StepWatch:
 
     @property
     def kind(self) -> StepKind:
-        """What the script's steps are, as far as it has shown."""
+        """Kind of the script's steps, as far as the script has shown."""
         if self._num_optimizers and (self._most_steps or not self._num_backwards):
             return StepKind.OPTIMIZER
         return StepKind.BACKWARD if self._num_backwards else StepKind.FORWARD
@@ -103,29 +103,29 @@ class StepWatch:
 
     @property
     def num_optimizer_steps(self) -> int:
-        """Of all optimizers."""
+        """Number of steps of all optimizers together."""
         return sum(self._counts.values())
 
     @property
     def num_backwards(self) -> int:
-        """Backward passes that added to gradients."""
+        """Number of backward passes that added to gradients."""
         return self._num_backwards
 
     @property
     def num_seen(self) -> int:
-        """Steps of whatever kind, once the script has ended."""
+        """Number of steps of whatever kind, once the script has ended."""
         return self.num_steps or self._num_forwards
 
     @property
     def has_enough(self) -> bool:
-        """Whether the steps that were seen are an answer, whatever the script does from here on."""
+        """Whether enough steps were seen for an answer, whatever the script does from here on."""
         if self._num_optimizers:
             return self._most_steps >= ENOUGH_STEPS
         return self._num_backwards >= ENOUGH_STEPS
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Follows whatever runs in this process meanwhile."""
+        """Follows all that runs in this process in the block."""
         hooks: Any = torch.nn.modules.module
         self._module_hooks = [
             hooks.register_module_forward_pre_hook(self._enter),
@@ -202,13 +202,13 @@ class StepWatch:
             self._open_pass = self._batches.taken(module, (args, _keywords_of_call()))
 
     def passed(self, module: torch.nn.Module) -> None:
-        """Counts a forward pass of an outermost module, and tells of it."""
+        """Counts a forward pass of an outermost module, and tells the follower of it."""
         self._count_pass()
         if self._follows_modules:
             self._follower.forward(module)
 
     def _count_pass(self) -> None:
-        """Before a pass a step without an optimizer ends."""
+        """Counts a forward pass, before which a step without an optimizer ends."""
         if self.is_late:
             self._end()
         if self._num_forwards:
@@ -231,7 +231,7 @@ class StepWatch:
             self._go_on(counts=True, is_enough=is_enough)
 
     def saving(self) -> None:
-        """The script saves something."""
+        """Tells the follower that the script saves something."""
         self._follower.saving()
 
     def _leave(self, _module: torch.nn.Module, _args: Any, result: Any) -> None:
@@ -262,7 +262,7 @@ class StepWatch:
         self._go_on(counts=counts, is_enough=is_enough)
 
     def _go_on(self, *, counts: bool, is_enough: bool) -> None:
-        """After a step, to the next one, or to what comes after all of them; else it ends the script."""
+        """Lets the script go on after a step, ends its loops once there are enough, or ends the script."""
         if not self._is_past_loops:
             is_enough = is_enough and not self._follower.wants_more(self.kind)
         loops = self.loops
@@ -281,7 +281,7 @@ class StepWatch:
         self._follower.counted(kind)
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Ends the script because it did what cannot be followed; what was seen before stays an answer."""
+        """Ends the script as it did what cannot be followed; enough steps seen before stay an answer."""
         if not self.has_ended:
             if self.has_enough:
                 self.notes.append(f"from {self.kind.counted(self.num_steps)}; the script then: {error}")
@@ -290,7 +290,7 @@ class StepWatch:
         self._end()
 
     def leave(self) -> None:
-        """What the script does from here on is no part of it; of one that cannot be ended."""
+        """Stops counting what the script does from here on, also for a script that cannot be ended."""
         if not self.has_ended:
             self.has_ended = True
             self._follower.ended()
@@ -303,6 +303,6 @@ class StepWatch:
 
 
 def _keywords_of_call() -> Any:
-    """The keyword arguments of the module call that is at a global hook, which is not given them."""
+    """Keyword arguments of the module call that a global hook is run for, as hooks are not given them."""
     frame = sys._getframe(2)  # noqa: SLF001 - `Module._call_impl`'s
     return frame.f_locals.get("kwargs")

@@ -1,10 +1,10 @@
-"""What is said of a trial, and what comes back. The standard library suffices here.
+"""Specs and outcomes of trials, and the words they use; needs the standard library only.
 
-setup.py knobs/          how a workload is run: what is fixed, and what may be searched
-workloads/               which workload: the references that name one, and what is known of it by name
-conv_algorithms/         convolution algorithms: what each is and takes
+setup.py knobs/          setup and knobs of a workload: the fixed part, and the part that may be searched
+workloads/               references that name workloads, and facts known by a workload's name
+conv_algorithms/         convolution algorithms, and the memory that each takes
 protocol.py              a trial's spec and its outcome
-trace/ work.py           what a traced step did with memory, and what it computed
+trace/ work.py           memory events of a traced step, and its work
 parallel_kinds.py pipeline.py architecture.py versions.py    ranks, stages, chips, releases of PyTorch
 errors.py documents.py plain.py shown.py former.py           errors, JSON, and texts that are shown
 """

@@ -1,6 +1,6 @@
-"""What a card's kernels are compiled for: NVIDIA's `sm_86`, AMD's `gfx942`.
+"""Architectures that a card's kernels are compiled for, such as NVIDIA's `sm_86` and AMD's `gfx942`.
 
-Documents and settings hold the name; whose card it is, and what follows from that, is read here.
+Documents and settings hold the name; this module reads vendor, number and properties from it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _VOLTA = 70
 
 
 class Vendor(StrEnum):
-    """Who made a card, and so which libraries PyTorch runs there: cuDNN and cuBLAS, or MIOpen and hipBLAS."""
+    """Maker of a card, which decides its libraries: cuDNN and cuBLAS, or MIOpen and hipBLAS."""
 
     NVIDIA = "NVIDIA"
     AMD = "AMD"
@@ -23,13 +23,13 @@ class Vendor(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """An architecture by its name.
+    """Architecture of a card, read from its name.
 
     Attributes:
         name: `sm_XY`, of a compute capability, or AMD's `gfxNNN`.
-        vendor: whose cards have it.
-        number: of NVIDIA's the compute capability, 10 × major + minor; of AMD's the target's digits, which
-            are hexadecimal.
+        vendor: maker of the cards that have it.
+        number: for NVIDIA the compute capability, 10 × major + minor; for AMD the target's hexadecimal
+            digits as a number.
     """
 
     name: str
@@ -39,10 +39,10 @@ class Architecture:
     @classmethod
     @functools.cache
     def of(cls, name: str) -> Self:
-        """The architecture of that name.
+        """Architecture called `name`.
 
         Raises:
-            ValueError: no vendor names its architectures so.
+            ValueError: `name` is not in the form of NVIDIA's or AMD's names.
         """
         if match := re.fullmatch(r"sm_(\d{2,3})", name):
             return cls(name, Vendor.NVIDIA, int(match[1]))
@@ -52,10 +52,10 @@ class Architecture:
 
     @property
     def capability(self) -> int:
-        """The compute capability, 86 for 8.6.
+        """Compute capability as a number, 86 for 8.6.
 
         Raises:
-            ValueError: it is AMD's, which have none.
+            ValueError: the architecture is AMD's, which has none.
         """
         if self.vendor is not Vendor.NVIDIA:
             raise ValueError(f"{self.name} has no compute capability")
@@ -63,12 +63,12 @@ class Architecture:
 
     @property
     def is_planned_for(self) -> bool:
-        """Whether cuDNN plans convolutions for it, as predictions know it: of NVIDIA's, from Volta on."""
+        """Whether predictions know cuDNN's plans for an architecture: NVIDIA's from Volta on."""
         return self.vendor is Vendor.NVIDIA and self.number >= _VOLTA
 
     @property
     def age(self) -> tuple[bool, int]:
-        """Orders the architectures of a vendor by their age, NVIDIA's before AMD's."""
+        """Key that sorts a vendor's architectures by age, NVIDIA's before AMD's."""
         return self.vendor is Vendor.AMD, self.number
 
 
@@ -90,20 +90,20 @@ _FEWEST_MULTIPROCESSORS = 40
 
 
 def num_multiprocessors(capability: int) -> int:
-    """Of the largest common card of a compute capability; of one that is not known the fewest of most."""
+    """Multiprocessors of a capability's largest common card; `_FEWEST_MULTIPROCESSORS` if unknown."""
     return _NUM_MULTIPROCESSORS.get(capability, _FEWEST_MULTIPROCESSORS)
 
 
 def of_capability(major: int, minor: int) -> str:
-    """The name of the architecture of a compute capability."""
+    """Name of an NVIDIA architecture by its compute capability."""
     return f"sm_{major}{minor}"
 
 
 def of_device(properties: Any, hip: str | None) -> str:
-    """The name of a device's architecture.
+    """Name of a device's architecture.
 
     Args:
-        properties: `torch.cuda.get_device_properties`.
+        properties: result of `torch.cuda.get_device_properties`.
         hip: `torch.version.hip`, None in builds for NVIDIA's cards.
     """
     if hip is None:

@@ -1,7 +1,7 @@
-"""What others wrote, read within stated limits: files, what they compress, JSON and TOML.
+"""Readers of foreign files, compressed data, JSON and TOML, within stated limits.
 
-    a file's bytes, or what it grows to       MOST_BYTES, unless its reader says less
-    members of what gzip compressed           MOST_MEMBERS
+    a file's bytes, packed or unpacked        MOST_BYTES, unless its reader says less
+    members of gzip data                      MOST_MEMBERS
     memory of a JSON document, estimated      MOST_JSON_MEMORY_BYTES, or MOST_GROWTH times its text
     JSON's and TOML's nesting                 MOST_LEVELS
     whole numbers                             64 bits, with a sign
@@ -10,8 +10,8 @@
     dots in one line of TOML                  MOST_DOTS
     seconds that a pipe may be silent         PIPE_SECONDS
 
-Whatever a file of ten megabytes holds, to read it takes less than half a gigabyte and a few seconds. Every
-reader of files, answers and records that may come from elsewhere goes through here.
+Reading a file of ten megabytes takes less than half a gigabyte and a few seconds, whatever it holds. Every
+reader of files, answers and records that may come from elsewhere uses this module.
 """
 
 from __future__ import annotations
@@ -49,20 +49,21 @@ _ZLIB_OR_GZIP = 47  # zlib's own number for "either, by the header"
 
 
 class DocumentError(ValueError):
-    """What was read is no such document, or beyond a limit; the text says which, after "it"."""
+    """A document is malformed or beyond a limit; the text is a predicate, "is truncated"."""
 
 
 class LimitError(DocumentError):
-    """It is larger, or nests deeper, than what is read."""
+    """A document is larger, or nests deeper, than the limits allow."""
 
 
 def read_file(
     path: str | os.PathLike[str], most_bytes: int = MOST_BYTES, *, pipe_seconds: float = PIPE_SECONDS
 ) -> bytes:
-    """The content of a file or of a pipe that somebody writes to.
+    """Content of a file or of a pipe that another process writes to.
 
     Raises:
-        OSError: it cannot be read, is a pipe that stays silent, or larger; `strerror` says why.
+        OSError: the file cannot be read, is a device, is larger than `most_bytes`, or is a pipe that is
+            silent for `pipe_seconds`; `strerror` says why.
     """
     content = bytearray()
     with _opened(path) as file:
@@ -87,17 +88,17 @@ def _too_large(most_bytes: int) -> OSError:
 
 
 def _has_more(file: io.FileIO, seconds: float) -> bool:
-    """Whether there is something to read, or an end, within so long."""
+    """Whether the file has data to read, or ends, within `seconds`."""
     waiting = select.poll()  # takes any descriptor; `select` none from 1024 on
     waiting.register(file, select.POLLIN)
     return bool(waiting.poll(1000 * seconds))
 
 
 def resolved(path: str | os.PathLike[str]) -> Path:
-    """The path of a file from the root on, without links, whether there is one or not.
+    """Absolute path without links, whether the file exists or not.
 
     Raises:
-        OSError: links lead back to it, no file can have the name, or the current folder is gone.
+        OSError: links form a cycle, no file can have the name, or the current folder is gone.
     """
     try:
         return Path(path).resolve()
@@ -108,7 +109,7 @@ def resolved(path: str | os.PathLike[str]) -> Path:
 
 
 def _impossible(error: ValueError) -> OSError:
-    """Of a NUL in a name, or half of a character."""
+    """Error for a path that no file can have: with a NUL, or half of a surrogate pair."""
     return OSError(errno.EINVAL, f"no file can have that name ({error})")
 
 
@@ -120,15 +121,15 @@ def _opened(path: str | os.PathLike[str]) -> io.FileIO:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Opens a pipe at once, where there is no writer yet too."""
+    """Opens a file without waiting, even a pipe that has no writer yet."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def inflate(data: bytes, most_bytes: int = MOST_BYTES) -> bytes:
-    """What was compressed with gzip, in one member or several, or with zlib.
+    """Decompresses gzip data, of one member or several, or zlib data.
 
     Raises:
-        DocumentError: it is neither, cut off, damaged, or beyond a limit.
+        DocumentError: `data` is neither, is cut off, damaged, or beyond a limit.
     """
     content, rest = b"", data
     for _ in range(MOST_MEMBERS):
@@ -148,10 +149,10 @@ def inflate(data: bytes, most_bytes: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """A JSON document; half of a surrogate pair, which no stream can write, becomes a question mark.
+    """Value of a JSON text; half of a surrogate pair, which no stream can write, becomes `?`.
 
     Raises:
-        DocumentError: it is none, or beyond a limit.
+        DocumentError: `text` is not JSON, or beyond a limit.
     """
     data = text.encode(errors="replace") if isinstance(text, str) else text
     may_have_halves = b"\\ud" in data or b"\\uD" in data
@@ -174,7 +175,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def _require_affordable(data: bytes, *, times: int) -> None:
-    """Estimates what a document takes by its punctuation, before anything of it is made so many times."""
+    """Raises `LimitError` if a JSON text, parsed `times` times, would take too much memory.
+
+    The estimate counts punctuation, before anything is parsed.
+    """
     if len(data) > MOST_BYTES:
         raise LimitError(f"is larger than {MOST_BYTES >> 20} MiB")
     text_bytes = len(data) * (1 if data.isascii() and times == 1 else 2 * _WIDEST_BYTES)
@@ -188,11 +192,11 @@ def _require_affordable(data: bytes, *, times: int) -> None:
 
 
 def parse_toml(data: str | bytes) -> dict[str, Any]:
-    """A TOML document.
+    """Value of a TOML text.
 
     Raises:
-        UnicodeDecodeError: it is no UTF-8.
-        DocumentError: it is none, or beyond a limit.
+        UnicodeDecodeError: `data` is not UTF-8.
+        DocumentError: `data` is not TOML, or beyond a limit.
     """
     text = data if isinstance(data, str) else data.decode()
     if len(text) > MOST_TOML_BYTES:
@@ -234,7 +238,7 @@ def _finite(number: str | float) -> float:
 
 
 def _levels(value: Any) -> Iterator[list[Any]]:
-    """The objects and lists of a document, those on one level after those on the one above."""
+    """Yields a document's objects and lists level by level; raises beyond `MOST_LEVELS`."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MOST_LEVELS):
         if not level:

@@ -8,11 +8,12 @@
         ├── StaleTensorError      "stale-tensor"
         ├── InapplicableError     "inapplicable"
         │   └── NoBatchKindsError
+        ├── UnknownNameError      "unknown-model"
         └── DeviceError           "environment"
             ├── BusyDeviceError
             └── MissingLibraryError   "missing-library"
 
-Whatever else a workload raises is its own (`user`).
+Any other exception that a workload raises has the kind `user`.
 """
 
 from __future__ import annotations
@@ -27,41 +28,41 @@ class InvalidTrialError(Exception):
 
 
 class WorkerError(Exception):
-    """A trial that cannot be answered; the text says the next step."""
+    """Base of the errors by which a trial fails; the text says the next step."""
 
     kind: ClassVar[str]
 
 
 class DataDependentError(WorkerError):
-    """An operator whose output depends on values, which a prediction does not have."""
+    """An operator's output depends on values, which a prediction does not have."""
 
     kind = "data-dependent"
 
 
 class UnsupportedError(WorkerError):
-    """Something that this probe, this device or this PyTorch cannot do."""
+    """The probe, the device or the installed PyTorch cannot do what the trial needs."""
 
     kind = "unsupported"
 
 
 class StaleTensorError(WorkerError):
-    """A tensor of an earlier prediction in this process, which the workload kept on the device."""
+    """The workload kept a tensor of an earlier prediction in this process on the device."""
 
     kind = "stale-tensor"
 
 
 class InapplicableError(WorkerError):
-    """A knob's value that means nothing to the workload, as an algorithm that works out no convolution."""
+    """A knob's value does not apply to the workload, as an algorithm that computes no convolution."""
 
     kind = "inapplicable"
 
 
 class NoBatchKindsError(InapplicableError):
-    """The worst batch was asked for, of a workload that makes one kind of batch alone."""
+    """The worst batch was asked for, but the workload makes one kind of batch only."""
 
 
 class UnknownNameError(WorkerError):
-    """A library knows no such model, a module no such attribute, which shows only where it is imported."""
+    """A library has no model, or a module no attribute, of a given name; known only on import."""
 
     kind = "unknown-model"
 
@@ -73,23 +74,23 @@ class DeviceError(WorkerError):
 
 
 class BusyDeviceError(DeviceError):
-    """Other processes hold the device's memory, so that a trial there would say nothing of its size."""
+    """Other processes hold the device's memory, so a trial there could not measure its own."""
 
 
 class MissingLibraryError(DeviceError):
-    """A knob's value, or a model, is of a library that is not installed where trials run."""
+    """A knob's value or a model needs a library that is not installed where trials run."""
 
     kind = "missing-library"
 
 
 def in_short(error: BaseException) -> str:
-    """The name of an exception and the first line of its text, whoever wrote it."""
+    """Name of an exception and the first line of its text."""
     name, text = type(error).__name__[:_MOST_CHARACTERS], text_of(error)
     return f"{name}: {text}" if text else name
 
 
 def text_of(value: object) -> str:
-    """The first line of what a value of the user's says of itself, which may raise anything."""
+    """First line of `str(value)`, cut at 1000 characters; safe if `__str__` raises."""
     try:
         text = str(value)
     except BaseException as error:  # noqa: BLE001 - the user's code

@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """A parameter of the model; one that several modules share stands once.
+    """Parameter of a model, listed once even if several modules share it.
 
     Attributes:
-        name: in the model, `model.layers.0.self_attn.q_proj.weight`.
-        owner: the class of the module that has it, `Linear`.
+        name: its path in the model, `model.layers.0.self_attn.q_proj.weight`.
+        owner: class name of the module that has it, `Linear`.
     """
 
     name: str
@@ -22,14 +22,14 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelParts:
-    """What transformers makes of a configuration.
+    """Model that transformers builds from a configuration: class, parameters and sizes.
 
     Attributes:
         model_type: transformers' name of the architecture, `llama`.
         model_class: the class of the model with its head, `LlamaForCausalLM`.
-        dtype: of the checkpoint, as its configuration says; None where it says nothing.
-        config: what the configuration of the text model says by the names that architectures share.
-        is_multimodal: whether something beside the text model reads images or sound.
+        dtype: type of the checkpoint by its configuration; None if that names none.
+        config: values of the text model's configuration, by the names that architectures share.
+        is_multimodal: whether other parts than the text model read images or sound.
     """
 
     model_type: str

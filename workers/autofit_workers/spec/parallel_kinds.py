@@ -1,6 +1,6 @@
-"""The kinds of parallelism: what each is, how it is typed, and what it goes with.
+"""Kinds of parallelism: what each is, how users type it, and which kinds it combines with.
 
-What ranks do by each is in `autofit_workers.apply.parallel`.
+`autofit_workers.apply.parallel` implements each kind.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ OFFLOAD = "+offload"
 
 
 class FirstFsdp(NamedTuple):
-    """How FullyShardedDataParallel, PyTorch's first FSDP, shards.
+    """Sharding of FullyShardedDataParallel, PyTorch's first FSDP.
 
     Attributes:
         strategy: the name of its `ShardingStrategy`.
-        offloads: whether the host keeps what it can, by its `CPUOffload`: shards, gradients and states.
+        offloads: whether `CPUOffload` keeps shards, gradients and optimizer states on the host.
     """
 
     strategy: str
@@ -39,11 +39,11 @@ FSDP1 = {
 
 
 class Zero(NamedTuple):
-    """How DeepSpeed's ZeRO shards.
+    """Sharding of DeepSpeed's ZeRO.
 
     Attributes:
         stage: 1 shards optimizer states, 2 gradients too, 3 parameters too.
-        offloads: whether the host keeps what it can: optimizer states, and of stage 3 parameters.
+        offloads: whether the host keeps optimizer states, and in stage 3 parameters too.
     """
 
     stage: int
@@ -54,20 +54,20 @@ ZERO = {f"zero{stage}{suffix}": Zero(stage, bool(suffix)) for stage in (1, 2, 3)
 
 
 class Kind(NamedTuple):
-    """A kind of parallelism.
+    """Properties of a kind of parallelism.
 
     Attributes:
-        in_words: what it is.
-        file: the module of `autofit_workers.apply.parallel` that has it; empty where a script has it.
-        forms: what `--parallel` takes, and what each is.
-        goes_with: the kinds by which the same ranks may share the work too; None for all that take it.
-        why_not: what is said of it beside another.
+        in_words: its name in words.
+        file: the module of `autofit_workers.apply.parallel` that implements it; empty for a script's ranks.
+        forms: its forms as `--parallel` takes them, and the meaning of each.
+        goes_with: kinds that it can be combined with; None for every kind that allows it.
+        why_not: error text for a combination that is not allowed.
         shards: whether ranks have parts of parameters, or of samples.
-        shares_batches: whether ranks that share the work so are given the same batches.
+        shares_batches: whether its ranks are given the same batches.
         runs_apart: whether its ranks run different parts of a model.
-        casts: whether it casts parameters itself where the precision is mixed: no autocast.
+        casts: whether it casts parameters itself in mixed precision, so that autocast is not used.
         leaves_inputs: whether it leaves the inputs of an adapter's layers as they are, which autocast casts.
-        can_be_measured: whether the ranks can be run together, and not predicted alone.
+        can_be_measured: whether the ranks can be run together; if not, they can only be predicted.
         has_processes: whether each rank is a process; else all are cards of one.
     """
 

@@ -1,4 +1,4 @@
-"""How a batch goes through a pipeline of stages: the schedule, and into how many microbatches it is cut."""
+"""Pipelines of stages: their schedules and their number of microbatches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Self
 
 
 def is_count(text: str) -> bool:
-    """Whether it is a whole number from 1 on, in digits."""
+    """Whether a text is a whole number from 1 on, in digits."""
     return text.isascii() and text.isdecimal() and int(text) > 0
 
 
@@ -16,11 +16,11 @@ class Schedule:
     """A schedule of `torch.distributed.pipelining`.
 
     Attributes:
-        class_name: of its class there.
+        class_name: name of its class there.
         stages_per_rank: how many stages a rank runs.
         returns: whether stages go through the ranks to the last one and back, as the letter V; else they go
             round: rank 0 has stage 0, and again the one after the last rank's.
-        fills_stages: whether it takes as many microbatches as there are stages, or more.
+        fills_stages: whether it needs at least as many microbatches as there are stages.
     """
 
     class_name: str
@@ -47,11 +47,11 @@ class Pipeline:
 
     Attributes:
         schedule: one of `SCHEDULES`.
-        num_ranks: of the group.
+        num_ranks: ranks of the group.
         num_microbatches: how many batches of the size asked for go through it in a step.
 
     Raises:
-        ValueError: there is no such schedule, or it takes more microbatches.
+        ValueError: there is no such schedule, or it needs more microbatches.
     """
 
     schedule: str
@@ -70,10 +70,10 @@ class Pipeline:
 
     @classmethod
     def parse(cls, num_ranks: int, options: str) -> Self:
-        """Reads what follows the number of ranks: `gpipe`, `1f1b+8` or nothing.
+        """Reads the text after the number of ranks: `gpipe`, `1f1b+8` or nothing.
 
         Raises:
-            ValueError: it is neither a schedule nor a number of microbatches.
+            ValueError: `options` does not name a schedule, or its number of microbatches is no number.
         """
         schedule, _, number = options.partition("+")
         schedule = schedule or DEFAULT_SCHEDULE
@@ -99,17 +99,17 @@ class Pipeline:
 
     @property
     def num_stages(self) -> int:
-        """Of all ranks together."""
+        """Stages of all ranks together."""
         return self.num_ranks * self._schedule.stages_per_rank
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """The stages of a rank of the group, ascending."""
+        """Stages that a rank of the group runs, ascending."""
         if self._schedule.returns:
             return rank, self.num_stages - 1 - rank
         return tuple(range(rank, self.num_stages, self.num_ranks))
 
     def __str__(self) -> str:
-        """As `parse` reads it, after the number of ranks; empty for the default."""
+        """Text of schedule and microbatches, as in `--parallel`; empty for the default."""
         is_usual = self.num_microbatches == self.num_stages
         if is_usual:
             return "" if self.schedule == DEFAULT_SCHEDULE else f"+{self.schedule}"

@@ -1,4 +1,4 @@
-"""Makes dataclasses again from the plain values that `dataclasses.asdict` and JSON turned them into."""
+"""Rebuilds dataclasses from the plain values of `dataclasses.asdict` and JSON."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _Made = TypeVar("_Made")
 def from_plain(kind: type[_Made], value: Any) -> _Made:
     """Makes an object of a type from dictionaries, lists, strings and numbers.
 
-    What a dataclass does not know is left out, such as sums that its document shows beside it.
+    Keys that are no field of a dataclass are ignored, such as sums that a document shows beside it.
 
     Raises:
-        ValueError: the value is none of that type, or lacks a field.
+        ValueError: the value is not of that type, or lacks a field.
     """
     try:
         made: _Made = _maker(typing.cast("Any", kind))(value)
@@ -31,7 +31,7 @@ def from_plain(kind: type[_Made], value: Any) -> _Made:
 
 @functools.cache
 def _maker(kind: Any) -> Callable[[Any], Any]:  # noqa: PLR0911 - one return a kind of type
-    """What makes a value of a type, found out once."""
+    """Function that makes a value of the type `kind` from plain values; cached."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         (only,) = (argument for argument in arguments if argument is not types.NoneType)
@@ -85,7 +85,7 @@ def _dataclass(kind: Any, value: Mapping[str, Any]) -> Any:
 
 @functools.cache
 def _fields(kind: Any) -> tuple[dict[str, Callable[[Any], Any]], frozenset[str]]:
-    """What makes each field of a dataclass, and those that have no default."""
+    """Maker of each field of a dataclass by name, and the names of fields without a default."""
     hints = typing.get_type_hints(kind)
     known = [each for each in dataclasses.fields(kind) if each.init]
     missing = dataclasses.MISSING

@@ -1,6 +1,6 @@
-"""The words that coordinator and workers exchange: knobs, specs, outcomes, verdicts.
+"""Messages that coordinator and workers exchange: specs, heartbeats and outcomes of trials.
 
-Standard library only, because a worker must read a spec where nothing but torch is installed.
+This module needs the standard library only, as a worker must read a spec where only torch is installed.
 Every message carries `PROTOCOL_VERSION`; a worker refuses a message of another version by name
 instead of misreading it.
 """
@@ -39,7 +39,7 @@ HOST_ARCHITECTURE = "cpu"
 
 
 class Verdict(StrEnum):
-    """How a trial ended; `TRACED` is a prediction's, which says what memory is taken when it is replayed."""
+    """How a trial ended; `TRACED` is a prediction's, whose trace gives the memory when replayed."""
 
     TRACED = "TRACED"
     FITS = "FITS"
@@ -52,12 +52,12 @@ class Verdict(StrEnum):
 
     @property
     def is_about_memory(self) -> bool:
-        """Whether the verdict says something about the size (the others say nothing of it)."""
+        """Whether a verdict is about memory: FITS, OOM or THRASH; others say nothing of the size."""
         return self in (Verdict.FITS, Verdict.OOM, Verdict.THRASH)
 
 
 class Probe(StrEnum):
-    """A way to learn what a configuration needs."""
+    """Way to learn how much memory a configuration needs."""
 
     PREDICT = "predict"
     CUDA = "cuda"
@@ -65,7 +65,7 @@ class Probe(StrEnum):
 
 
 class Evidence(StrEnum):
-    """Where a size comes from; `emulated` is a bigger card under a cap."""
+    """Origin of a size; `emulated` was measured on another, bigger card under a cap."""
 
     PREDICTED = "predicted"
     MEASURED = "measured"
@@ -75,20 +75,20 @@ class Evidence(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptCall:
-    """How a training script is called.
+    """Call of a training script: arguments, batch size, folder and launcher.
 
     Attributes:
-        arguments: those of its command line, before that of the batch size.
+        arguments: arguments of its command line, before the one of the batch size.
         batch_argument: the argument that takes the batch size, `--batch-size`; one that ends in `=` is
             joined with it.
-        batch_variable: the environment variable that takes it.
-        batch_name: the constant in the script's code that is it. With none of the three its data loader's
-            batch size is changed.
+        batch_variable: the environment variable that takes the batch size.
+        batch_name: the constant in the script's code that is the batch size. With none of the three the
+            batch size of its data loader is changed.
         folder: the current folder of the call.
-        keeps_batch: whether the script's own batch size is found out instead of setting one.
-        keeps_trackers: whether experiment trackers are left as they are.
+        keeps_batch: whether the script keeps its own batch size, which is then found out.
+        keeps_trackers: whether experiment trackers keep logging.
         launcher: the command that starts it, a launcher's name and options; empty without any.
-        module: its name where it is called as `python -m`; else empty.
+        module: the module's name if it is called as `python -m`; else empty.
     """
 
     arguments: tuple[str, ...] = ()
@@ -103,11 +103,11 @@ class ScriptCall:
 
     @property
     def sets_loader(self) -> bool:
-        """Whether the batch size is set in its data loader, as nothing else is named."""
+        """Whether the batch size is set in the script's data loader, as nothing else is named."""
         return self.batch_argument is None and self.batch_variable is None and self.batch_name is None
 
     def arguments_at(self, batch_size: int) -> list[str]:
-        """All arguments of the command line for a batch size."""
+        """Arguments of a script's command line for a batch size."""
         argument, size = self.batch_argument, str(batch_size)
         if argument is None or self.keeps_batch:
             return [*self.arguments]
@@ -115,7 +115,7 @@ class ScriptCall:
 
     @staticmethod
     def why_not(knobs: Knobs, setup: Setup) -> str | None:
-        """Why a script cannot be run under these knobs and this setup; None where it can."""
+        """Reason why a script cannot run under a knob setting and a setup; None if it can."""
         attention = knobs.attention if knobs.attention in IMPLEMENTATIONS else Knobs().attention
         own = dataclasses.replace(Knobs(), conv_algo=knobs.conv_algo, attention=attention).to_dict()
         misplaced = [
@@ -152,17 +152,17 @@ class ScriptCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadRef:
-    """How a workload crosses processes: by reference, or as pickled bytes.
+    """Reference of a workload, by which another process loads it; may hold pickled bytes.
 
     Attributes:
         kind: `builtin`, `library`, `import`, `file`, `script` or `pickle`.
         target: the built-in's name; `timm:resnet50`; `package.module:attribute`;
             `/abs/file.py:attribute`; `/abs/train.py` of a script; for a pickle, a name for reports.
-        source_sha256: digest of the source file or of the pickle, where it is known; a worker
+        source_sha256: digest of the source file or of the pickle, if known; a worker
             whose copy differs refuses to run.
         input_shape: shape of one sample, when the attribute is a module rather than a Workload.
         num_classes: number of classes of the labels that go with `input_shape`.
-        task: what a library's model is trained for; None for what its configuration names.
+        task: task that a library's model is trained for; None for the one that its configuration names.
         search_path: folders appended to the worker's import path.
         payload_base64: the cloudpickle bytes of a `pickle` reference.
         script: how a `script` is called.
@@ -180,7 +180,7 @@ class WorkloadRef:
 
     @property
     def name(self) -> str:
-        """A short name for tables and metric labels."""
+        """Short name of a workload for tables and metric labels."""
         if self.kind == "script":
             return self.target.rsplit("/", 1)[-1]
         if self.kind == "file":
@@ -190,7 +190,7 @@ class WorkloadRef:
 
     @property
     def said_of_samples(self) -> tuple[Any, ...]:
-        """What a user said of samples, as identities hold it: a task only where there is one."""
+        """Input shape, number of classes and task (if any) that a user gave, as identities hold them."""
         return (self.input_shape, self.num_classes, *(() if self.task is None else (self.task,)))
 
     @classmethod
@@ -214,31 +214,30 @@ _LEAST = {"batch_size": 1, "num_nodes": 1, "num_warmup_steps": 0, "num_steps": 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSpec:
-    """One probe of one configuration under one budget.
+    """Spec of a trial: one probe of one configuration under one budget.
 
     Attributes:
-        budget_bytes: on CUDA and for predictions, what the allocator may reserve; on the CPU,
-            what the process may use; None for no limit. Of several ranks, of each.
+        budget_bytes: bytes that the allocator may reserve on CUDA and in predictions, and that the process
+            may use on the CPU; None for no limit. With several ranks it holds for each.
         is_own_budget: whether the budget is that of the very card that the trial will run on. A
             CUDA trial under any other budget is evidence `emulated`.
-        setup: mode, kind of batches, and ranks; a prediction is of one of them, a measured trial runs all.
+        setup: mode, kind of batches, and ranks; a prediction is of one rank, a measured trial runs all.
         architecture: `sm_XY` of the card that a prediction is for, or `HOST_ARCHITECTURE`.
         num_warmup_steps, num_steps: full steps before and after the steady peaks are reset.
         num_threads: intra-op threads of a CPU trial, of each rank; None leaves PyTorch's default.
-        num_nodes: over so many machines of a cluster the ranks are spread, as many on each; where they run on
-            one machine all the same, it means nothing.
-        deadline_seconds: after so long the trial's whole process group is killed, those of all ranks.
+        num_nodes: machines of a cluster that the ranks are spread over evenly; has no effect where all ranks
+            run on one machine.
+        deadline_seconds: time after which the trial's whole process group, of all ranks, is killed.
         heartbeat_seconds: seconds of silence after which a trial counts as hung. Its process beats
             several times as often, also during an operator of hours; only what keeps the interpreter's
             lock, or stops the process, silences it.
-        conv_plan: layers with their convolution algorithms, for `mixed`; others are the backend's.
-        with_follow_up: whether what a training does between its epochs follows the steps, and on the
-            CPU a profiled step.
+        conv_plan: layers with their convolution algorithms, for `mixed`; other layers use the backend's.
+        with_follow_up: whether evaluation and checkpoint follow the steps, and on the CPU a profiled step.
         with_tensors: whether the trace of a prediction also lists the tensors and layers of a forward pass.
-        with_calls: whether it also has the operators that ran, and the stacks of allocations.
-        with_alike_ranks: whether it also says which ranks differ.
-        turned: of a prediction, the places (`file:line:function`) where a branch on a value that is not
-            known takes the less likely way.
+        with_calls: whether the trace also has the operators that ran, and the stacks of allocations.
+        with_alike_ranks: whether the trace also says which ranks differ.
+        turned: places (`file:line:function`) of a prediction where a branch on an unknown value takes the
+            less likely way.
     """
 
     workload: WorkloadRef
@@ -275,17 +274,17 @@ class TrialSpec:
 
     @property
     def num_processes(self) -> int:
-        """How many processes it is run in, one a rank; of a prediction one, whatever its ranks."""
+        """Number of processes of the trial: one for each rank; a prediction has one in all."""
         return 1 if self.probe is Probe.PREDICT else self.setup.num_ranks
 
     @property
     def processes_per_node(self) -> int:
-        """How many of them run on one machine."""
+        """Number of the trial's processes on one machine."""
         return self.num_processes // (1 if self.probe is Probe.PREDICT else self.num_nodes)
 
     @property
     def is_for_host(self) -> bool:
-        """Whether it predicts what a process takes on the CPU."""
+        """Whether a prediction is for the CPU, in place of a card."""
         return self.architecture == HOST_ARCHITECTURE
 
     def to_json(self) -> str:
@@ -309,7 +308,7 @@ class TrialSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What a size was learned on.
+    """Device that a size was measured on or predicted for.
 
     Attributes:
         kind: `cuda` or `cpu`.
@@ -324,13 +323,13 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heartbeat:
-    """What a trial's process says while it works, so that a hang is told from long work.
+    """Message of a working trial process, by which a hang is told from long work.
 
     Attributes:
-        phase: what it is at: `start`, `build`, `warm-up step 1`, `step 1`, …, `evaluation`,
+        phase: the phase it is in: `start`, `build`, `warm-up step 1`, `step 1`, …, `evaluation`,
             `checkpoint`, `allocator peak`, `prediction`.
         num_steps_done: as in `TrialOutcome`.
-        device: what it runs on, once it knows.
+        device: the device it runs on, once known.
     """
 
     phase: str
@@ -347,13 +346,13 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Peaks:
-    """Peak memory of one stretch of steps; these are different numbers, never mixed.
+    """Peak memory of one stretch of steps, in four measures that are never mixed.
 
     Attributes:
         allocated_bytes: bytes of live blocks (CPU: of one further step, as the profiler saw it;
-            None where it could not be had).
+            None if the profiler gave none).
         reserved_bytes: bytes of the allocator's segments (CUDA and predictions only).
-        device_bytes: what the system charges the process: CUDA, reserved + context as NVML or
+        device_bytes: bytes that the system charges the process: CUDA, reserved + context as NVML or
             cudaMemGetInfo sees it; CPU, the peak resident set.
         private_bytes: CPU only: private writable memory, which the process's limit counts, pages
             that were never written to among it.
@@ -367,11 +366,11 @@ class Peaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPeaks:
-    """What one of a trial's ranks came to.
+    """Peaks of one of a trial's ranks.
 
     Attributes:
-        rank: its number, from 0.
-        peaks: the largest of all that it ran; unknown of one that was ended for what became of another.
+        rank: number of the rank, from 0.
+        peaks: the largest peaks of all that the rank ran; unknown if it was ended because of another rank.
     """
 
     rank: int
@@ -380,14 +379,14 @@ class RankPeaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialError:
-    """Why a trial gave no answer about memory, in words for its user.
+    """Reason why a trial gave no answer about memory, in words for its user.
 
     Attributes:
-        kind: `user`, `protocol`, or that of an error of `autofit_workers.spec.errors`.
+        kind: `user`, `protocol`, or the `kind` of an error of `autofit_workers.spec.errors`.
         message: one sentence, with the next step in it.
-        traceback: the user's traceback, where there is one.
+        traceback: the user's traceback, if there is one.
 
-    Both texts are kept without secrets and what a terminal would obey.
+    Both texts are kept without secrets and without control characters.
     """
 
     kind: str
@@ -401,27 +400,27 @@ class TrialError:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialOutcome:
-    """What a trial returned.
+    """Result of a trial: its verdict, peaks, and the conditions it ran under.
 
     Attributes:
         first_step, steady: peaks of the first step, and of the steps after the warm-up.
         evaluation, checkpoint: peaks of the evaluation step and of the checkpoint that follow
             the steps of a measured training.
-        phase: where the trial ended, in the words of `Heartbeat`; empty where it went its way.
+        phase: phase in which the trial ended, as in `Heartbeat`; empty if it completed.
         num_steps_done: optimizer steps (train) or forward passes (infer) that really ran.
         num_alloc_retries, num_ooms: the CUDA allocator's own counters.
         context_bytes: device memory outside the allocator, after the steps.
         step_seconds: median duration of a steady step, of `Knobs.num_passes` batches.
-        conv_cost: of a prediction, the time of all convolutions over that of the backend's own choice.
-        environment: what the trial ran under: versions, threads, malloc settings.
+        conv_cost: in a prediction, the time of all convolutions relative to the backend's own choice.
+        environment: conditions of the trial: versions, threads, malloc settings.
         trace_json: the encoded trace of a prediction, see `autofit_workers.spec.trace`.
         log_tail: the first and the last 4 KiB that the trial's process printed, and how much was between.
-        sources: of a prediction, the user's own files that its process had used, path → digest; see
+        sources: in a prediction, the user's own files that its process used, path → digest; see
             `autofit_workers.process.sources`.
-        parallel: how the ranks that ran together did, as in `--parallel`; empty for a process by itself.
-        rank: which of them all the above is of: the one that decided the verdict; where all fit, the one
-            with the largest peak.
-        ranks: the peaks of all.
+        parallel: parallelism of the ranks that ran together, as in `--parallel`; empty for a single process.
+        rank: rank that all the above is of: the one that decided the verdict; if all fit, the one with the
+            largest peak.
+        ranks: the peaks of all ranks.
     """
 
     verdict: Verdict
@@ -455,7 +454,7 @@ class TrialOutcome:
 
     @property
     def peaks(self) -> Peaks:
-        """The largest peaks of all that was run, each kind for itself."""
+        """Largest peaks of first step, steady steps, evaluation and checkpoint, by measure."""
         stretches = (self.first_step, self.steady, self.evaluation, self.checkpoint)
         columns = ([getattr(stretch, kind) for stretch in stretches] for kind in Peaks.__slots__)
         return Peaks(
@@ -464,12 +463,12 @@ class TrialOutcome:
 
     @property
     def was_run(self) -> bool:
-        """Whether steps were taken, or tried; else it is a prediction."""
+        """Whether the trial ran steps or tried to; otherwise it is a prediction."""
         return self.evidence is not Evidence.PREDICTED
 
     @property
     def budgeted_bytes(self) -> int | None:
-        """The peak held against the budget: reserved; on the CPU the larger of resident and private."""
+        """Peak that is compared with the budget: reserved; on the CPU max of resident and private."""
         peaks = self.peaks
         if self.device.kind != "cpu":
             return peaks.reserved_bytes

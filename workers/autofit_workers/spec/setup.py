@@ -1,4 +1,4 @@
-"""How a workload is run beside its knobs: in which mode, with which kind of batches, on how many ranks."""
+"""Setup of a workload beside its knobs: mode, kind of batches and ranks."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _OFFLOADABLE = (f"{FSDP}:", "hsdp:")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """How several processes train together, one on each GPU.
+    """Parallelism of several ranks that train together, one on each GPU.
 
     Attributes:
-        degrees: by kind of parallelism, how many ranks share the work so; their product is the number of
-            ranks. Empty for a process by itself. In the order of `MESH`.
-        pipeline: of pipelining, how a batch goes through it.
-        offloads_shards: whether the host keeps what `fully_shard` shards, by its `CPUOffloadPolicy`.
+        degrees: pairs of a kind of parallelism and the number of ranks that share the work by it, in
+            the order of `MESH`; the product is the number of ranks. Empty for a single process.
+        pipeline: schedule and microbatches, if there are stages; else None.
+        offloads_shards: whether the host keeps the shards of `fully_shard`, by its `CPUOffloadPolicy`.
 
     Raises:
         ValueError: there is no such kind, fewer than two ranks share, or kinds do not go together.
@@ -92,10 +92,10 @@ class Parallel:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads the forms of `--parallel`, such as `hsdp:2x4`; one rank is a process by itself.
+        """Reads the text of `--parallel`, such as `hsdp:2x4`; one rank is a single process.
 
         Raises:
-            ValueError: it is of another kind, or says no number.
+            ValueError: `text` names no known kind, or no number of ranks.
         """
         parts = [part.strip() for part in text.split(",")]
         offloaded = [part for part in parts if part.startswith(_OFFLOADABLE) and part.endswith(OFFLOAD)]
@@ -122,19 +122,19 @@ class Parallel:
 
     @classmethod
     def of(cls, degrees: Iterable[tuple[str, int]]) -> Self:
-        """Of these kinds, a pipeline with what it has where nothing is said of it."""
+        """Parallelism of `degrees`; a pipeline gets its default schedule and microbatches."""
         degrees = tuple(degrees)
         stages = dict(degrees).get(PP)
         return cls(degrees=degrees, pipeline=None if stages is None else Pipeline.parse(stages, ""))
 
     @classmethod
     def of_script(cls, num_ranks: int) -> Self:
-        """The ranks of a script."""
+        """Parallelism of a script's own ranks."""
         return cls(degrees=((SCRIPT, num_ranks),) if num_ranks > 1 else ())
 
     @classmethod
     def named(cls, text: str) -> Self:
-        """What documents name so; empty for a process by itself."""
+        """Parallelism that documents name `text`; empty for a single process."""
         kind, _, number = text.partition(":")
         if kind == SCRIPT and number.isdecimal():
             return cls.of_script(int(number))
@@ -142,7 +142,7 @@ class Parallel:
 
     @property
     def name(self) -> str:
-        """What documents call it, which `named` reads; empty for a process by itself."""
+        """Name of the parallelism in documents, which `named` reads; empty for a single process."""
         return str(self) if self else ""
 
     @property
@@ -155,67 +155,67 @@ class Parallel:
 
     @property
     def mesh(self) -> tuple[int, ...]:
-        """How many ranks each dimension of their mesh has; empty for a process by itself."""
+        """Number of ranks in each dimension of the mesh; empty for a single process."""
         return () if self.is_one_process else tuple(degree for _, degree in self.degrees)
 
     @property
     def members(self) -> str:
-        """What it has several of, in words."""
+        """Plural noun for what shares the work: `cards` of one process, or `ranks`."""
         return "cards" if self.is_one_process else "ranks"
 
     @property
     def runs_apart(self) -> bool:
-        """Whether ranks run different parts of a model: stages, or the layers of their card."""
+        """Whether ranks run different parts of a model: stages, or the layers on their card."""
         return any(kind.runs_apart for kind in self._kinds)
 
     @property
     def is_one_process(self) -> bool:
-        """Whether its ranks are cards of one process, which exchanges nothing with others."""
+        """Whether the ranks are cards of one process, which exchanges nothing with others."""
         return not all(kind.has_processes for kind in self._kinds)
 
     @property
     def num_replicas(self) -> int:
-        """How many ranks have batches of their own; those of a pipeline, or of one context, share one.
+        """Number of ranks with batches of their own; ranks of a pipeline or a context share one.
 
-        Of a script that is not known, and counted as one.
+        For a script the number is unknown and counted as one.
         """
         return math.prod(degree for kind, degree in self.degrees if not PARALLEL_KINDS[kind].shares_batches)
 
     @property
     def num_batches(self) -> int:
-        """How many batches all ranks pass through the model at once, a microbatch being one."""
+        """Number of batches that all ranks pass through the model at once, each microbatch counted."""
         return self.num_replicas * self.num_microbatches
 
     @property
     def num_microbatches(self) -> int:
-        """How many batches of the size asked for a rank is given at once; 1 without a pipeline."""
+        """Number of microbatches, each of the batch size, that a rank gets at once; 1 without stages."""
         return 1 if self.pipeline is None else self.pipeline.num_microbatches
 
     @property
     def is_of_script(self) -> bool:
-        """Whether they share the work as their script has it."""
+        """Whether the ranks share the work as their script does it."""
         return self.degree(SCRIPT) > 1
 
     @property
     def shards(self) -> bool:
-        """Whether ranks have parts of parameters, or of samples; of those of `fsdp1+no-shard` as well."""
+        """Whether ranks hold parts of parameters or of samples; true for `fsdp1+no-shard` too."""
         return any(kind.shards for kind in self._kinds)
 
     @property
     def is_told(self) -> bool:
-        """Whether a trace says how its ranks share the work; of others that they are several is enough."""
+        """Whether a trace names how its ranks share the work; for others their number is enough."""
         return self.shards or self.is_one_process
 
     @property
     def has_ddp(self) -> bool:
-        """Whether DistributedDataParallel exchanges gradients: of parameters that nothing shards."""
+        """Whether DistributedDataParallel exchanges gradients of parameters that nothing shards."""
         return self.degree(DDP) > 1 or (self.degree(CP) > 1 and self.degree(FSDP) == 1)
 
     def autocasts(self, *, adapted: bool) -> bool:
-        """Whether steps run in autocast where the precision is mixed: not where what shards casts itself.
+        """Whether steps of mixed precision run in autocast; false if the sharding casts itself.
 
-        With an adapter both are needed where inputs are left as they are: peft casts those of its layers to
-        the type of the weights it finds, which between two passes are shards in float32.
+        With an adapter both are needed if the kind leaves inputs as they are: peft casts the inputs of its
+        layers to the type of the weights it finds, which between two passes are shards in float32.
 
         Args:
             adapted: whether the model has an adapter.
@@ -224,27 +224,27 @@ class Parallel:
 
     @property
     def fsdp1(self) -> FirstFsdp | None:
-        """How `FullyShardedDataParallel` shards; None where another kind does."""
+        """Sharding of `FullyShardedDataParallel`; None for other kinds."""
         return next((FSDP1[kind] for kind, _ in self.degrees if kind in FSDP1), None)
 
     @property
     def zero(self) -> Zero | None:
-        """How DeepSpeed's ZeRO shards; None where another kind does."""
+        """Sharding of DeepSpeed's ZeRO; None for other kinds."""
         return next((ZERO[kind] for kind, _ in self.degrees if kind in ZERO), None)
 
     @property
     def offloads(self) -> bool:
-        """Whether the host keeps what a card would."""
+        """Whether the host keeps optimizer states, parameters or gradients of a rank."""
         wholes = (self.fsdp1, self.zero)
         return self.offloads_shards or any(each is not None and each.offloads for each in wholes)
 
     @property
     def can_be_measured(self) -> bool:
-        """Whether the ranks can be run together, and not predicted alone."""
+        """Whether trials can run the ranks together; if not, they can only be predicted."""
         return not self.offloads and all(kind.can_be_measured for kind in self._kinds)
 
     def place(self, rank: int) -> dict[str, int]:
-        """Where a rank is in the mesh: its number in each dimension, by the kind of parallelism."""
+        """Coordinates of a rank in the mesh: its number in each dimension, by kind of parallelism."""
         found = {}
         for kind, degree in reversed(self.degrees):
             rank, found[kind] = divmod(rank, degree)
@@ -253,7 +253,7 @@ class Parallel:
         return found
 
     def replica(self, rank: int) -> int:
-        """Which of the `num_replicas` that have batches of their own a rank belongs to."""
+        """Number of the replica that a rank belongs to, from 0 to `num_replicas` - 1."""
         place, found = self.place(rank), 0
         for kind, degree in self.degrees:
             if not PARALLEL_KINDS[kind].shares_batches:
@@ -261,7 +261,7 @@ class Parallel:
         return found
 
     def degree(self, kind: str) -> int:
-        """How many ranks share the work so; 1 where none do."""
+        """Number of ranks that share the work by a kind of parallelism; 1 if none do."""
         return dict(self.degrees).get(kind, 1)
 
     def __bool__(self) -> bool:
@@ -269,7 +269,7 @@ class Parallel:
         return bool(self.degrees)
 
     def __str__(self) -> str:
-        """As `parse` reads it; `ddp:1` for a process by itself."""
+        """Text of `--parallel`, which `parse` reads; `ddp:1` for a single process."""
         replicas = self.degree(REPLICATE)
         said = (
             (f"hsdp:{replicas}x{degree}" if kind == FSDP and replicas > 1 else _as_typed(kind, degree))
@@ -319,27 +319,27 @@ def _degrees(part: str, whole: str) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How a workload is run, whatever its knobs.
+    """Setup of a workload beside its knobs: mode, batches, ranks and permissions.
 
     Attributes:
-        mode: `train`, `infer`, `generate`, or None for the workload's own.
+        mode: `train`, `infer`, `generate`, or None for the workload's own mode.
         batch_kind: `TYPICAL`, or `WORST` for the largest batches that the data can make, of a workload
             that has kinds of them.
         parallel: with more than one rank, one of them is predicted, or all are measured together.
-        rank: which of them is predicted, None for the one that needs the most; without a `parallel`, of those
+        rank: rank that is predicted, None for the one that needs the most; without a `parallel`, one of those
             that a script's launcher starts.
-        nonzero_share: of a prediction, how much of what it may select a mask does whose values are not
-            known, from 0 to 1.
+        nonzero_share: share from 0 to 1 of its elements that a mask of unknown values selects in a
+            prediction.
         allows_long: whether a sample may be longer than the model was made for.
         allows_network: whether a workload that is predicted may use the network.
-        allows_subprocesses: whether such a workload may start processes where nothing is around them that
-            keeps them from changing anything.
-        kept_variables: of the environment, what such a workload gets though it may hold a secret.
-        most_host_bytes: what its processes may hold together of this machine's memory; None for a share of
-            what is available.
+        allows_subprocesses: whether such a workload may start processes where no boundary keeps them from
+            changing anything.
+        kept_variables: environment variables that such a workload gets though they may hold secrets.
+        most_host_bytes: bytes of this machine's memory that its processes may hold together; None for a
+            share of what is available.
 
     Raises:
-        ValueError: there is no such mode, kind of batches or rank, or the share is none.
+        ValueError: there is no such mode, kind of batches or rank, or the share is not from 0 to 1.
     """
 
     mode: str | None = None
@@ -377,7 +377,7 @@ class Setup:
         return self.batch_kind == WORST
 
     def with_other_batches(self) -> Self:
-        """The same with batches of the other kind."""
+        """Setup with batches of the other kind, typical or worst."""
         return dataclasses.replace(self, batch_kind=TYPICAL if self.is_worst_case else WORST)
 
     @classmethod

@@ -1,8 +1,8 @@
-"""What others wrote, as it may be shown: without secrets, and with nothing that a terminal obeys.
+"""Makes foreign texts safe to show: removes secrets and escapes control characters.
 
-Others are workloads, their modules and exceptions, jobs, files and the libraries below. What they
-say passes here before it reaches a stream, a document, a label or a log. Both functions leave JSON
-that they are given valid JSON.
+Foreign texts come from workloads, their modules and exceptions, jobs, files and libraries. They pass
+here before they reach a stream, a document, a label or a log. `visible` and `redacted` keep valid
+JSON valid.
 """
 
 from __future__ import annotations
@@ -68,23 +68,23 @@ _OBEYED = re.compile(
 
 
 def shown(text: str) -> str:
-    """Without secrets and controls."""
+    """Text without secrets, and with control characters escaped."""
     return redacted(visible(text))
 
 
 def brief(text: str) -> str:
-    """The same in one line of at most `LONGEST` characters, to stand in a sentence of ours."""
+    """Safe text in one line of at most `LONGEST` characters, for use inside a message."""
     line = " ".join(shown(text[: 16 * LONGEST]).split())
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…"
 
 
 def brief_error(error: BaseException) -> str:
-    """The name of an exception and the first line of its text, likewise."""
+    """Name of an exception and the first line of its text, as `brief` shortens texts."""
     return brief(in_short(error))
 
 
 def visible(text: str) -> str:
-    r"""With escapes such as `\u001b` for what a terminal would obey; colours go, `\r` ends a line."""
+    r"""Text with escapes such as `\u001b` for controls; colours are removed, `\r` ends a line."""
     if text.isascii() and text.isprintable():
         return text
     text = _LINE_END.sub("\n", _COLOUR.sub("", text))
@@ -92,9 +92,9 @@ def visible(text: str) -> str:
 
 
 def redacted(text: str) -> str:
-    """With `***` for the secrets of URLs: passwords, tokens and what stands for one in a query.
+    """Text with `***` for passwords, tokens and other secrets of URLs and assignments.
 
-    Rather too much goes than too little: what is no proper URL may be a misspelt one.
+    It removes too much rather than too little, since an improper URL may be a misspelt one.
     """
     lower = text.lower()
     if not any(sign in lower for sign in _SIGNS):
@@ -106,12 +106,12 @@ def redacted(text: str) -> str:
 
 
 def redacted_place(place: str) -> str:
-    """The same of one whole value that is to be an address, whose secret may have white space in it."""
+    """Address with `***` for its secret, which may have white space in it."""
     return _redacted_run(place)
 
 
 def has_secret(place: str) -> bool:
-    """Whether such a value holds a secret."""
+    """Whether an address holds a secret."""
     return redacted_place(place) != place
 
 
@@ -124,7 +124,7 @@ def _redacted_run(run: str) -> str:
 
 
 def _without_login(run: str) -> str:
-    """`user:***@host`; to the last `@`, since a password may have some itself."""
+    """Address as `user:***@host`; masks up to the last `@`, as a password may contain `@`."""
     authority = _AUTHORITY.search(run)
     at = run.rfind("@")
     if authority is None:
@@ -142,7 +142,7 @@ def _without_login(run: str) -> str:
 
 
 def _without_misplaced(run: str, begin: int) -> str:
-    """`user:password/name`, whose host is missing: what follows the colon is no port."""
+    """Masks the password of `user:password/name`, an address that lacks its host."""
     colon = run.find(":", begin)
     if colon < 0 or "/" in run[begin:colon] or "[" in run[begin:colon]:
         return run
@@ -153,7 +153,7 @@ def _without_misplaced(run: str, begin: int) -> str:
 
 
 def _without_values(run: str) -> str:
-    """`?name=***`, to the next `&`."""
+    """Masks the values of secret parameters up to the next `&`: `?name=***`."""
     kept, done = [], 0
     for found in _PARAMETER.finditer(run):
         names = _OF_URLS if found[1] else _OF_TEXTS

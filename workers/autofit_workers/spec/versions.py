@@ -1,4 +1,4 @@
-"""Releases of PyTorch: which of them predictions are made with, and the libraries their wheels bring.
+"""Releases of PyTorch that predictions support, and the libraries that their wheels bring.
 
 A release is the first two parts of a version, such as `2.13` of `2.13.0+cpu`.
 """
@@ -16,10 +16,10 @@ SUPPORTED_RELEASES = ("2.13", "2.15")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheel:
-    """What the wheel of a release that PyPI serves for Linux runs with.
+    """Versions of the libraries that PyPI's Linux wheel of a PyTorch release runs with.
 
     Attributes:
-        cuda, cudnn, cublas: versions; of cuBLAS the newest that the wheel allows.
+        cuda, cudnn, cublas: versions; for cuBLAS the newest that the wheel allows.
     """
 
     cuda: str
@@ -46,11 +46,11 @@ _LAST_WITH_OLDER = "2.14"
 
 
 def wheel_for(capability: int, version: str) -> str | None:
-    """Which wheel has kernels for a card, in words; None where the one that PyPI serves has.
+    """Wheel of PyTorch that has kernels for a card, in words; None if PyPI's wheel has them.
 
     Args:
-        capability: of the card, 61 for 6.1.
-        version: of PyTorch.
+        capability: compute capability of the card, 61 for 6.1.
+        version: version of PyTorch.
     """
     if capability >= _OLDEST_CAPABILITY:
         return None
@@ -63,10 +63,10 @@ def wheel_for(capability: int, version: str) -> str | None:
 
 
 def release_of(version: str) -> str:
-    """The release that a version belongs to.
+    """Release of PyTorch that a version belongs to.
 
     Raises:
-        ValueError: it does not begin as a version does.
+        ValueError: `version` does not begin with two numbers joined by a dot.
     """
     parts = re.match(r"(\d+)\.(\d+)", version)
     if parts is None:
@@ -75,11 +75,11 @@ def release_of(version: str) -> str:
 
 
 def parse_release(version: str) -> tuple[int, int]:
-    """The release as numbers, which compare: `2.13.0+cpu` as (2, 13); raises as `release_of` does."""
+    """Release as a pair of numbers: (2, 13) for `2.13.0+cpu`; raises as `release_of` does."""
     major, minor = release_of(version).split(".")
     return int(major), int(minor)
 
 
 def is_supported(version: str) -> bool:
-    """Whether predictions are made with that version of PyTorch."""
+    """Whether predictions support a version of PyTorch."""
     return release_of(version) in SUPPORTED_RELEASES

@@ -1,4 +1,4 @@
-"""What each operator of a step has to do on a device: what a time is predicted from."""
+"""Work of a step's operators on a device, from which times are predicted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit_workers.spec.plain import from_plain
 
 
 class ConvPass(StrEnum):
-    """The three products of a convolution: output, gradient of the input, of the weight."""
+    """Pass of a convolution: its output, the gradient of its input, or of its weight."""
 
     FPROP = "fprop"
     DGRAD = "dgrad"
@@ -22,7 +22,7 @@ class ConvPass(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Convolution:
-    """One convolution call whose workspace is decided when the trace is replayed.
+    """Convolution call, whose workspace is decided when the trace is replayed.
 
     The trace does not fix a size because it depends on the algorithm, the card and, not as a
     polynomial, on the batch.
@@ -50,7 +50,7 @@ class Convolution:
     transposed: bool = False
 
     def of_samples(self, num_samples: int) -> Self:
-        """The same layer with so many samples."""
+        """Convolution of the same layer with `num_samples` samples."""
         return dataclasses.replace(
             self,
             input_shape=(num_samples, *self.input_shape[1:]),
@@ -59,7 +59,7 @@ class Convolution:
 
 
 class Layout(StrEnum):
-    """How a tensor's elements lie in memory.
+    """Order of a tensor's elements in memory.
 
     `TRANSPOSED` has its last two dimensions exchanged; `STRIDED` is any other order, or has gaps.
     """
@@ -72,12 +72,12 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A tensor that an operator is given, or returns.
+    """Tensor that an operator takes or returns.
 
     Attributes:
-        shape: of the tensor.
+        shape: shape of the tensor.
         dtype: PyTorch's name of its type, without `torch.`.
-        layout: of its elements.
+        layout: order of its elements in memory.
         repeated: the dimensions along which one element stands for all, as `expand` makes them.
     """
 
@@ -92,18 +92,18 @@ class Operand:
 
     @property
     def num_bytes(self) -> int:
-        """What has to be read of it: an element that stands for many is read once."""
+        """Bytes that have to be read; an element that `expand` repeats is read once."""
         kept = (size for place, size in enumerate(self.shape) if place not in self.repeated)
         return math.prod(kept) * ELEMENT_BYTES.get(self.dtype, 4)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The ranks that exchange something.
+    """Group of ranks that take part in a collective.
 
     Attributes:
-        num_ranks: how many they are.
-        stride: how far each is from the next, in the numbers that all ranks have.
+        num_ranks: ranks of the group.
+        stride: distance from each rank to the next, in the numbering of all ranks.
     """
 
     num_ranks: int
@@ -112,17 +112,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one call of an operator has to do; calls that are alike have equal work.
+    """Work of one call of an operator; equal for calls that are alike.
 
     Attributes:
         operator: PyTorch's name, `aten.addmm`.
-        inputs, outputs: its tensors on the device, those of lists one after the other. A result in place is
-            both.
+        inputs, outputs: its tensors on the device, lists flattened. A result in place is both.
         convolutions: the products that it computes, where it is a convolution or the backward of one.
-        flags: what else decides which kernel runs, `pointwise`, `causal`, `training`, or
+        flags: other facts that decide which kernel runs, `pointwise`, `causal`, `training`, or
             `transfer` of a copy between the device and the host.
-        group: of a collective, the ranks that take part: its inputs are what this rank gives, its
-            outputs what it gets.
+        group: ranks that take part in a collective, else None; the inputs are the tensors that this rank
+            gives, the outputs those that it gets.
     """
 
     operator: str
@@ -135,17 +134,17 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class WorkCall:
-    """One call of an operator in the last traced step.
+    """Call of an operator in the last traced step.
 
     Attributes:
-        work: what it has to do.
-        module: path of the module that ran it, as of an allocation.
-        position: so many of the trace's events came before it.
-        num_views: operators before it, since the last one that has work, which cost the host alone.
-        stream: that it was given to; 0 is the default one. A collective that is not waited for at once
-            has one of its group's own.
-        after: of other streams, the calls that have to be done before it begins: how many calls before it
-            each is. One before the first call of the step is over.
+        work: work of the call.
+        module: path of the module that ran it, as in `Allocation`.
+        position: number of the trace's events before it.
+        num_views: operators since the last call with work, which cost time on the host only.
+        stream: stream that it was given to; 0 is the default one. A collective that is not waited for at
+            once has a stream of its group's own.
+        after: calls of other streams that have to be done before it begins, each as its distance in calls
+            back from this one. A call before the first one of the step is over already.
     """
 
     work: Work
@@ -179,10 +178,10 @@ def to_document(
     convolution_index: Callable[[Convolution], int],
     string_index: Callable[[str], int],
 ) -> dict[str, Any]:
-    """The calls as tables and rows of numbers, since steps repeat the same work many times.
+    """Document of the calls: tables and rows of numbers, as steps repeat the same work often.
 
     Args:
-        convolution_index, string_index: give the numbers that these have in the trace's tables.
+        convolution_index, string_index: give the index of a value in the trace's tables.
     """
     operands: dict[Operand, int] = {}
     works: dict[Work, int] = {}
@@ -226,10 +225,10 @@ def to_document(
 def from_document(
     data: dict[str, Any], convolutions: Sequence[Convolution], strings: Sequence[str]
 ) -> tuple[WorkCall, ...]:
-    """The inverse of `to_document`.
+    """Calls of a document that `to_document` made.
 
     Raises:
-        KeyError, IndexError, TypeError, ValueError: it is malformed.
+        KeyError, IndexError, TypeError, ValueError: the document is malformed.
     """
     operands = [
         Operand(_whole(shape), strings[dtype], Layout(layout), _whole(repeated))

@@ -1,4 +1,4 @@
-"""What a predicted model is, for its answer: its class, its parameters, and what it was given."""
+"""Facts about a predicted model for its answer: its class, number of parameters, and inputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_TRANSFORMERS = "hf:"
 
 
 class BuiltModel:
-    """Builds a model, and remembers what it was before knobs changed it."""
+    """Builds a model, and remembers its class and size from before knobs changed it."""
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
@@ -30,7 +30,7 @@ class BuiltModel:
         return model
 
     def traced(self, ref: WorkloadRef, make_batch: Callable[..., Any]) -> TracedModel:
-        """The same for a trace, with the batches of a model for which they are made here."""
+        """Facts about the model for a trace, with the shapes of a batch where autofit makes it."""
         is_ours = ref.kind == "library" and ref.target.startswith(_OF_TRANSFORMERS)
         batch = make_batch(1, torch.device("meta")) if is_ours else {}
         return TracedModel(
@@ -42,7 +42,7 @@ class BuiltModel:
 
 
 def _shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Of one sample: a tensor's without its first dimension, a list's of its one element."""
+    """Yields names and shapes of one sample: a tensor's without its first dimension, a list's element's."""
     match value:
         case torch.Tensor():
             is_of_samples = value.shape[:1] == (1,)

@@ -1,4 +1,4 @@
-"""What a fake device cannot do, in the words of its user."""
+"""Errors that tell a user what a fake device cannot do, and where."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Unpredictable = DataDependentOutputException, DynamicOutputShapeException, Unsup
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Says in the user's words what a fake device cannot do.
+    """Raises an error in the user's words where the block does what a fake device cannot.
 
     Raises:
         DataDependentError: the step needs values that only a real run has.
@@ -38,7 +38,7 @@ def explanation(
     error: DataDependentOutputException | DynamicOutputShapeException | UnsupportedOperatorException,
     where: str,
 ) -> WorkerError:
-    """The error that tells it; `where` is the line of the user's code."""
+    """Error for the user in the place of `error`; `where` is the line of the user's code."""
     if isinstance(error, UnsupportedOperatorException):
         if not is_pytorchs(error.func.namespace):
             return UnsupportedError(
@@ -54,7 +54,7 @@ def explanation(
 
 
 def where_of(error: BaseException) -> str:
-    """The innermost line of the user's code that the error passed."""
+    """Innermost line of the user's code that the error passed."""
     frames = traceback.walk_tb(error.__traceback__)
     lines = [
         f"{frame.f_code.co_filename}:{line}:{frame.f_code.co_name}"

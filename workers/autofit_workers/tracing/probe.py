@@ -1,4 +1,4 @@
-"""The predict probe: traces a workload's first steps on a fake GPU."""
+"""Predict probe: traces a workload's first steps on a fake device."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ _CATEGORIES = {
 
 
 def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
-    """Traces one configuration.
+    """Traces one configuration and returns the outcome.
 
-    Changes this process for good (see `fake_gpu`), so it belongs in a child of its own; of a script, in
+    Changes this process for good (see `fake_gpu`), so it belongs in a child of its own; for a script, in
     one that does nothing else.
 
     Raises:
@@ -277,7 +277,7 @@ def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, record
 
 
 def _left_out(workload: Workload) -> tuple[str, ...]:
-    """What of a named optimizer's step is not in the trace."""
+    """Note on what the trace leaves out of a named optimizer's step; empty for nothing."""
     optimizer = workload.optimizer if workload.mode == "train" else None
     said = NAMED[optimizer].left_out if isinstance(optimizer, str) else ""
     return (f"{optimizer}: {said}",) if said else ()
@@ -285,7 +285,7 @@ def _left_out(workload: Workload) -> tuple[str, ...]:
 
 @contextmanager
 def _among_ranks(spec: TrialSpec, ranks: Ranks, recorder: Recorder) -> Iterator[None]:
-    """Joins the others of a rank whose model is sharded; of `DataParallel` there is nobody to meet."""
+    """Joins the group of ranks in the block if the model is sharded; `DataParallel` needs none."""
     setup = spec.setup
     if not setup.parallel.shards:
         yield
@@ -299,7 +299,7 @@ def _among_ranks(spec: TrialSpec, ranks: Ranks, recorder: Recorder) -> Iterator[
 
 
 def _wrapping_weights_again(spec: TrialSpec, mode: FakeDeviceMode) -> AbstractContextManager[None]:
-    """Lets bitsandbytes make a parameter of its class of what FSDP put in the place of one, in each step."""
+    """Lets bitsandbytes turn parameters that FSDP has replaced into its class again, in each step."""
     if spec.setup.parallel.shards and spec.knobs.base in QUANTIZATIONS:
         return fake_device.parameters_made_like_others(mode)
     return nullcontext()
@@ -314,7 +314,7 @@ def _engine(
     mode: FakeDeviceMode,
     recorder: Recorder,
 ) -> Engine | None:
-    """What trains the model in the place of its optimizers, if anything does."""
+    """Engine that trains the model in the place of its optimizers; None where there is none."""
     if optimizer is None or not ranks.brings_model:
         return None
     recorder.category = Category.OTHER
@@ -323,7 +323,7 @@ def _engine(
 
 
 def _built(workload: Workload, spec: TrialSpec, ranks: Ranks, mode: FakeDeviceMode) -> torch.nn.Module:
-    """The model under its knobs, on the device; what trains it brings it there itself, if it does."""
+    """Model under its knobs, on the device; an engine that trains the model may bring it there itself."""
     shards = spec.setup.parallel.shards
     # Most of it is what libraries import by the way, none of which is garbage.
     with without_collections(), fake_device.parameters_diverted(mode):
@@ -350,7 +350,7 @@ def _bring(model: torch.nn.Module, dealt: Dealt | None, mode: FakeDeviceMode) ->
 def _spread(
     workload: Workload, spec: TrialSpec, ranks: Ranks, model: torch.nn.Module, mode: FakeDeviceMode
 ) -> torch.nn.Module:
-    """This rank's part of a model; on a GPU a model comes from the host, one part after the other."""
+    """Rank's part of a model; for a GPU, the model comes from the host, one part after the other."""
     if not spec.is_for_host:
         fake_device.move_buffers(mode, model)
     with mode.in_step(), warnings.catch_warnings():
@@ -376,10 +376,10 @@ def _parallel(
 
 
 class _TracedStep:
-    """The step of a workload under its knobs, its phases marked in the recorder.
+    """Step of a workload under its knobs, with its phases marked in the recorder.
 
     Attributes:
-        batch_note: see `check_batch`.
+        batch_note: the note that `check_batch` gives.
     """
 
     def __init__(

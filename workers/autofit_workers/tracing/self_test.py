@@ -1,6 +1,6 @@
-"""A self-test of prediction: do the hooks that are private to PyTorch still work?
+"""Self-test of prediction: whether the hooks that are private to PyTorch still work.
 
-A tiny workload uses each of them once; what a GPU would allocate for it is known. No torch at
+A tiny workload uses each hook once; what a GPU would allocate for it is known. No torch at
 import: the coordinator reads the findings of a trace that a worker made.
 """
 
@@ -31,14 +31,14 @@ _EXPECTED_PASSES = {
 
 
 def workload() -> Workload:
-    """Convolution, batch norm, a residual sum, dropout, attention, a linear layer; autocast; Adam."""
+    """Tiny workload: convolution, batch norm, residual, dropout, attention, linear layer; autocast; Adam."""
     return Workload(
         build_model=_build_model, make_batch=_make_batch, loss=_loss, optimizer="adam", name="self-test"
     )
 
 
 def findings(trace: Trace) -> tuple[str, ...]:
-    """What a trace of the workload at `BATCH_SIZE` shows that no GPU does; empty if all is well."""
+    """Findings in a trace of the workload at `BATCH_SIZE` that no GPU shows; empty if all is well."""
     made = Counter((a.module, a.operator, a.num_bytes) for a in trace.allocations)
     operators = Counter(a.operator for a in trace.allocations)
     passes = Counter((a.module, str(a.convolution.conv_pass)) for a in trace.allocations if a.convolution)

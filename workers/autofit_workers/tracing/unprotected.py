@@ -1,4 +1,4 @@
-"""What of a predicted workload takes effect where there is no boundary, in words for its answer."""
+"""Note in an answer on what a predicted workload can change where the boundary does not hold it back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OF_CALLS = ", to other processes and to sockets of this machine"
 
 
 def notes_of(spec: TrialSpec) -> tuple[str, ...]:
-    """The note of an answer; none where nothing takes effect, nor of code that comes with autofit."""
+    """Note that code takes effect without the boundary; none inside it or for code that is autofit's."""
     state, kind = entered(), spec.workload.kind
     if state.is_inside or kind in ("builtin", "library"):
         return ()

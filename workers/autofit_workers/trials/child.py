@@ -1,4 +1,4 @@
-"""The child's side of `autofit_workers.trials.isolate`: reads specs, runs them, writes outcomes.
+"""Child's side of `autofit_workers.trials.isolate`: reads specs, runs them, writes outcomes.
 
 Here is the one boundary where exceptions become outcomes: what a workload raises is its user's
 error, and told as such.
@@ -35,7 +35,7 @@ from autofit_workers.trials.outcomes import UNKNOWN, without_answer
 
 
 def main(specs_fd: int, outcomes_fd: int) -> None:
-    """Answers one JSON line after another until an empty line comes."""
+    """Answers specs, a JSON line each, until an empty line comes."""
     specs = received(specs_fd, outcomes_fd)
     with importing(), suppress(ImportError):  # `answer` says it when there is someone to say it to
         import torch  # noqa: F401 - imported while the supervisor prepares
@@ -45,9 +45,9 @@ def main(specs_fd: int, outcomes_fd: int) -> None:
 
 
 def _leave_behind(heart: Heart, outcome: TrialOutcome) -> None:
-    """Answers, and ends the process with its script and whoever that left running.
+    """Answers with an outcome, and ends the process with its script and the processes below it.
 
-    No exit handler of the script runs, nor does what waits for a thread of it.
+    No exit handler of the script runs, and no thread of it is waited for.
     """
     kill_below(os.getpid())
     heart.answer(outcome.to_json())
@@ -60,9 +60,9 @@ def answer(
     """Runs the trial that a spec's JSON describes; every error of its workload is an outcome.
 
     Args:
-        report: is told of every phase of it.
+        report: is told of every phase of the trial.
         conclude: takes, instead, the outcome of a script that was predicted, or does not let itself be ended,
-            and ends its process.
+            and ends the process.
     """
     try:
         spec = TrialSpec.from_json(text)
@@ -138,7 +138,7 @@ def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:
 
 
 def _refused(message: str) -> TrialOutcome:
-    """The answer to what is no spec, and so names neither a size nor a device."""
+    """Outcome for a text that is no spec, and so names neither a size nor a device."""
     return TrialOutcome(
         verdict=Verdict.FAILED,
         evidence=Evidence.PREDICTED,

@@ -1,4 +1,4 @@
-"""All that `autofit` imports of `autofit_workers` beside `spec`, `process` and `replay`.
+"""Names that `autofit` imports from `autofit_workers` beside `spec`, `process` and `replay`.
 
 Nothing here imports torch.
 """

@@ -1,4 +1,4 @@
-"""A process of its own for a trial: fresh for a measured one, kept warm for predictions.
+"""Runs a trial in a process of its own: fresh for a measured one, kept warm for predictions.
 
     supervisor (never imports torch)                 child (session and process group of its own)
       specs pipe     ── one JSON line per trial ──▶    a thread reads: end of file kills the group
@@ -6,7 +6,7 @@
                      ◀── heartbeats, one a line  ──    another thread repeats the last one
       log pipe       ◀── stdout and stderr          both ends are kept, and how much was between them
 
-The child never outlives its supervisor: when that dies, however it dies, the kernel closes the
+The child never outlives its supervisor: when the supervisor dies, however it dies, the kernel closes the
 specs pipe. The supervisor never waits beyond the deadline, nor for a child that has gone silent or
 grows beyond its memory: it kills the child's whole process group (data loaders' processes are in
 it), whatever is below the child in other groups, and returns once the child is gone.
@@ -53,7 +53,7 @@ ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def environment_of(spec: TrialSpec) -> dict[str, str]:
-    """The variables that a trial's process is given beside the supervisor's own."""
+    """Environment variables that a trial's process is given beside the supervisor's own."""
     if spec.probe is Probe.PREDICT:
         return NO_GPU | (ONE_THREAD if spec.workload.kind == "script" else {})
     threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
@@ -64,7 +64,7 @@ def environment_of(spec: TrialSpec) -> dict[str, str]:
 
 
 def _allocator_variables(allocator: str) -> dict[str, str]:
-    """By both of the names that PyTorch reads, so that none that is set here contradicts it."""
+    """Allocator settings under both names that PyTorch reads, so that none inherited contradicts them."""
     settings = allocator_conf(allocator)
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if settings else ()
     return dict.fromkeys(names, settings)
@@ -75,7 +75,7 @@ _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 
 @contextmanager
 def ended_by(stop: threading.Event) -> Iterator[None]:
-    """Ends what this thread runs in the block once `stop` is set: `run` then raises `StoppedError`."""
+    """Ends trials that this thread runs in the block once `stop` is set: `run` then raises `StoppedError`."""
     token = _stop.set(stop)
     try:
         yield
@@ -84,7 +84,7 @@ def ended_by(stop: threading.Event) -> Iterator[None]:
 
 
 def require_wanted() -> None:
-    """Raises `StoppedError` where what runs in this block of `ended_by` is to end."""
+    """Raises `StoppedError` where the surrounding block of `ended_by` is to end."""
     if (stop := _stop.get()) is not None and stop.is_set():
         raise StoppedError
 
@@ -96,15 +96,15 @@ def run_fresh(spec: TrialSpec) -> TrialOutcome:
 
 
 class Child:
-    """A process that runs trials, one at a time; started when first needed, restarted when it died.
+    """Process that runs trials, one at a time; started when first needed, restarted when it died.
 
     Args:
         environment: variables set for the process, over a copy of this process's own.
         inherited, of_script: see `ChildProcess`.
 
     Attributes:
-        start_seconds: how long its process took to get to its first trial.
-        busy_seconds: how long trials ran in it so far, without that.
+        start_seconds: how long the process took to get to its first trial.
+        busy_seconds: how long trials ran in the process so far, without `start_seconds`.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Child:
 
     @property
     def is_started(self) -> bool:
-        """Whether there is a process, which may be starting still."""
+        """Whether a process was started, which may still be starting."""
         return self._process is not None
 
     def run(self, spec: TrialSpec) -> TrialOutcome:
@@ -149,7 +149,7 @@ class Child:
             return self._timed(spec)
 
     def run_if_free(self, spec: TrialSpec) -> TrialOutcome | None:
-        """The same, or None at once where another trial is running in it."""
+        """Runs a trial as `run` does; returns None at once where another trial is running."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -213,7 +213,7 @@ class Child:
         return outcome
 
     def _count(self, process: ChildProcess, supervision: Supervision) -> None:
-        """Takes the time of a trial that was answered."""
+        """Adds the time of a trial that was answered to `start_seconds` and `busy_seconds`."""
         if not self._is_asked:
             self._is_asked = True
             self.start_seconds = supervision.first_heard - process.begin
@@ -244,7 +244,7 @@ _ENDINGS = (TimeoutError, EOFError, ValueError, TooMuchMemoryError, TooManyProce
 
 
 def _unfinished(spec: TrialSpec, error: BaseException, death: str, supervision: Supervision) -> TrialOutcome:
-    """Says how a trial ended that sent no outcome, and where it was when it was last heard of."""
+    """Outcome of a trial whose process sent none, with the phase in which it was last heard of."""
     outcome = _ending(spec, error, death, supervision)
     beat = supervision.last_beat
     return dataclasses.replace(
@@ -282,7 +282,7 @@ def _ending(spec: TrialSpec, error: BaseException, death: str, supervision: Supe
 
 
 def _why_ended(spec: TrialSpec, error: Exception, where: str) -> str:
-    """Says why its supervisor ended a trial."""
+    """Message that says why the supervisor ended a trial."""
     if isinstance(error, TooManyProcessesError):
         return f"the workload starts ever more processes ({error}; {where}): find what starts them"
     if isinstance(error, HungError):
@@ -294,7 +294,7 @@ def _why_ended(spec: TrialSpec, error: Exception, where: str) -> str:
 
 
 def _out_of_host_memory(spec: TrialSpec, reason: str, where: str) -> TrialOutcome:
-    """Out of memory for a measured trial, whichever memory it was: that size does not run there.
+    """Outcome of a trial that ran out of host memory; for a measured one, its size does not run there.
 
     A prediction says nothing of its size by needing too much memory itself.
     """

@@ -1,4 +1,4 @@
-"""What a language model is made of: asked of a process that builds it without memory.
+"""Lists the parts of a language model, by a process that builds the model without memory.
 
     request   {"workload": {…}}
     answer    {"parts": {…}} or {"error": {…}}
@@ -22,10 +22,10 @@ from autofit_workers.spec.protocol import TrialError, WorkloadRef
 
 
 class PartsFailedError(Exception):
-    """The model could not be built, or the process that was to do so died.
+    """Listing a model's parts failed: it could not be built, or the process that was to do so died.
 
     Attributes:
-        error: what it was, in words for a user; None where the process died or took too long.
+        error: the failure, in words for a user; None where the process died or took too long.
     """
 
     def __init__(self, message: str, error: TrialError | None = None) -> None:
@@ -34,7 +34,7 @@ class PartsFailedError(Exception):
 
 
 def list_parts(workload: WorkloadRef, *, deadline_seconds: float) -> ModelParts:
-    """The parameters of a model of transformers, and what its configuration says.
+    """Parameters of a model of transformers, and entries of its configuration.
 
     Raises:
         PartsFailedError: there is no such model, or the process failed.
@@ -57,7 +57,7 @@ def list_parts(workload: WorkloadRef, *, deadline_seconds: float) -> ModelParts:
 
 
 def _parts(answer: Any) -> ModelParts:
-    """What the process answered; raises `ValueError` where that makes no sense."""
+    """Parts that the process answered; raises `ValueError` where its answer makes no sense."""
     if not isinstance(answer, dict):
         raise ValueError("it answered no object")  # noqa: TRY004 - what the process says is a value
     if "error" in answer:

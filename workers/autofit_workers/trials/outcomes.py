@@ -27,9 +27,9 @@ def without_answer(
     device: Device | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> TrialOutcome:
-    """Says how a trial ended that did not say what its configuration needs.
+    """Outcome of a trial that did not tell what its configuration needs.
 
-    Without a `device`, the outcome names what can be known of it from outside.
+    Without a `device`, the outcome names what can be known of the device from outside.
     """
     return TrialOutcome(
         verdict=verdict,
@@ -43,10 +43,10 @@ def without_answer(
 
 
 def answering(spec: TrialSpec, outcome: TrialOutcome) -> TrialOutcome:
-    """The outcome, `INVALID` if it says of another configuration than the spec's whether that fits.
+    """`outcome` itself, or an `INVALID` one where it is on another configuration than `spec` has.
 
     A size is called measured only if exactly that configuration ran, whatever a worker makes of a
-    spec.
+    spec. An outcome that is not about memory stays as it is.
     """
     same = (outcome.batch_size, outcome.knobs) == (spec.batch_size, spec.knobs)
     if outcome.was_run:
@@ -65,7 +65,7 @@ def _on(num_ranks: int) -> str:
 
 
 def evidence_sought(spec: TrialSpec) -> Evidence:
-    """The evidence that a trial gives, by its probe; on CUDA by whose budget it has."""
+    """Evidence that a trial gives, by its probe; on CUDA also by whether the budget is the card's own."""
     match spec.probe:
         case Probe.PREDICT:
             return Evidence.PREDICTED
@@ -83,7 +83,7 @@ def _device_sought(spec: TrialSpec) -> Device:
 
 
 def processor_name() -> str:
-    """The processor's name as Linux gives it, else the machine's architecture."""
+    """Name of the processor as Linux gives it, else the machine's architecture."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))

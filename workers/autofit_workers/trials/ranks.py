@@ -1,4 +1,4 @@
-"""A trial of several ranks: a process for each, started together, ended together, one outcome.
+"""Runs a trial of several ranks: a process for each, started and ended together; one outcome.
 
     ran_here ─┬─ a thread ── `Child` of rank 0 ── holds the store ◀──┐
               ├─ a thread ── `Child` of rank 1 ── meets them there ──┤
@@ -48,12 +48,12 @@ _DECISIVE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Which ranks of a trial run on a machine, and where all of them meet.
+    """Place of a trial's ranks: on which machine they run, and where all of them meet.
 
     Attributes:
-        node: of the machines, which one this is.
-        address: of this machine, by which ranks on others reach its ranks.
-        master_address, master_port: of the socket on the machine of rank 0.
+        node: number of this machine among the machines.
+        address: address of this machine, by which ranks on others reach its ranks.
+        master_address, master_port: address and port of the socket on the machine of rank 0.
     """
 
     master_port: int
@@ -74,7 +74,7 @@ def run_ranks(spec: TrialSpec) -> TrialOutcome:
 
 
 def listening(address: str, spec: TrialSpec) -> socket.socket:
-    """The socket that the ranks of a trial meet at, on the machine of rank 0.
+    """Socket that the ranks of a trial meet at, on the machine of rank 0.
 
     Raises:
         OSError: there is no such address here.
@@ -89,13 +89,13 @@ def ran_here(
     listener: socket.socket | None,
     ended_elsewhere: threading.Event | None = None,
 ) -> Iterator[list[TrialOutcome | None]]:
-    """Runs the ranks of one machine and gives their outcomes; None for one ended for another's sake.
+    """Runs the ranks of one machine and yields their outcomes; None for a rank ended due to another.
 
     In the block the processes of ranks that told their outcome live on: once they end, ranks of other
     machines fail for that reason.
 
     Args:
-        listener: on the machine of rank 0.
+        listener: the socket to meet at; None on another machine than rank 0's.
         ended_elsewhere: is set once ranks of another machine ended so that these have no end of their own.
     """
     num_ranks = spec.num_processes // place.num_nodes
@@ -115,15 +115,15 @@ def ran_here(
 
 
 def took_all_steps(outcome: TrialOutcome | None) -> bool:
-    """Whether a rank did, so that the others can too."""
+    """Whether a rank took all its steps, so that the others can too."""
     return outcome is not None and outcome.verdict in (Verdict.FITS, Verdict.THRASH)
 
 
 def joined(spec: TrialSpec, outcomes: Sequence[TrialOutcome | None]) -> TrialOutcome:
-    """One outcome of those of all ranks, in their order: that of the rank which decides it.
+    """Outcome of a trial from its ranks' outcomes: that of the rank which decides.
 
     Args:
-        outcomes: None for a rank that was ended for what became of another.
+        outcomes: by rank; None for a rank that was ended for what became of another.
     """
     ended = [(rank, outcome) for rank, outcome in enumerate(outcomes) if outcome is not None]
     rank, decisive = min(
@@ -155,13 +155,13 @@ def joined(spec: TrialSpec, outcomes: Sequence[TrialOutcome | None]) -> TrialOut
 
 
 def variables_of(local_rank: int, num_ranks: int, place: Place, visible: str | None) -> dict[str, str]:
-    """What PyTorch's launcher tells a rank, and the one card that it sees.
+    """Environment variables that PyTorch's launcher sets for a rank, and the one card that it sees.
 
     Every rank has its card as device 0. NCCL takes the direct way between cards that do not see each other
     all the same (`p2pCanConnect` of its transport/p2p.cc, from CUDA 10.1 on).
 
     Args:
-        num_ranks: on all machines.
+        num_ranks: number of ranks on all machines.
         visible: `CUDA_VISIBLE_DEVICES` of all ranks here; None for all cards of the machine.
     """
     num_local_ranks = num_ranks // place.num_nodes
@@ -192,7 +192,7 @@ def _child(spec: TrialSpec, local_rank: int, place: Place, listener: socket.sock
 
 
 def _of_gloo(environment: Mapping[str, str], address: str) -> dict[str, str]:
-    """Has gloo connect ranks by the network of an address, whatever others the machine has."""
+    """Environment variable that has gloo connect ranks by the network interface of an address."""
     if "GLOO_SOCKET_IFNAME" in environment:
         return {}
     name = next((name for _, name in socket.if_nameindex() if _has_address(name, address)), None)
@@ -218,7 +218,7 @@ def _run(child: Child, spec: TrialSpec, over: threading.Event) -> TrialOutcome |
 
 
 def _wait(futures: Sequence[Future[TrialOutcome | None]], ended_elsewhere: threading.Event | None) -> None:
-    """Waits until all ranks have ended, or one in a way that leaves the others no end of their own.
+    """Waits until all ranks have ended, or one of them in a way that keeps the others from ending.
 
     Raises:
         StoppedError: nobody wants the trial any more.

@@ -91,7 +91,7 @@ Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit code."""
+    """Runs the command line and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m autofit_workers.trials.record", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="file of rows; those in it are not repeated")
     parser.add_argument("--minutes", type=float, default=20.0, help="when to stop")
@@ -123,10 +123,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def rows_in(path: Path) -> list[Row]:
-    """The rows that a file holds; a last line that was cut short is cut off the file.
+    """Rows that a file holds; a last line that was cut short is cut off the file.
 
     Raises:
-        ValueError: there is something else in the file.
+        ValueError: the file holds something else than rows.
     """
     if not path.exists():
         return []
@@ -140,12 +140,12 @@ def rows_in(path: Path) -> list[Row]:
 
 
 def write_row(write: Callable[[str], object], row: Row) -> None:
-    """Writes a row as one line."""
+    """Writes a row as one line of JSON."""
     write(json.dumps({"schema": SCHEMA, **row}, separators=(",", ":")) + "\n")
 
 
 def device_row() -> Row:
-    """What CUDA says of the card; reading it creates no context."""
+    """Row of what CUDA says of the card; reading it creates no context."""
     import torch
 
     properties = torch.cuda.get_device_properties(0)
@@ -166,9 +166,9 @@ def device_row() -> Row:
 
 
 def plan(models: Sequence[str]) -> Iterator[TrialSpec]:
-    """The trials, the most telling first: every model once before any model twice.
+    """Yields the trials, the most telling first: every model once before any model twice.
 
-    Last come all precisions with all convolution policies, as far as they were not there before.
+    Last come all precisions with all convolution policies, as far as they did not come before.
     """
     rounds = dict.fromkeys((*_ROUNDS, *((_MIDDLE, knobs) for knobs in COMBINATIONS)))
     for size, knobs in rounds:
@@ -183,7 +183,7 @@ def plan(models: Sequence[str]) -> Iterator[TrialSpec]:
 
 
 def applies(model: str, knobs: Knobs) -> bool:
-    """Whether the convolution policy says anything of the model."""
+    """Whether knobs apply to a model: convolution policies other than `cudnn` need convolutions."""
     return knobs.conv_algo == "cudnn" or model not in _WITHOUT_CONVOLUTIONS
 
 
@@ -195,7 +195,7 @@ def record(
     run: Callable[[TrialSpec], TrialOutcome] = run,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Row]:
-    """Runs the plan for so many seconds of the clock and yields a row for each thing learned.
+    """Runs the plan for `seconds` of the clock and yields a row for each thing learned.
 
     Args:
         models: the built-in workloads.
@@ -232,7 +232,7 @@ def record(
 
 
 def almost_nothing() -> Workload:
-    """A workload so small that what the device shows beside the allocator is the context."""
+    """Workload so small that what the device shows beside the allocator is the context."""
     import torch
 
     from autofit_workers.workload.workload import Workload
@@ -246,7 +246,7 @@ def almost_nothing() -> Workload:
 
 
 def _is_settled(row: Row) -> bool:
-    """Whether a trial need not be repeated: it did not end by what the machine did to it."""
+    """Whether a trial need not be repeated, as it did not end because of the machine."""
     if row["verdict"] in (Verdict.LOST, Verdict.TIMEOUT):
         return False
     return row["error"] is None or row["error"]["kind"] not in (DeviceError.kind, MissingLibraryError.kind)
@@ -257,7 +257,7 @@ def _key(row: Row) -> str:
 
 
 def trial_row(spec: TrialSpec, outcome: TrialOutcome) -> Row:
-    """What a trial needed, with what somebody needs to repeat it."""
+    """Row of what a trial needed, with what somebody needs to repeat the trial."""
     told = dataclasses.asdict(outcome)
     for bulky in ("trace_json", "knobs", "batch_size"):
         del told[bulky]

@@ -1,4 +1,4 @@
-"""The one door: a spec in, an outcome out, whatever happens in between."""
+"""Runs any trial: a spec in, an outcome out, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(spec: TrialSpec) -> TrialOutcome:
 
 
 def measured_by(measure: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec) -> TrialOutcome:
-    """Measures, and once more without the limit where that tells whether memory ran out."""
+    """Measures a trial, and once more without its limit where that tells whether memory ran out."""
     outcome = measure(spec)
     if (
         spec.probe is Probe.CPU
@@ -71,9 +71,9 @@ def start_predictor(*, for_host: bool = False, several: bool = False) -> None:
     """Starts the process of the predictions and returns at once, to hide its start-up.
 
     Args:
-        for_host: that of the predictions for the CPU, rather than for cards.
+        for_host: whether to start the process of the predictions for the CPU, rather than for cards.
         several: whether predictions for cards will be asked for two at a time, which takes a second process;
-            of one core there would be nothing left for it.
+            on a machine of one core none is started.
 
     Raises:
         OSError: the system refuses another process.
@@ -94,7 +94,7 @@ def may_be_memory(outcome: TrialOutcome, *, of_script: bool = False) -> bool:
     """Whether a trial under a limit failed in a way that may be running out of memory, unnamed.
 
     Args:
-        of_script: whether it is a script's, which may catch that memory ran out, and then exit, go on
+        of_script: whether the trial is of a script, which may catch that memory ran out, and then exit, go on
             with a smaller batch, or raise what it likes.
     """
     if outcome.verdict is Verdict.LOST:
@@ -109,7 +109,7 @@ def _measured(spec: TrialSpec) -> TrialOutcome:
 
 
 def _predicted(spec: TrialSpec) -> TrialOutcome:
-    """Predicts; where a branch on a value that nobody has led to an error, again with the other way.
+    """Predicts; where a branch on an unknown value led to an error, again with the other branch.
 
     The branches are turned one at a time, the last one first.
     """
@@ -128,7 +128,7 @@ def _predicted(spec: TrialSpec) -> TrialOutcome:
 
 
 def _decided(outcome: TrialOutcome) -> tuple[str, ...]:
-    """Where branches hung on values that nobody has; none where the process says nothing that makes sense."""
+    """Places of branches on values that a prediction lacks, as an outcome tells; empty if unreadable."""
     try:
         return from_plain(tuple[str, ...], parse_json(outcome.environment.get(DECIDED, "[]")))
     except ValueError:
@@ -156,7 +156,7 @@ def _predicted_once(spec: TrialSpec) -> TrialOutcome:
 
 
 def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
-    """Predicts in whichever of the two processes is free.
+    """Predicts in a free one of the two processes for cards.
 
     Unless it was started ahead, there is no second one before the first has predicted for as long as it took
     to start.
@@ -172,7 +172,7 @@ def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
 def _decided_without_limit(
     measure: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec, limited: TrialOutcome
 ) -> TrialOutcome:
-    """Tells running out of memory from another failure: it alone goes away with the limit."""
+    """Outcome of a trial that failed under its limit: `OOM` if it fits without, else the run without."""
     unlimited = measure(_without_limit(spec, limited))
     wall_seconds = limited.wall_seconds + unlimited.wall_seconds
     reason = limited.error.message if limited.error else ""
@@ -195,7 +195,7 @@ def _decided_without_limit(
 
 
 def _without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialSpec:
-    """The same trial without its limit, as far as the limited one came and one step further."""
+    """Spec of a trial without its limit, to run one step further than the limited trial came."""
     unlimited = dataclasses.replace(spec, budget_bytes=None)
     if limited.phase in FOLLOW_UP:
         return unlimited

@@ -1,4 +1,4 @@
-"""A trial seen from outside while it runs: is it alive, and how much memory do its processes hold?
+"""Watches a trial from outside while it runs: whether it is alive, and how much memory it holds.
 
 heartbeats ──▶ silent for too long              ──▶ HungError          ──▶ TIMEOUT
 /proc      ──▶ beyond budget or host            ──▶ TooMuchMemoryError ──▶ OOM
@@ -26,7 +26,7 @@ _SAMPLE_SHARE = 0.05  # of one core at most, on machines with many processes
 
 
 class HungError(TimeoutError):
-    """The trial's process is silent, although it should beat several times a second."""
+    """The trial's process sends no heartbeat, although it should send several a second."""
 
 
 class TooMuchMemoryError(Exception):
@@ -34,27 +34,27 @@ class TooMuchMemoryError(Exception):
 
 
 class TooManyProcessesError(Exception):
-    """The workload has started more processes than any that trains has."""
+    """The workload has started more processes than any training does."""
 
 
 class StoppedError(Exception):
-    """Nobody wants the trial's outcome any more."""
+    """The trial was ended because nobody wants its outcome any more."""
 
 
 class Supervision:
-    """The `Attendant` of a trial.
+    """`Attendant` of a trial, which watches its heartbeats, memory and processes.
 
     Args:
         spec: the trial.
-        group: the process group that its processes are in, or below it.
+        group: the process group that the trial's processes are in or below.
         stop: once it is set, the trial is to end.
         available_bytes: asks the machine for the memory that it has left.
         num_kernel_kills: asks the kernel how many processes it has killed for memory.
 
     Attributes:
-        first_heard: the moment, of `time.monotonic`, when its process was heard of first; until then that
-            when it was asked.
-        last_beat: what was heard of it last.
+        first_heard: time of the process's first heartbeat, by `time.monotonic`; until then the time when
+            the process was asked.
+        last_beat: the last heartbeat.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Supervision:
         self.last_beat = Heartbeat(phase="start")
 
     def hears(self, line: str) -> bool:
-        """Takes a heartbeat; whatever else is the trial's answer, or garbage in its place."""
+        """Takes a line if it is a heartbeat; returns False for an answer, or garbage in its place."""
         try:
             self.last_beat = Heartbeat.from_json(line)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -89,13 +89,13 @@ class Supervision:
         return True
 
     def attend(self) -> None:
-        """Looks after the trial.
+        """Checks the trial; raises where it is to be ended.
 
         Raises:
-            StoppedError: it is to end.
-            HungError: it has been silent for too long.
+            StoppedError: the trial is to end.
+            HungError: the trial has been silent for too long.
             TooMuchMemoryError: its processes have grown beyond what the trial may use.
-            TooManyProcessesError: there are more of them than a prediction may have.
+            TooManyProcessesError: there are more processes than a prediction may have.
         """
         if self._stop is not None and self._stop.is_set():
             raise StoppedError
@@ -114,11 +114,11 @@ class Supervision:
 
     @property
     def last_heard(self) -> str:
-        """Where the trial was when it was last heard of, for a message."""
+        """Phase and time at which the trial was last heard of, for a message."""
         return f"last heard of in {self.last_beat.phase} after {self._heard - self._begin:.1f} s"
 
     def killed_for_memory(self) -> str | None:
-        """What the kernel says of processes that it has killed for memory since the trial began."""
+        """Message that the kernel has killed processes for memory since the trial began; None if not."""
         before, now = self._kills_before, self._num_kernel_kills()
         if before is None or now is None or now <= before:
             return None
@@ -141,10 +141,10 @@ class Supervision:
         return int(share * available_bytes) + host_memory.resident_bytes(self._group)
 
     def _excess_now(self) -> str | None:
-        """Says how far the trial's processes are beyond the host's or the trial's limit.
+        """Message on how far the trial's processes are beyond the budget; None where they are not.
 
         Raises:
-            TooMuchMemoryError: it is the host's, which counts whatever the trial is at.
+            TooMuchMemoryError: the processes are beyond the host's limit, which counts in every phase.
             TooManyProcessesError: see `attend`.
         """
         spec = self._spec

@@ -1,4 +1,4 @@
-"""What a user runs: its parts, how it crosses processes, and the steps it makes."""
+"""Workloads that users run: their parts, how they cross processes, and their steps."""
 
 from autofit_workers.workload.workload import Workload
 

@@ -1,6 +1,6 @@
-"""Generation: transformers' own `generate` in the place of a step.
+"""Generation by transformers' own `generate`, in place of a step.
 
-Texts end by their length alone, never by a token: what a model says is not known before it runs.
+Texts end by their length only, never by a token, since a model's tokens are not known before it runs.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _OWN = ("new_tokens", "cache", "num_beams")  # the knobs that mean nothing in ot
 
 @dataclasses.dataclass(frozen=True)
 class Generate:
-    """Stands for a workload's loss: generates tokens from a batch of prompts.
+    """Generates tokens from a batch of prompts, in place of a workload's loss.
 
     Args:
-        knobs: how many, with which cache, in how many beams.
-        name: of the workload, for messages.
+        knobs: the number of tokens, the cache and the number of beams.
+        name: name of the workload, for messages.
     """
 
     knobs: Knobs
     name: str
 
     def __call__(self, model: nn.Module, batch: Any) -> Tensor:
-        """The prompts with what was generated after them."""
+        """Generates tokens; returns the prompts with the tokens after them."""
         if not getattr(model, "can_generate", lambda: False)():
             raise InapplicableError(
                 f"{self.name} cannot generate: --mode generate is for language models of transformers that "
@@ -72,11 +72,11 @@ class Generate:
 
 
 def generating(workload: Workload, knobs: Knobs, setup: Setup) -> Workload:
-    """The workload as its mode has it: in mode generate, with `Generate` for its loss.
+    """Workload with `Generate` as its loss in mode generate; unchanged in other modes.
 
     Raises:
-        InapplicableError: knobs of generation are given in another mode, the number of tokens is missing, or
-            prompt and new tokens are more than the model has positions for.
+        InapplicableError: knobs of generation are given in another mode, the workload has its own step, the
+            number of tokens is missing, or prompt and new tokens are more than the model has positions for.
     """
     if workload.mode != GENERATE:
         for name in _OWN:

@@ -1,4 +1,4 @@
-"""The weights of a model's hidden layers, which some optimizers treat in a way of their own."""
+"""Weights of a model's hidden layers, which some optimizers treat differently."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from torch import nn
 
 
 def hidden_weights(model: nn.Module) -> list[nn.Parameter]:
-    """The matrices of a model that belong neither to an embedding nor to the layer that makes its output.
+    """Matrices of a model that belong neither to an embedding nor to its output layer.
 
-    The output layer is the one that the model's `get_output_embeddings` names, as transformers' models
-    have it, else the last module with a matrix, where no other has one of its shape, as those of repeated
-    blocks do. Muon's author leaves it to AdamW, as embeddings are (github.com/KellerJordan/Muon).
+    The output layer is the one that `get_output_embeddings` of transformers' models names; else the last
+    module with a matrix, if no other matrix has its shape, as those of repeated blocks do. Muon's author
+    leaves output layer and embeddings to AdamW (github.com/KellerJordan/Muon).
     """
     matrices = {id(parameter): parameter for parameter in model.parameters() if parameter.dim() == 2}
     for module in model.modules():
@@ -36,7 +36,7 @@ def _named_output_layer(model: nn.Module) -> nn.Module | None:
 
 
 def _last_of_its_shape(model: nn.Module, matrices: Collection[nn.Parameter]) -> nn.Module | None:
-    """The module of the last matrix; None where that is one of several with its shape, or there are none."""
+    """Module of the last matrix; None if other matrices have its shape, or there are none."""
     last = next(reversed([*matrices]), None)
     if last is None or sum(matrix.shape == last.shape for matrix in matrices) > 1:
         return None

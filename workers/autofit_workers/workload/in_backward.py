@@ -1,4 +1,4 @@
-"""The optimizer in backward: a parameter is stepped when its gradient is complete, which is then freed.
+"""Optimizers in backward, which step a parameter once its gradient is complete, and free it.
 
 Each parameter has an optimizer of its own, which a hook behind the accumulation of its gradient calls
 (`register_post_accumulate_grad_hook`; "How to save memory by fusing the optimizer step into the backward
@@ -21,15 +21,15 @@ _Optimizers = tuple[torch.optim.Optimizer, ...]
 
 
 def make_in_backward(workload: Workload, model: nn.Module, implementation: str = "default") -> _Optimizers:
-    """Makes an optimizer for each parameter that is trained, and has backward call it.
+    """Makes an optimizer for each trained parameter, and has backward call it.
 
     Args:
-        model: once it is where it is trained.
+        model: the model, already on the device that it is trained on.
         implementation: one of `autofit_workers.spec.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 
     Raises:
         InapplicableError: the workload's function makes optimizers of the model, not of parameters.
-        WorkloadError, MissingLibraryError: as of `make_optimizers`.
+        WorkloadError, MissingLibraryError: `make_optimizers` raises them.
     """
     made: list[torch.optim.Optimizer] = []
     for parameter, optimizers in _of_each(workload, model, implementation):

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def keyword(function: Callable[..., Any], name: str) -> inspect.Parameter | None:
-    """The parameter of this name that may be given as a keyword; None where there is none."""
+    """Parameter `name` of a function if it may be given as a keyword; else None."""
     try:
         found = inspect.signature(function).parameters.get(name)
     except (TypeError, ValueError):  # of some callables that C made

@@ -1,7 +1,7 @@
-"""From a reference to the object that it names: the user's modules are imported.
+"""Loads the object that a reference names, by importing the user's modules.
 
-The user's folders are appended to the import path, never prepended, so that an `autofit/` or a `torch.py` of
-theirs hides nothing.
+The user's folders are appended to the import path, never prepended, so that a user's `autofit/` or `torch.py`
+hides nothing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ FILE_MODULE_PREFIX = "_autofit_file_"
 
 
 def load_attribute(ref: WorkloadRef) -> Any:
-    """Imports what an `import` or `file` reference names, after checking the source against it.
+    """Imports the object of an `import` or `file` reference, after a check of its source.
 
     Raises:
-        SourceChangedError: the source is missing here, or differs from the one referred to.
+        SourceChangedError: the source is missing on this machine, or differs from the reference's.
         WorkloadError: the module fails to import; chained from the error.
-        UnknownNameError: it lacks the attribute.
+        UnknownNameError: the module lacks the attribute.
     """
     location, _, attribute = ref.target.rpartition(":")
     append_to_import_path(ref.search_path)
@@ -59,13 +59,13 @@ def load_attribute(ref: WorkloadRef) -> Any:
 
 
 def append_to_import_path(folders: Iterable[str]) -> None:
-    """Lets the user's modules be imported without hiding any that could be before."""
+    """Appends folders to `sys.path`, so that the user's modules hide no others."""
     sys.path.extend(folder for folder in dict.fromkeys(folders) if folder not in sys.path)
 
 
 @contextmanager
 def user_code(doing: str) -> Iterator[None]:
-    """Turns whatever the user's code raises, or its call of `sys.exit`, into a `WorkloadError`."""
+    """Turns an exception of the user's code, or its `sys.exit`, into a `WorkloadError`."""
     try:
         yield
     except WorkloadError:
@@ -78,7 +78,7 @@ def user_code(doing: str) -> Iterator[None]:
 
 @contextmanager
 def _importing(name: str, file: str = "FILE.py") -> Iterator[None]:
-    """The same of an import, with what to do where a training script was taken for a module."""
+    """Turns an import's exception into a `WorkloadError`, with advice if it needs a GPU."""
     try:
         with user_code(f"importing {name}"):
             yield
@@ -92,7 +92,7 @@ def _importing(name: str, file: str = "FILE.py") -> Iterator[None]:
 
 
 def _needs_gpu(error: BaseException) -> bool:
-    """Whether PyTorch raised it at the first use of a GPU that it does not have."""
+    """Whether PyTorch raised an error at the first use of a GPU that is not there."""
     # Of builds without CUDA it is an AssertionError, of others a RuntimeError; both from this function.
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and frames[-1].name == "_lazy_init" and "torch" in Path(frames[-1].filename).parts
@@ -114,7 +114,7 @@ def _read_source(ref: WorkloadRef, path: Path | None) -> bytes:
 
 
 def _import_file(path: Path, source: bytes) -> ModuleType:
-    """Runs exactly these bytes as a module: reading the file again, or its cache, could differ."""
+    """Module made by running `source`; the file itself or its cache could differ from it."""
     name = f"{FILE_MODULE_PREFIX}{path.stem}_{sha256_of(os.fsencode(path) + source)[:16]}"
     if name in sys.modules:
         return sys.modules[name]

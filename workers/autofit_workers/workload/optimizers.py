@@ -1,4 +1,4 @@
-"""Optimizers: by name, in each of the implementations that PyTorch has of them, or a workload's own."""
+"""Makes optimizers: by name, in each of PyTorch's implementations, or a workload's own."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def require_library(optimizer: str) -> None:
     """Imports the library of a named optimizer.
 
     Raises:
-        MissingLibraryError: it is not installed here, or has no such optimizer.
+        MissingLibraryError: the library is not installed, or has no such optimizer.
     """
     _class_of(NAMED[optimizer].path, optimizer)
 
 
 def _class_of(path: str, name: str) -> MakeOptimizer:
-    """The class at a path, such as `torch.optim.Adam`, for the optimizer of a name."""
+    """Class at a path, such as `torch.optim.Adam`, for the optimizer `name`."""
     library, distribution = NAMED[name].library, NAMED[name].distribution
     module, _, attribute = path.rpartition(".")
     try:
@@ -59,20 +59,20 @@ def _class_of(path: str, name: str) -> MakeOptimizer:
 
 
 def each_of(optimizers: Optimizers) -> tuple[torch.optim.Optimizer, ...]:
-    """The optimizers of a workload: one, or several for a step of its own."""
+    """Tuple of a workload's optimizers: one, or several for a step of its own."""
     return (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
 
 
 def make_optimizers(workload: Workload, model: nn.Module, implementation: str = "default") -> Optimizers:
-    """Makes what a workload trains its model with.
+    """Makes the optimizer or optimizers that a workload trains its model with.
 
     Args:
-        model: once it is where it is trained.
+        model: the model, already on the device that it is trained on.
         implementation: one of `autofit_workers.spec.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 
     Raises:
-        WorkloadError: as of `make_optimizer`; or there are several optimizers, and no step that says what
-            each of them does.
+        WorkloadError: `make_optimizer` raises it; or there are several optimizers, but the workload has no
+            step of its own that uses each of them.
     """
     if isinstance(workload.optimizer, str):
         return make_named(workload.optimizer, model, implementation)
@@ -87,7 +87,7 @@ def make_optimizers(workload: Workload, model: nn.Module, implementation: str = 
 
 
 def takes_model(optimizer: OptimizerFactory) -> bool:
-    """Whether a workload's own function calls its parameter `model`, else it takes the parameters."""
+    """Whether a workload's optimizer function takes the model; else it takes the parameters."""
     try:
         return next(iter(inspect.signature(optimizer).parameters)) == "model"
     except (StopIteration, TypeError, ValueError):  # no parameter at all, or a callable that C made
@@ -99,12 +99,12 @@ def make_named(name: str, model: nn.Module, implementation: str = "default") -> 
 
     Args:
         name: one of `autofit_workers.spec.knobs.optimizer.OPTIMIZERS`.
-        model: once it is where it is trained.
+        model: the model, already on the device that it is trained on.
         implementation: one of `autofit_workers.spec.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 
     Raises:
-        WorkloadError: it has no such implementation; or it is for weights that the model does not have.
-        MissingLibraryError: its library is not installed here.
+        WorkloadError: the optimizer has no such implementation, or the model has no weights for it.
+        MissingLibraryError: its library is not installed.
     """
     made = tuple(make(groups) for make, groups in parts_of_named(name, model, implementation))
     return made[0] if len(made) == 1 else made
@@ -113,9 +113,9 @@ def make_named(name: str, model: nn.Module, implementation: str = "default") -> 
 def parts_of_named(
     name: str, model: nn.Module, implementation: str = "default"
 ) -> list[tuple[MakeOptimizer, list[dict[str, Any]]]]:
-    """What makes each optimizer that a name stands for, and the groups of parameters to make it with.
+    """Functions that make the optimizers of a name, each with its groups of parameters.
 
-    Args and errors are those of `make_named`.
+    It has the arguments and errors of `make_named`.
     """
     named = NAMED[name]
     if implementation not in named.implementations:
@@ -153,15 +153,15 @@ def _no_such_implementation(name: str, implementation: str) -> WorkloadError:
 def make_optimizer(
     optimizer: OptimizerFactory, params: Iterable[nn.Parameter], implementation: str = "default"
 ) -> Optimizers:
-    """Makes what a workload's own function makes.
+    """Makes optimizers with a workload's own function, and checks them.
 
     Args:
-        params: the model's parameters, once they are where they are trained.
+        params: the model's parameters, already on the device that they are trained on.
         implementation: `default`; the function decides it.
 
     Raises:
-        WorkloadError: the function returned something else than an optimizer or several; or another
-            implementation is asked for.
+        WorkloadError: the function returned something other than optimizers, or `implementation` is not
+            `default`.
     """
     if implementation != "default":
         raise WorkloadError(

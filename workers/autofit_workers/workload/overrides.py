@@ -1,4 +1,4 @@
-"""A workload as a trial's knobs and setup change it."""
+"""Changes to a workload by a trial's knobs and setup."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from autofit_workers.workload.workload import Workload
 
 
 def with_overrides(workload: Workload, knobs: Knobs, setup: Setup = ALONE) -> Workload:
-    """The workload that a trial runs: what knobs and setup say replaces the workload's own.
+    """Workload of a trial, in which knobs and setup replace the workload's own choices.
 
     Raises:
-        NoBatchKindsError: the worst is asked for, and it has none.
-        InapplicableError: as of `require_loop` and `sized`; nothing would be trained; or a step of the
-            workload's own is to take another number of optimizers.
+        NoBatchKindsError: the worst batch is asked for, and the workload has one kind of batch.
+        InapplicableError: `sized`, `generating` or `require_loop` raises it; `make_batch` takes no layout;
+            nothing would be trained; or the workload's own step would get another number of optimizers.
     """
     if knobs.seq_len is not None:
         parts: dict[str, Any] = sized(workload, knobs.seq_len, allows_long=setup.allows_long)

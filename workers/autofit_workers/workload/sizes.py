@@ -1,4 +1,4 @@
-"""The size of a sample: of texts the number of tokens, of images the side. No torch at import."""
+"""Size of a sample: number of tokens of a text, side of an image. No torch at import."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _KEYWORD = "size"
 
 
 def sized(workload: Workload, size: int, *, allows_long: bool) -> dict[str, Callable[..., Any]]:
-    """What of a workload makes samples of a size: its `make_batch`, and its `build_model` where it asks.
+    """Functions for samples of `size`, by name: `make_batch`, and `build_model` if it takes a size.
 
     Raises:
-        InapplicableError: it makes samples of one size, or the model was made for shorter ones.
+        InapplicableError: the workload makes samples of one size, or its model was made for shorter ones.
     """
     name = workload.name or "the workload"
     if keyword(workload.make_batch, _KEYWORD) is None:
@@ -44,10 +44,10 @@ def sized(workload: Workload, size: int, *, allows_long: bool) -> dict[str, Call
 
 
 def sample_size(workload: Workload, size: int | None) -> SampleSize | None:
-    """What is known of the sizes of a workload's samples; None where they have but one.
+    """Size of a workload's samples, with multiple and maximum; None if only one size is possible.
 
     Args:
-        size: that was asked for; None for the workload's own.
+        size: the size that was asked for; None for the workload's own.
     """
     taken = keyword(workload.make_batch, _KEYWORD)
     if taken is None:

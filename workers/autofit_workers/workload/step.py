@@ -1,4 +1,4 @@
-"""A step of a workload: forward, backward, optimizer; or a forward pass without gradients."""
+"""Steps of a workload: forward, backward and optimizer, or forward without gradients."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _NO_SCALER = torch.amp.GradScaler(enabled=False)  # leaves losses as they are, a
 
 
 def no_phase(_name: str) -> None:
-    """The hook of whoever does not watch the phases."""
+    """Phase hook that does nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One of the batches that an optimizer step is accumulated from.
+    """Part of an accumulated optimizer step: the pass of one of its batches.
 
     Attributes:
-        number: of the pass that it is run in, from 1.
-        num_passes: how many passes are run before the optimizer steps.
-        num_batches: how many batches the step stands for, of which the gradients are the mean.
+        number: number of the pass, from 1.
+        num_passes: number of passes that are run before the optimizer steps.
+        num_batches: number of batches that the step stands for; gradients are the mean over them.
     """
 
     number: int = 1
@@ -52,7 +52,7 @@ WHOLE = Part()
 
 
 def parts_of_step(spec: TrialSpec) -> tuple[Part, ...]:
-    """The passes of each of a trial's steps, in their order."""
+    """Passes of each of a trial's steps, in their order."""
     num_batches = spec.knobs.num_batches(spec.batch_size)
     num_passes = spec.knobs.num_passes(spec.batch_size)
     return tuple(
@@ -62,25 +62,25 @@ def parts_of_step(spec: TrialSpec) -> tuple[Part, ...]:
 
 
 class ScheduledModel(torch.nn.Module):
-    """A model with a schedule of its own for forward and backward, such as the stages of a pipeline.
+    """Model with its own schedule of forward and backward, such as the stages of a pipeline.
 
     Attributes:
-        casts_to: what it computes in, where that is not the type of its parameters.
+        casts_to: type that it computes in, if that is not the type of its parameters; else None.
     """
 
     casts_to: torch.dtype | None = None
 
     @property
     def parts(self) -> tuple[tuple[torch.nn.Module, Sequence[torch.nn.Module]], ...]:
-        """What is run by itself, each with its repeated blocks."""
+        """Modules that run by themselves, each with its repeated blocks."""
         raise NotImplementedError
 
     def forward_backward(self, batch: Any, *, autocast: AutocastFactory, phase: PhaseHook) -> None:
-        """Leaves the gradients of a batch; says when each pass begins."""
+        """Runs forward and backward of a batch, which leaves gradients; reports each phase."""
         raise NotImplementedError
 
     def infer(self, batch: Any, *, autocast: AutocastFactory) -> None:
-        """One forward pass."""
+        """Runs one forward pass of a batch."""
         raise NotImplementedError
 
 
@@ -98,14 +98,14 @@ def train_step(
     phase: PhaseHook = no_phase,
     part: Part = WHOLE,
 ) -> None:
-    """One training step: gradients dropped, forward, loss, backward, optimizer.
+    """Runs one training step: drops gradients, then forward, loss, backward, optimizer.
 
-    Of a step that is accumulated it is one pass: gradients are dropped before the first of them alone,
-    and the optimizer steps after the last.
+    For an accumulated step it runs one pass: gradients are dropped before the first pass only, and the
+    optimizer steps after the last.
 
     `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler` scales the
     loss and takes the optimizer's step; `clip_grad_norm` is the norm that gradients, once unscaled, are
-    clipped to before it; with `in_backward` hooks take it in backward, and drop the gradients; `phase` is
+    clipped to before it; with `in_backward`, hooks take the step and drop the gradients; `phase` is
     called with `forward`, `backward` and `optimizer` as each begins. A workload's own `step` runs under
     autocast as a whole, drops and scales its gradients itself, and only its beginning (`forward`) can be
     seen.
@@ -144,7 +144,10 @@ def train_step(
 
 
 def _clip(model: torch.nn.Module, norm: float) -> None:
-    """Clips gradients; `FullyShardedDataParallel` does so itself, by the norm over all ranks."""
+    """Clips gradients, with the model's own method if it has one.
+
+    `FullyShardedDataParallel` has one, which takes the norm over all ranks.
+    """
     own = getattr(model, "clip_grad_norm_", None)
     if own is None:
         torch.nn.utils.clip_grad_norm_(model.parameters(), norm)
@@ -160,7 +163,7 @@ def infer_step(
     autocast: AutocastFactory = nullcontext,
     phase: PhaseHook = no_phase,
 ) -> None:
-    """One forward pass without gradients; what the workload's `loss` returns is ignored."""
+    """Runs a workload's `loss` once without gradients, and ignores its result."""
     phase("forward")
     with torch.no_grad():
         if isinstance(model, ScheduledModel):

@@ -1,8 +1,8 @@
-"""The workload: what a user runs, and how it crosses processes.
+"""Workloads that users run, and how they cross processes.
 
     WorkloadError
     ├── UnknownWorkloadError      a reference names nothing
-    ├── SourceChangedError        a worker's copy is not the one that was referred to
+    ├── SourceChangedError        a worker's copy differs from the one of the reference
     ├── CloudpickleMissingError   a workload without a file cannot be carried
     ├── InvalidBatchError         make_batch does not make the batch it is asked for (INVALID)
     └── InvalidLossError          the loss cannot be trained on
@@ -67,20 +67,20 @@ OptimizerFactory = Callable[["Iterable[torch.nn.Parameter]"], Optimizers]
 
 
 class CloudpickleMissingError(WorkloadError):
-    """A workload that no file defines needs cloudpickle to cross processes."""
+    """cloudpickle is missing, which a workload that no file defines needs to cross processes."""
 
 
 class InvalidBatchError(WorkloadError, InvalidTrialError):
-    """What `make_batch` returned does not have the batch size, so the trial would mean nothing."""
+    """`make_batch` returned a batch without the batch size, so the trial would mean nothing."""
 
 
 class InvalidLossError(WorkloadError):
-    """What `loss` returned cannot be differentiated."""
+    """`loss` returned something that cannot be differentiated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """What a user runs: a model, its batches, its loss and its optimizer.
+    """Workload that a user runs: a model, its batches, its loss and its optimizer.
 
     Attributes:
         build_model: `build_model()` returns the `nn.Module`, on the CPU; autofit moves it to the device.
@@ -99,8 +99,8 @@ class Workload:
             weights, several optimizers and the like. `optimizer` is a tuple if there are several.
         mode: `train`, `infer` or `generate`.
         name: the name in tables and reports.
-        size_multiple: sizes that lie so far apart differ in nothing that is rounded, such as patches.
-        max_size: the largest size that the model was made for; None where nothing limits it.
+        size_multiple: distance between sizes for which all roundings are alike, such as those to patches.
+        max_size: the largest size that the model was made for; None if nothing limits it.
 
     Raises:
         WorkloadError: the mode or the optimizer is unknown.
@@ -147,8 +147,8 @@ class Workload:
             input_shape: the shape of one sample, without the batch dimension, such as `(3, 224, 224)`.
             num_classes: the number of classes of the labels; the module is then trained with cross
                 entropy, and without it on the mean of its output.
-            task: what a model of transformers is trained for, such as `"text-classification"`, instead of
-                what its configuration names.
+            task: the task that a model of transformers is trained for, such as `"text-classification"`,
+                instead of the one that its configuration names.
 
         Raises:
             WorkloadError: the workload cannot be loaded; chained from the user's own exception, if any.
@@ -162,10 +162,10 @@ class Workload:
         return resolve(reference)
 
     def reference(self) -> WorkloadRef:
-        """How to find the workload again in another process: by what it was loaded by, else by value.
+        """Reference that finds the workload in another process: what it was loaded by, else a pickle.
 
         Raises:
-            CloudpickleMissingError: it has to be carried by value, which needs cloudpickle.
+            CloudpickleMissingError: the workload has to be carried by value, which needs cloudpickle.
             WorkloadError: something in it cannot be pickled.
         """
         return self._reference or _pickled(self)
@@ -185,7 +185,7 @@ def resolve(ref: WorkloadRef) -> Workload:
     """Loads the workload that a reference names; called in the process that will run it.
 
     Raises:
-        SourceChangedError: the source or the pickle differs from what was referred to.
+        SourceChangedError: the source or the pickle differs from the reference's digest.
         WorkloadError: the user's module fails, or holds no workload under that name.
     """
     match ref.kind:
@@ -368,11 +368,11 @@ def check_batch(batch: object, batch_size: int) -> str | None:
     """Checks that a batch has the size it was asked for: in any dimension of any of its tensors.
 
     Returns:
-        What a reader of the answer has to know of it, in a sentence; None of a batch like any.
+        A note for the reader of the answer if a batch of 1 has no such dimension; else None.
 
     Raises:
-        InvalidBatchError: no tensor has such a dimension, so that every size would seem to fit; of a batch of
-            one, which may be all that there is, as a whole graph, it has no tensor.
+        InvalidBatchError: no tensor has such a dimension, so that every size would seem to fit; a batch of 1,
+            which may be a whole graph, is invalid only without any tensor.
     """
     shapes = [tuple(tensor.shape) for tensor in tensors_of(batch)]
     if any(batch_size in shape for shape in shapes):
@@ -392,12 +392,12 @@ def check_batch(batch: object, batch_size: int) -> str | None:
 
 
 def tensors_of(value: object) -> Iterator[torch.Tensor]:
-    """The tensors of a batch or of a model's output, wherever it holds them."""
+    """Tensors of a batch or of a model's output, wherever it holds them."""
     return _tensors(value, {})
 
 
 def _tensors(value: object, seen: dict[int, object]) -> Iterator[torch.Tensor]:
-    """The tensors of a batch: in containers, in mappings of any class, in attributes of objects."""
+    """Yields the tensors in a value, in containers, mappings and attributes of objects."""
     import torch
 
     if isinstance(value, torch.Tensor):
@@ -422,7 +422,7 @@ def check_loss(loss: object) -> None:
     """Checks that a training step's loss can be differentiated.
 
     Raises:
-        InvalidLossError: it is no tensor, has more than one element, or depends on no parameter.
+        InvalidLossError: the loss is not a tensor, has more than one element, or depends on no parameter.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""Streams of events and settings of the allocator, for properties that hold of all of them."""
+"""Hypothesis strategies of allocation events and allocator settings, for tests of properties."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SETTINGS = st.builds(
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[list[int], list[int]]:
-    """Events and sizes: requests in order, each freed at some later point or never."""
+    """Strategy of events and sizes: requests in order, each freed at some later point or never."""
     sizes = draw(
         st.lists(
             st.one_of(st.integers(0, 4096), st.integers(0, 3 * MIB), st.integers(0, 50 * MIB)), max_size=40
@@ -38,7 +38,7 @@ def streams(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 
 @st.composite
 def on_streams(draw: st.DrawFn) -> tuple[list[int], list[int], Streams]:
-    """The same with requests on some streams, other streams that use their blocks, and waits of the host."""
+    """Strategy of `streams` with requests on several CUDA streams, uses by others, and host waits."""
     events, sizes = draw(streams())
     numbers = st.integers(0, 2)
     requests = range(len(sizes))

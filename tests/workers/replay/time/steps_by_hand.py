@@ -1,4 +1,4 @@
-"""Steps made by hand, for the tests of their time."""
+"""Steps made by hand, for the tests of step times."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def elementwise(*shape: int, operator: str = "aten.relu", dtype: str = "float32"
 
 
 def product(rows: int, columns: int, inner: int, dtype: str = "float16") -> Work:
-    """The work of a product of matrices."""
+    """Work of a product of matrices."""
     return Work(
         "aten.mm",
         (Operand((rows, inner), dtype), Operand((inner, columns), dtype)),
@@ -34,11 +34,11 @@ def trace_of_works(
     waits: Sequence[int] = (),
     repetition: Repetition | None = None,
 ) -> Trace:
-    """A trace of one step without allocations, whose calls are at the positions 0, 1, 2, …
+    """Trace of one step without allocations, whose calls are at the positions 0, 1, 2, …
 
     Args:
         marks: the positions of `MARKS`.
-        waits: where the host waits.
+        waits: the positions at which the host waits.
     """
     shared: dict[Work, Work] = {}
     calls = [WorkCall(shared.setdefault(work, work), "", number) for number, work in enumerate(works)]
@@ -60,7 +60,7 @@ def trace_of_works(
 def conv(
     inputs: int, outputs: int, *, size: int, filter_size: int, batch_size: int, dtype: str = "float32"
 ) -> Convolution:
-    """The forward pass of a layer on square images, which come out as large as they go in."""
+    """Forward convolution of square images, whose outputs are as large as the inputs."""
     return Convolution(
         conv_pass=ConvPass.FPROP,
         input_shape=(batch_size, inputs, size, size),

@@ -1,4 +1,4 @@
-"""A loop of Accelerate's, in bfloat16 by autocast."""
+"""Training script with a loop of Accelerate, in bfloat16 by autocast."""
 
 import argparse
 

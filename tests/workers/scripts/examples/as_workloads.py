@@ -1,4 +1,4 @@
-"""The same models and steps as those of the scripts, written as workloads."""
+"""Models and steps of the example scripts, written as workloads."""
 
 import torch
 from torch import nn

@@ -1,4 +1,4 @@
-"""A small Llama with a large vocabulary, by transformers' Trainer, with Liger's kernels or without."""
+"""Training script of a small Llama by transformers' Trainer, with Liger's kernels or without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Lightning module, with validation, its loggers and its checkpoints as they are by default."""
+"""Training script of a Lightning module, with validation and the default loggers and checkpoints."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""A training script as many write it: nothing in it knows of autofit."""
+"""Training script in plain PyTorch, as many write it, which does not use autofit."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""A tiny GPT-2 from a configuration, trained by the Trainer of transformers."""
+"""Training script of a tiny GPT-2 from a configuration, by the Trainer of transformers."""
 
 import argparse
 

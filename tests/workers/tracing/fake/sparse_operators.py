@@ -1,6 +1,6 @@
-"""Runs operators on sparse tensors on the CPU and on a GPU that is not there, and prints where they differ.
+"""Runs operators on sparse tensors on the CPU and on a fake GPU, and prints where they differ.
 
-For a process of its own: `fake_gpu.install` is for good.
+Run it in a process of its own: `fake_gpu.install` is for good.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ OPERATORS: dict[str, Callable[[Place], Any]] = {
 
 
 def described(value: Any) -> Any:
-    """Of tensors what a GPU that is not there knows too."""
+    """Description of a result: of a tensor its shape, dtype, layout and number of stored elements."""
     if isinstance(value, list | tuple):
         return [described(each) for each in value]
     if not isinstance(value, Tensor):
@@ -108,7 +108,7 @@ def described(value: Any) -> Any:
 
 
 def main() -> None:
-    """Prints a line for each operator whose results are of another kind."""
+    """Prints a line for each operator whose results on the fake GPU have another description."""
     torch.sparse.check_sparse_tensor_invariants.disable()
     expected = {name: described(run(lambda tensor: tensor)) for name, run in OPERATORS.items()}
     fake_gpu.install()

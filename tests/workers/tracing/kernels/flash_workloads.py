@@ -1,6 +1,6 @@
-"""Workloads that attend by FlashAttention's own functions, which nothing needs to be installed for.
+"""Workloads with attention by FlashAttention's functions, whose stand-ins need no installation.
 
-Batches of 200 tokens of 8 query heads, two to a key, 36 numbers each: of a size that is padded to 40.
+Batches have 200 tokens and 8 query heads, two to a key, of 36 numbers each, a size that is padded to 40.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEPT = 150  # tokens of a padded sequence
 
 
 class Attention(nn.Module):
-    """Queries, keys and values, each of a layer of its own, and a function of them."""
+    """Layers for queries, keys and values, and a function `attend` of their outputs."""
 
     def __init__(self, attend, size: int = SIZE, dtype: torch.dtype = torch.bfloat16) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ def _workload(attend, **options) -> Workload:
 
 
 def _of_pytorch(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """As xformers calls the kernels that PyTorch has itself."""
+    """Attention by PyTorch's own efficient kernel, called as xformers calls it."""
     key, value = (each.repeat_interleave(HEADS // KEY_HEADS, 2) for each in (key, value))
     operator = torch.ops.aten._efficient_attention_forward
     return operator(query, key, value, None, None, None, None, None, 0.0, 1, True)[0]

@@ -1,6 +1,6 @@
-"""Workloads whose steps call operators that are not PyTorch's, traced in a child by this file.
+"""Workloads whose steps call operators that are not PyTorch's; a child traces them by this file.
 
-Vectors of 16 numbers; see the tests beside it for what each allocates.
+The samples are vectors of 16 numbers; the tests beside this file say what each workload allocates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Workloads whose operators are kernels of Triton, written as libraries of them are."""
+"""Workloads whose operators are kernels of Triton, written like libraries of such kernels."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _worked_out = triton.heuristics({"BLOCK": lambda given: triton.next_power_of_2(g
 
 
 class _Doubled(torch.autograd.Function):
-    """Keeps what it was given, and a row of scratch memory for each multiprocessor during the call."""
+    """A function that saves its input; its backward has a row of scratch for each multiprocessor."""
 
     @staticmethod
     def forward(context: Any, x: Tensor, launch: Callable[[Tensor, Tensor], None]) -> Tensor:
@@ -90,14 +90,14 @@ class _Layer(nn.Module):
 
 
 def _read_on_the_host(x: Tensor) -> Tensor:
-    """As a loss that is the mean over the targets that count, of which a kernel finds how many there are."""
+    """Reads a count that a kernel writes on the host, as a loss that is a mean over counted targets does."""
     count = torch.empty((), dtype=torch.int64, device=x.device)
     _double[(1,)](x, count, x.numel(), tl.int64, 64)
     return x * 2 / count.item()
 
 
 class _Scaled(torch.autograd.Function):
-    """As a fused loss: the gradient was made in forward, and is scaled unless that changes nothing."""
+    """A fused loss: its forward makes the gradient, which its backward scales unless the factor is 1."""
 
     @staticmethod
     def forward(context: Any, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Which ranks of a sharded model differ: in the size of any of their shards, or in the stage that they run.
+"""Kinds of ranks of a sharded model, which differ in the size of any shard or in the stage that they run.
 
 Shards differ where a dimension is not a multiple of the ranks that share it. Their sizes follow from shapes
-and placements alone, so that one rank knows those of all.
+and placements alone, so that one rank knows the sizes of all.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from autofit_workers.spec.trace import AlikeRanks
 
 
 def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks, ...]:
-    """The kinds of ranks, in the order of the first of each; empty where all are alike.
+    """Kinds of ranks, in the order of the first rank of each; empty where all ranks are alike.
 
-    It takes as long as there are ranks: 100 s of a million.
+    The time grows with the number of ranks: 100 s for a million.
 
     Args:
-        model: any rank's part of it.
+        model: any rank's part of the model.
     """
     ranks_of = collections.defaultdict(list)
     sizes = _sizes_of_shards(model)
@@ -39,7 +39,7 @@ def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks,
 
 
 def _sizes_of_shards(model: torch.nn.Module) -> list[Callable[[dict[str, int]], int]]:
-    """How many elements a rank at a place has of each parameter, those of one shape and placement once."""
+    """Functions from a rank's place to its shard's size, one for each shape and placement of parameters."""
     from torch.distributed.tensor import DTensor
 
     specs: dict[Any, Any] = {}

@@ -1,7 +1,7 @@
 """Shares the sequences of a batch over ranks, by PyTorch's own context parallelism and its ring attention.
 
 Each rank has two chunks of every sequence, one from each half, so that all have as much of a causal mask.
-What attends is `scaled_dot_product_attention`, which `context_parallel` replaces for forward and backward:
+Attention is `scaled_dot_product_attention`, which `context_parallel` replaces for forward and backward:
 keys and values of the others come by one all-gather, their gradients go by all-to-all
 (torch/distributed/tensor/experimental/_context_parallel/_attention.py). Its kernels are those that tell the
 logarithm of the sum of exponentials: flash, memory-efficient and cuDNN's.
@@ -28,7 +28,7 @@ _NO_RING = "PyTorch's ring attention is of causal attention without a mask"
 
 
 class ContextParallelRanks(Strategy):
-    """Ranks share the sequences of a batch, and have all parameters, or shards of them."""
+    """Ranks that share the sequences of a batch, and have all parameters, or shards of them."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if spec.is_for_host:
@@ -52,11 +52,11 @@ STRATEGY = ContextParallelRanks
 
 
 class Context:
-    """What a rank's steps run in.
+    """Context parallelism of one rank, in which its steps run.
 
     Args:
-        model: of transformers, it attends without masks from here on.
-        parallel: of the ranks, whose group is there.
+        model: where it is of transformers, it attends without masks from here on.
+        parallel: the parallelism of the ranks, whose group is there.
     """
 
     def __init__(self, model: torch.nn.Module, parallel: Parallel, device_kind: str) -> None:
@@ -67,11 +67,11 @@ class Context:
 
     @contextmanager
     def sharing(self, batch: Any) -> Iterator[None]:
-        """Leaves this rank its part of a batch, and lets attention reach the others' in the block.
+        """Cuts a batch to this rank's part, in place; in the block, attention reaches the other ranks' parts.
 
         Raises:
-            InapplicableError: nothing in it is a sequence that can be divided so, or, in the block or after
-                it, attention is another.
+            InapplicableError: the batch has no sequence that can be divided over the ranks; or, in the block
+                or after it, the model attends in another way than the ring does.
         """
         from torch.distributed.tensor.experimental import context_parallel
 
@@ -101,7 +101,7 @@ class Context:
         return self._mesh
 
     def _sequences(self, batch: Any) -> list[torch.Tensor]:
-        """What of a batch has a place for each token in its second dimension: as many as indices have."""
+        """Tensors of a batch whose second dimension is as long as that of its first tensor of integers."""
         found = [each for each in tensors_of(batch) if each.dim() > _SEQUENCE]
         lengths = [each.size(_SEQUENCE) for each in found if not each.is_floating_point()]
         if not lengths:
@@ -120,10 +120,10 @@ class Context:
 
 @contextmanager
 def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -> Iterator[None]:
-    """Tells of calls of attention in the block, and refuses what the ring has no kernels for.
+    """Notes calls of attention in the block in `calls`; refuses those that the ring has no kernels for.
 
     Args:
-        num_places: of a sequence that this rank has.
+        num_places: places of a sequence that this rank has.
     """
     functional: Any = torch.nn.functional
     attend: Callable[..., Any] = getattr(functional, _ATTENTION)
@@ -167,13 +167,13 @@ def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -
 
 
 def _attend_without_masks(model: torch.nn.Module) -> None:
-    """Transformers makes a mask for positions that are not consecutive; Accelerate leaves it out so.
+    """Makes a model of transformers attend without the masks it makes for non-consecutive positions.
 
-    `_attach_context_parallel_hooks` of accelerate/big_modeling.py; that the attention is causal is then all
-    that the kernels are told.
+    As `_attach_context_parallel_hooks` of accelerate/big_modeling.py does; that the attention is causal is
+    then all that the kernels are told.
 
     Raises:
-        InapplicableError: a layer attends to less than all that is before.
+        InapplicableError: a layer attends to a window, not to all earlier places.
     """
     config: Any = getattr(model, "config", None)
     kinds = set(getattr(config, "layer_types", None) or ())

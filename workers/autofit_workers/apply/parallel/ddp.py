@@ -1,6 +1,7 @@
-"""`DistributedDataParallel`: ranks exchange the gradients of whole models.
+"""Data parallelism by `DistributedDataParallel`: ranks exchange the gradients of whole models.
 
-In a prediction it is recorded and not run: `autofit_workers.tracing.recording.data_parallel`.
+In a prediction `DistributedDataParallel` is recorded and not run:
+`autofit_workers.tracing.recording.data_parallel`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class DataParallelRanks(Strategy):
-    """Each rank has the whole model, and batches of its own."""
+    """Ranks that each have the whole model, and batches of their own."""
 
     def require_applicable(self, _spec: TrialSpec, workload: Workload) -> None:
         if workload.mode != TRAIN:
@@ -36,7 +37,7 @@ class DataParallelRanks(Strategy):
 
     @staticmethod
     def followed() -> Followed:
-        """Of torch/nn/parallel/distributed.py."""
+        """Methods of `DistributedDataParallel` (torch/nn/parallel/distributed.py) that allocate gradients."""
         return {
             DistributedDataParallel: {
                 "_ddp_init_helper": Category.GRADIENT,
@@ -49,7 +50,7 @@ STRATEGY = DataParallelRanks
 
 
 def bucket_bytes(model: torch.nn.Module) -> int:
-    """Bytes of the buckets of `DistributedDataParallel`, which no tensor that Python knows has."""
+    """Bytes of the gradient buckets of `DistributedDataParallel`, which Python has no tensors of; else 0."""
     if not isinstance(model, DistributedDataParallel):
         return 0
     ask: Any = model._get_ddp_logging_data  # noqa: SLF001 - its only account of them

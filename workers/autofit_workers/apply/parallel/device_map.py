@@ -4,8 +4,8 @@
     card 1   … the last layers, head     the loss, where the model computes it
     …
 
-One card works at a time. Which card has what is decided by transformers' own function for its models, else by
-accelerate's, as where every card has room; the hooks are accelerate's.
+One card works at a time. Transformers' own function deals out the layers of its models, accelerate's those of
+others, as if every card had room for all; the hooks are accelerate's.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DEALT = "hf_device_map"  # where accelerate's users find it
 
 
 class DeviceMapCards(Strategy):
-    """Cards have layers of a model, one after the other."""
+    """Cards of one process that each have some layers of a model, in the order of the layers."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if spec.is_for_host:
@@ -75,7 +75,7 @@ STRATEGY = DeviceMapCards
 
 
 def _device_map(model: nn.Module, num_cards: int, base: str | None) -> dict[str, int]:
-    """The card of each part of a model, by the path of the part."""
+    """Card number of each part of a model, by the part's path."""
     accelerate: Any = imported("accelerate", f"--parallel {DEVICE_MAP}", "a way of dealing out layers")
     room: dict[int | str, int] = dict.fromkeys(range(num_cards), _ROOM)
     with _silent():
@@ -106,7 +106,7 @@ def _of_transformers(model: Any, room: Mapping[int | str, int], base: str | None
 
 
 def _quantizer(base: str | None) -> Any:
-    """What tells transformers the sizes of quantized weights; None where they are not."""
+    """Transformers' quantizer, which tells the sizes of bitsandbytes' weights; None for any other `base`."""
     quantization = QUANTIZATIONS.get(base or "")
     if not isinstance(quantization, Bitsandbytes):
         return None
@@ -119,7 +119,7 @@ def _quantizer(base: str | None) -> Any:
 def _link(model: nn.Module, found: Mapping[str, int]) -> None:
     """Puts accelerate's hooks on a model whose parts are on their cards, as its `dispatch_model` does.
 
-    That would also look for shared weights by their addresses, which those of a prediction do not have.
+    `dispatch_model` also looks for shared weights by addresses, which weights of a prediction do not have.
     """
     from accelerate.big_modeling import attach_align_device_hook_on_blocks
 
@@ -137,7 +137,7 @@ def _card(number: int) -> torch.device:
 
 
 def _number_of(path: str, found: Mapping[str, int]) -> int:
-    """The card of the part that a module is in, or of the first."""
+    """Card number of the part that a module is in; the first card where no part holds the module."""
     parts = path.split(".")
     prefixes = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
     return next((found[prefix] for prefix in prefixes if prefix in found), min(found.values()))
@@ -150,7 +150,7 @@ def _in_words(paths: list[str]) -> str:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Leaves out what accelerate says of cards that are not there."""
+    """Silences accelerate's log messages in the block: they are about cards that are not there."""
     logger = logging.getLogger("accelerate.utils.modeling")
     before, logger.disabled = logger.disabled, True
     try:

@@ -1,10 +1,10 @@
 """Expert parallelism by transformers' own code: ranks have whole experts of their own, and share a batch.
 
-What is dealt out is in the model's own plan. `apply_expert_parallelism` has each rank run its experts on the
-tokens that are routed to them, which are masked for the others, and sums what all give by an all-reduce
-(`AllReduceEP` of transformers/distributed/expert_parallel.py). So the sizes of a step do not depend on where
-tokens are routed; those of its other implementation do, by which ranks exchange tokens. Whatever is no expert
-is on every rank, or sharded by `fsdp` beside.
+The model's own plan names the experts to deal out. `apply_expert_parallelism` has each rank run its experts
+on the tokens that are routed to them, which are masked for the others, and sums all ranks' outputs by an
+all-reduce (`AllReduceEP` of transformers/distributed/expert_parallel.py). So the sizes of a step do not
+depend on where tokens are routed; in its other implementation ranks exchange tokens, and sizes depend on it.
+Modules that are no experts are on every rank, or sharded by `fsdp` beside.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _OF_EACH_EXPERT = "grouped_gemm"  # the style of a parameter with a row for each
 
 
 class ExpertParallelRanks(Strategy):
-    """Ranks have whole experts, as many each, by the plan that transformers has of the model."""
+    """Ranks that have whole experts, the same number each, by transformers' plan of the model."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if spec.knobs.clip_grad_norm is not None:
@@ -61,10 +61,10 @@ STRATEGY = ExpertParallelRanks
 
 
 def _plan_of(model: Any) -> dict[str, str]:
-    """The styles of modules and parameters, by name.
+    """Parallel styles of a model's modules and parameters, by name.
 
     Raises:
-        InapplicableError: the model has no such plan.
+        InapplicableError: the model has no plan of experts.
         MissingLibraryError: transformers is too old.
     """
     name = type(model).__name__
@@ -86,7 +86,7 @@ def _plan_of(model: Any) -> dict[str, str]:
 
 
 def _require_divided(model: torch.nn.Module, plan: dict[str, str], degree: int) -> None:
-    """Raises `InapplicableError` where ranks would not have as many experts each."""
+    """Raises `InapplicableError` where ranks would not all have the same number of experts."""
     numbers = {
         len(parameter) for name, parameter in model.named_parameters() if plan.get(name) == _OF_EACH_EXPERT
     }

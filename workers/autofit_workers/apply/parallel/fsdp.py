@@ -1,4 +1,4 @@
-"""`fully_shard`: each repeated block by itself, then the model around them; replicas of shards likewise."""
+"""Sharding by PyTorch's `fully_shard`: each repeated block, then the model around them; or replicas of it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class FullyShardRanks(Strategy):
-    """Ranks have shards of all parameters, and gather those of a block when it runs."""
+    """Ranks that have shards of all parameters, and gather those of a block when it runs."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if self.parallel.offloads_shards:
@@ -78,9 +78,10 @@ class FullyShardRanks(Strategy):
 
     @staticmethod
     def followed() -> Followed:
-        """Of torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
+        """Methods of `FSDPParamGroup`, each with the category of the memory that it allocates.
 
-        A gradient that stays is told apart later, as every one.
+        Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py. A gradient that stays is told apart
+        later, as every gradient is.
         """
         from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 

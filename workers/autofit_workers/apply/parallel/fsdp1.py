@@ -27,7 +27,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class FirstFsdpRanks(Strategy):
-    """Ranks have shards of flat parameters, a unit's together."""
+    """Ranks that have shards of flat parameters, each the parameters of one unit joined."""
 
     @property
     def _how(self) -> FirstFsdp:
@@ -55,7 +55,7 @@ class FirstFsdpRanks(Strategy):
 
     @staticmethod
     def followed() -> Followed:
-        """Of torch/distributed/fsdp/_flat_param.py."""
+        """Methods of `FlatParamHandle` of torch/distributed/fsdp/_flat_param.py, by category of memory."""
         from torch.distributed.fsdp._flat_param import FlatParamHandle
 
         return {
@@ -71,10 +71,10 @@ STRATEGY = FirstFsdpRanks
 
 
 def _wrapped(model: nn.Module, how: FirstFsdp, *, device_kind: str, dtype: torch.dtype | None) -> nn.Module:
-    """This rank's part of a model; its units come to the device one after the other.
+    """Model in `FullyShardedDataParallel`: this rank's part, whose units come to the device one by one.
 
     Args:
-        dtype: what parameters are cast to; sums of gradients stay exact. None for their own.
+        dtype: the type that parameters are cast to, with gradients summed in float32; None for their own.
     """
     from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 

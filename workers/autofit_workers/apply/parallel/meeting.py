@@ -1,4 +1,4 @@
-"""The process group of a measured trial's ranks: this process joins it, and they agree there."""
+"""Process group of a measured trial's ranks, which this process joins and in which the ranks agree."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 def join(device: torch.device, deadline_seconds: float) -> None:
-    """Joins the group of the trial's ranks, as `autofit_workers.trials.ranks` has it.
+    """Joins the process group of the trial's ranks, by the variables of `autofit_workers.trials.ranks`.
 
     The group is left when the process ends: a rank that leaves earlier takes away what others still receive.
 
     Args:
-        deadline_seconds: of the trial. Nothing is waited for longer, and its supervisor says better what was
-            late.
+        deadline_seconds: the trial's deadline, after which collectives time out; the trial's supervisor says
+            better what was late.
     """
     distributed: Any = torch.distributed
     timeout = timedelta(seconds=deadline_seconds)
@@ -40,7 +40,7 @@ def join(device: torch.device, deadline_seconds: float) -> None:
 
 
 def agreed(wish: bool) -> bool:
-    """Whether all ranks wish so; without a group, whether this process does."""
+    """Whether `wish` is true on all ranks; without a process group, `wish` of this process."""
     distributed: Any = torch.distributed
     if not (distributed.is_available() and distributed.is_initialized()):
         return wish
@@ -50,11 +50,11 @@ def agreed(wish: bool) -> bool:
 
 
 def settle() -> None:
-    """Waits until no thread of gloo is at a collective any more; nothing without a group.
+    """Waits until no thread of gloo is at a collective any more; does nothing without a process group.
 
-    What waits for a collective by its future, as `DistributedDataParallel` does, goes on before the thread
-    has told PyTorch's profiler of its end (`finishWorkGloo` of c10d's ProcessGroupGloo.cpp, `finish` of
-    Work.cpp), and the profile may be gone by then. A barrier waits for all work before it
+    Code that waits for a collective's future, as `DistributedDataParallel` does, goes on before the thread
+    has told PyTorch's profiler that the collective ended (`finishWorkGloo` of c10d's ProcessGroupGloo.cpp,
+    `finish` of Work.cpp), and the profile may be gone by then. A barrier waits for all work before it
     (`AsyncBarrierWork`).
     """
     distributed: Any = torch.distributed

@@ -1,4 +1,4 @@
-"""Copies of a model that share its parameters, or have none, and tensors that are nowhere."""
+"""Copies of a model that share its parameters or have no data, and tensors on the device `meta`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 
 class LeftOut(nn.Identity):
-    """In the place of what comes before or after the blocks of a pipeline's stage, and is another stage's."""
+    """Identity in place of a module before or after the repeated blocks that another pipeline stage has."""
 
 
 def with_parts(model: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.Module:
-    """A model that has other parts by some names and shares all others with the one that it is made of."""
+    """Copy of a model with some parts, given by name, replaced; all others are shared with the model."""
     clone = _shallow(model)
     made = {"": clone}
     for name, part in parts.items():
@@ -37,7 +37,7 @@ def _shallow(module: nn.Module) -> nn.Module:
 
 
 def without_data(model: nn.Module) -> nn.Module:
-    """A copy whose parameters and buffers have shapes alone."""
+    """Copy of a model whose parameters and buffers are on the device `meta`: shapes without data."""
     with _disable_current_modes():
         tensors = [*model.parameters(), *model.buffers()]
         memo: dict[int, Any] = {id(each): nowhere(each.shape, each.dtype) for each in tensors}
@@ -48,6 +48,6 @@ def without_data(model: nn.Module) -> nn.Module:
 
 
 def nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """A tensor on PyTorch's device `meta`, whatever mode is active; it wants gradients where it can."""
+    """Tensor on PyTorch's device `meta`, whatever mode is active; requires gradients where floating-point."""
     with _disable_current_modes():
         return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)

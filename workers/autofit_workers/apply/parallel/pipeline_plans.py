@@ -1,12 +1,12 @@
-"""How a model is cut into the stages of a pipeline, and called in them.
+"""Plans that cut a model into the stages of a pipeline, and the calls of those stages.
 
     stage 0     what comes before the repeated blocks, and the first of them
     stage …     the next blocks
     last stage  the last blocks, what comes after them, and the loss
 
-What a stage does not have is an identity in its model (a model of transformers), or None (a model with a
-`pp_plan` of its own), so that names of modules and numbers of blocks stay. Blocks are dealt out evenly; the
-first stages have one more where they do not divide.
+A part that a stage does not have is an identity in its model (a model of transformers), or None (a model with
+a `pp_plan` of its own), so that names of modules and numbers of blocks stay. Blocks are dealt out evenly; the
+first stages have one more where the blocks do not divide.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ WRITE_IT_SO = (
 
 
 class Call(ABC):
-    """How a kind of models is called in stages."""
+    """Base of the ways to call a model in stages: what stages are given, exchange and compute a loss from."""
 
     @abstractmethod
     def parts(self, workload: Workload, batch: Any) -> tuple[Tensor, dict[str, Any], Any]:
-        """What the first stage is given, what all of them are, and what the loss is computed from."""
+        """Input of the first stage, keyword arguments of every stage, and target of the loss, of a batch."""
 
     @abstractmethod
     def shapes(self, number: int, num_stages: int, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """What a stage takes and gives of one microbatch, as tensors that are nowhere."""
+        """Input and output of a stage for one microbatch, as tensors on the device `meta`."""
 
     @abstractmethod
     def loss(self, workload: Workload, output: Any, target: Any) -> Tensor:
-        """The loss of a microbatch."""
+        """Loss of a microbatch."""
 
 
 class Plan(ABC):
-    """How a model is cut.
+    """Base of the plans that cut a model into pipeline stages.
 
     Attributes:
         blocks: the repeated blocks that are dealt out.
-        call: how its stages are called.
+        call: how the model's stages are called.
     """
 
     blocks: Sequence[nn.Module]
@@ -59,10 +59,10 @@ class Plan(ABC):
 
     @abstractmethod
     def stage(self, number: int, num_stages: int) -> nn.Module:
-        """The model with the parts of one stage."""
+        """Copy of the model that has the parts of one stage only."""
 
     def of_stage(self, number: int, num_stages: int) -> range:
-        """The blocks of a stage."""
+        """Indices of a stage's blocks."""
         each, more = divmod(len(self.blocks), num_stages)
         start = number * each + min(number, more)
         return range(start, start + each + (number < more))
@@ -73,10 +73,10 @@ class Plan(ABC):
 
 
 def plan_of(model: nn.Module) -> Plan:
-    """How a model says that it is cut.
+    """Plan by which a model is cut into stages: transformers' own, or that of the model's `pp_plan`.
 
     Raises:
-        InapplicableError: it does not say so.
+        InapplicableError: the model has no plan.
     """
     if hasattr(model, "supports_pp_plan"):
         return _of_transformers(model)
@@ -90,7 +90,7 @@ def plan_of(model: nn.Module) -> Plan:
 
 
 class _Passed(nn.Module):
-    """In the place of a block that another stage has."""
+    """Identity in place of a block that another stage has."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ def _of_transformers(model: Any) -> Plan:
 
 
 class _TransformersPlan(Plan):
-    """By transformers' own plan: the parts before and after the list of layers, in their order."""
+    """Plan of a model of transformers: the parts before and after the list of layers, in their order."""
 
     def __init__(self, model: Any, layers: str) -> None:
         self._model = model
@@ -152,7 +152,7 @@ def _run_whole(model: Any, takes: str, hidden: Tensor, **others: Any) -> Any:
 
 
 class _TransformersCall(Call):
-    """A model of transformers; where the batch has labels, its own function makes the loss of them."""
+    """Call of a model of transformers, whose own function makes the loss where the batch has labels."""
 
     def __init__(self, model: Any) -> None:
         self._config = model.config.get_text_config()
@@ -187,7 +187,10 @@ class _TransformersCall(Call):
 
 
 class _OwnPlan(Plan):
-    """By the names of the parts, one of which holds the blocks; one that is named twice is in both ends."""
+    """Plan by a model's own `pp_plan`: names of parts, one of which holds the blocks.
+
+    A part that is named before and after the blocks is in the first stage and in the last.
+    """
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:
         lists = [
@@ -227,7 +230,7 @@ class _Called(Exception):  # noqa: N818 - no error: what a loss calls its model 
 
 
 def _called_with(workload: Workload, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """What the loss of a workload calls its model with."""
+    """Positional and keyword arguments that the loss of a workload calls its model with."""
 
     def capture(*args: Any, **named: Any) -> NoReturn:
         raise _Called(args, named)
@@ -240,7 +243,7 @@ def _called_with(workload: Workload, batch: Any) -> tuple[tuple[Any, ...], dict[
 
 
 class _OwnCall(Call):
-    """A model that its loss calls with one tensor."""
+    """Call of a model with a `pp_plan` of its own, which the loss calls with one tensor."""
 
     def __init__(self, model: nn.Module, blocks: str) -> None:
         self._without_data = without_data(model)
@@ -263,7 +266,7 @@ class _OwnCall(Call):
 
 
 def _shapes_nowhere(model: nn.Module, blocks: str, inputs: Tensor) -> tuple[Tensor, Tensor]:
-    """What the first block takes and the whole model gives of tensors without data."""
+    """Input of the first block and output of the whole model, as tensors on the device `meta`."""
     taken: list[Tensor] = []
     first = next(model.get_submodule(blocks).children())
     handle = first.register_forward_pre_hook(lambda _module, args: taken.append(args[0]))

@@ -1,4 +1,4 @@
-"""Pipelines: ranks have stages of a model, which `torch.distributed.pipelining` runs by a schedule."""
+"""Pipeline parallelism: ranks have stages of a model, run by a schedule of `torch.distributed.pipelining`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class PipelineRanks(Strategy):
-    """Ranks run stages of a model, on the microbatches of a step."""
+    """Ranks that run stages of a model, on the microbatches of a step."""
 
     def require_applicable(self, spec: TrialSpec, workload: Workload) -> None:
         _require_applicable(self.parallel, spec.knobs, workload)
@@ -45,7 +45,7 @@ STRATEGY = PipelineRanks
 
 
 def _require_applicable(parallel: object, knobs: Knobs, workload: Workload) -> None:
-    """Refuses what a schedule does not do: a knob, or a step of the workload's own."""
+    """Refuses knobs, and steps of the workload's own, that a pipeline's schedule does not take."""
     defaults = Knobs()
     wants = (
         "a step of the workload's own" if workload.step is not None
@@ -71,10 +71,10 @@ def _require_applicable(parallel: object, knobs: Knobs, workload: Workload) -> N
 
 
 def _cut(model: nn.Module, pipeline: Pipeline, rank: int, workload: Workload) -> Pipelined:
-    """The stages of a rank of a pipeline's group; the rest of the model is left to others.
+    """Stages of a model that a rank of the pipeline runs; the other stages are left to other ranks.
 
     Raises:
-        InapplicableError: the model says not how it is cut, or has fewer blocks than there are stages.
+        InapplicableError: the model has no plan for a pipeline, or fewer blocks than there are stages.
     """
     plan = plan_of(model)
     num_blocks = len(plan.blocks)
@@ -90,12 +90,12 @@ def _cut(model: nn.Module, pipeline: Pipeline, rank: int, workload: Workload) ->
 
 
 class Pipelined(ScheduledModel):
-    """A rank's stages, and the schedule that runs them.
+    """A rank's pipeline stages as one module, and the schedule that runs them.
 
     Args:
-        stages: by number.
-        plan: of the model that they were cut from.
-        workload: whose loss is computed from the output of the last stage.
+        stages: the rank's stages, by number.
+        plan: the plan by which the stages were cut.
+        workload: its loss is computed from the output of the last stage.
 
     Attributes:
         pipeline: as given.
@@ -126,11 +126,11 @@ class Pipelined(ScheduledModel):
 
     @property
     def parts(self) -> tuple[tuple[nn.Module, Sequence[nn.Module]], ...]:
-        """Each stage, with its blocks."""
+        """Stages of this rank, each with its repeated blocks."""
         return tuple(zip(self.children(), self._blocks.values(), strict=True))
 
     def notes(self) -> tuple[str, ...]:
-        """How the model was cut, in sentences for whoever reads the answer."""
+        """Sentences for the answer's reader that say how the model was cut."""
         stages = " and ".join(f"stage {number} with {self._words[number]}" for number in self._numbers)
         return (
             f"{stages}; {self.pipeline.num_stages} stages in all",
@@ -215,7 +215,7 @@ class Pipelined(ScheduledModel):
 
 @functools.cache
 def _stage_class() -> Any:
-    """PyTorch's stage, which says when it runs forward and backward."""
+    """Subclass of PyTorch's `PipelineStage` that runs hooks around forward and before backward."""
     from torch.distributed.pipelining import PipelineStage
 
     base: Any = PipelineStage

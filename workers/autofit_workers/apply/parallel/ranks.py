@@ -1,7 +1,7 @@
-"""This process as one of several ranks, by all kinds of parallelism together: its part of their model.
+"""One rank of several, in this process: applies all kinds of parallelism together to its model.
 
-It works with a process group that is there; whether its ranks are does not matter here. A prediction is made
-on `autofit_workers.tracing.fake.ranks`, a measured trial on the group of `meeting`.
+The process group has to be there; whether the other ranks are does not matter here. A prediction is made on
+`autofit_workers.tracing.fake.ranks`, a measured trial on the group of `meeting`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from autofit_workers.workload.workload import Optimizers, Workload
 
 
 class Ranks:
-    """One of the ranks of a parallel; of a process by itself, nothing is done.
+    """One rank of a parallelism, with all its kinds; does nothing where a process trains alone.
 
     Attributes:
         parallel: as given.
-        brings_model: whether what trains the model brings it to the device.
+        brings_model: whether the engine that trains the model brings it to the device.
     """
 
     def __init__(self, parallel: Parallel) -> None:
@@ -40,13 +40,13 @@ class Ranks:
         self.brings_model = any(each.brings_model for each in self._strategies)
 
     def require_applicable(self, spec: TrialSpec, workload: Workload) -> None:
-        """Refuses what ranks do not do together.
+        """Refuses trials that ranks of this parallelism cannot run.
 
         Args:
-            workload: once it is overridden.
+            workload: with the overrides of the trial.
 
         Raises:
-            InapplicableError: the mode or a knob is not for this parallelism.
+            InapplicableError: this parallelism does not take the mode, a knob or the probe.
         """
         parallel, base = self.parallel, spec.knobs.base
         if not parallel:
@@ -69,7 +69,7 @@ class Ranks:
             )
 
     def join(self, spec: TrialSpec, device: torch.device) -> None:
-        """Joins the others of a measured trial, until this process ends."""
+        """Joins the other ranks of a measured trial, until this process ends."""
         if not self.parallel:
             return
         meeting.join(device, spec.deadline_seconds)
@@ -78,7 +78,7 @@ class Ranks:
 
     @contextmanager
     def joined(self, device_kind: str) -> Iterator[None]:
-        """Prepares for others that are not there, whose group this process has joined, in the block."""
+        """Prepares this process, in a block, for the absent ranks of the group that it has joined."""
         with ExitStack() as kept:
             for each in self._strategies:
                 kept.enter_context(each.joined(device_kind))
@@ -86,21 +86,21 @@ class Ranks:
 
     @property
     def followed(self) -> tuple[Followed, ...]:
-        """What libraries allocate; see `Strategy.followed`."""
+        """Library methods whose allocations have a known category, by kind; see `Strategy.followed`."""
         return tuple(each.followed() for each in self._strategies)
 
     def cut(self, model: torch.nn.Module, workload: Workload) -> torch.nn.Module:
-        """What this rank has of a model, whose parameters may be shared out further.
+        """Part of a model that this rank has, whose parameters may be shared out further.
 
         Raises:
-            InapplicableError: the model cannot be cut so.
+            InapplicableError: the model cannot be cut by a kind.
         """
         for each in self._strategies if self.parallel.shards else ():
             model = each.cut(model, torch.distributed.get_rank(), workload)
         return model
 
     def dealt(self, model: torch.nn.Module, base: str | None) -> Dealt | None:
-        """Which of several devices each module goes to; None where there is one.
+        """Device of each module, of several devices; None where there is one device.
 
         Raises:
             InapplicableError, MissingLibraryError: see `Strategy.dealt`.
@@ -109,13 +109,13 @@ class Ranks:
         return next((dealt for dealt in found if dealt is not None), None)
 
     def spread(self, model: torch.nn.Module, *, device_kind: str, precision: str = "fp32") -> torch.nn.Module:
-        """This rank's part of a model; what is not on the device yet is brought there part by part.
+        """Model with the parts of this rank, spread and brought to the device part by part.
 
         Args:
-            precision: of the knob; with amp some kinds cast parameters to what autocast would compute in.
+            precision: the knob's value; with amp some kinds cast parameters to autocast's type.
 
         Raises:
-            InapplicableError: the model has no plan for a kind of parallelism, or cannot be divided so.
+            InapplicableError: the model has no plan for a kind of parallelism, or cannot be divided by it.
         """
         placement = Placement(self.parallel, device_kind, setting.AUTOCAST_DTYPES.get(precision))
         for each in self._strategies:
@@ -136,7 +136,7 @@ class Ranks:
     def placed(
         self, model: torch.nn.Module, knobs: Knobs, device: torch.device, workload: Workload
     ) -> torch.nn.Module:
-        """The model of a measured trial on its device; of one that is shared out this rank's part.
+        """Model of a measured trial on its device, or this rank's part of it where ranks share the model.
 
         Raises:
             InapplicableError, MissingLibraryError: as of `setting.placed_model`, `cut` and `spread`.
@@ -159,7 +159,7 @@ class Ranks:
         return compiled(model) if knobs.compile else model
 
     def wrapped(self, model: torch.nn.Module, first_seed: int) -> torch.nn.Module:
-        """The model as measured ranks call it, each with batches of its own but for those that share one."""
+        """Model wrapped as measured ranks call it; seeds this rank, so that those sharing a batch agree."""
         if not self.parallel:
             return model
         for each in self._strategies:
@@ -170,14 +170,14 @@ class Ranks:
     def engine(
         self, model: torch.nn.Module, optimizers: Optimizers, knobs: Knobs, batch_size: int
     ) -> Engine | None:
-        """What trains the model in the place of its optimizers, if anything does.
+        """Engine that trains the model in the place of its optimizers; None where no kind has one.
 
         Args:
             model: on the host.
-            batch_size: of one rank, and of one pass of those that a step is accumulated from.
+            batch_size: samples of one rank in one pass, of those that a step is accumulated from.
 
         Raises:
-            InapplicableError: it does not with such optimizers.
+            InapplicableError: the engine does not take such optimizers.
         """
         found = (each.engine(model, optimizers, knobs, batch_size) for each in self._strategies)
         return next((engine for engine in found if engine is not None), None)
@@ -185,7 +185,7 @@ class Ranks:
     def sharing(
         self, model: torch.nn.Module, device_kind: str
     ) -> Callable[[Any], AbstractContextManager[None]]:
-        """What leaves this rank its part of each batch, in whose block a pass over it runs.
+        """Context maker for passes over batches; in a context, this rank has only its part of the batch.
 
         Raises:
             InapplicableError: the model does not work on parts of batches.
@@ -202,19 +202,19 @@ class Ranks:
         return shared
 
     def notes(self, model: torch.nn.Module, precision: str) -> tuple[str, ...]:
-        """How the model was spread, in sentences for whoever reads the answer."""
+        """Sentences for the answer's reader that say how the model was spread."""
         return tuple(note for each in self._strategies for note in each.notes(model, precision))
 
 
 def parts_of(model: torch.nn.Module) -> Sequence[tuple[torch.nn.Module, Sequence[torch.nn.Module]]]:
-    """The parts of a model that are spread by themselves, each with its blocks: itself, or its stages."""
+    """Parts of a model that are spread by themselves (its stages, else the model), each with its blocks."""
     if isinstance(model, ScheduledModel):
         return model.parts
     return ((model, [block for _, block in repeated_blocks(model)]),)
 
 
 def require_one_mesh(model: torch.nn.Module, parallel: Parallel) -> None:
-    """Checks that gradients can be clipped: `clip_grad_norm_` stacks the norms of all, of one mesh.
+    """Checks that all trained parameters are on one mesh, as `clip_grad_norm_` needs to stack their norms.
 
     Raises:
         InapplicableError: tensor parallelism left some of the parameters off its ranks.
@@ -231,10 +231,12 @@ def require_one_mesh(model: torch.nn.Module, parallel: Parallel) -> None:
 
 
 def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
-    """Checks that an optimizer can take all parameters at once, as PyTorch's do on a GPU by default.
+    """Checks that trained parameters are all DTensors or all plain, as optimizers that take all at once need.
+
+    PyTorch's optimizers do so on a GPU by default.
 
     Raises:
-        InapplicableError: some of them were left as they are.
+        InapplicableError: some of the parameters were left whole, and others were not.
     """
     from torch.distributed.tensor import DTensor
 

@@ -1,4 +1,4 @@
-"""What a kind of parallelism may do with a model, from what it refuses to a step.
+"""Base of the kinds of parallelism: the hooks by which a kind changes a trial, from checks to a step.
 
     require_applicable      before anything is built
     join, joined            this process among the others: for good, and in a prediction
@@ -6,7 +6,7 @@
     taken, spreading        the model on its way to the device: as a whole, then part by part
     dealt                   the model on the host, where several devices take parts of it
     wrapped                 the model on the device
-    engine                  what trains it in the place of its optimizers
+    engine                  what trains the model in the place of its optimizers
     sharing                 each batch
 
 A kind is a file with a class of this one's, and a line in `autofit_workers.spec.parallel_kinds` that names
@@ -38,11 +38,11 @@ KEPT_BY_HOST = "parameters, gradients and optimizer states are on the host, wher
 
 
 class Dealt(NamedTuple):
-    """A model that several devices take parts of.
+    """Distribution of a model's modules over several devices.
 
     Attributes:
-        device_of: where a module's own parameters and buffers go.
-        link: lets the model move what it computes from device to device, once all are there.
+        device_of: the device that a module's own parameters and buffers go to.
+        link: lets the model move what it computes from device to device, once all modules are there.
     """
 
     device_of: Callable[[torch.nn.Module], torch.device]
@@ -50,14 +50,14 @@ class Dealt(NamedTuple):
 
 
 class Placement:
-    """Where a model is spread, and what it computes in.
+    """Mesh, device kind and parameter type with which a model is spread.
 
     Args:
-        parallel: of all ranks, whose process group is there when the mesh is asked for.
+        parallel: the parallelism of all ranks, whose process group is there when the mesh is asked for.
 
     Attributes:
         device_kind: `cuda` or `cpu`.
-        dtype: what a kind casts parameters to, if it does; None where the precision is not mixed.
+        dtype: the type that a kind casts parameters to, if it does; None where the precision is not mixed.
     """
 
     def __init__(self, parallel: Parallel, device_kind: str, dtype: torch.dtype | None) -> None:
@@ -68,42 +68,42 @@ class Placement:
 
     @property
     def mesh(self) -> Any:
-        """Of all ranks; not every kind needs one."""
+        """Mesh of all ranks, made when it is first asked for, as not every kind needs one."""
         if self._mesh is None:
             self._mesh = mesh_of(self._parallel, self.device_kind)
         return self._mesh
 
 
 class Engine(ABC):
-    """What trains a model in the place of its optimizers.
+    """Base of engines that train a model in the place of its optimizers.
 
     Attributes:
-        optimizer: what holds the states of this rank.
+        optimizer: holds the optimizer states of this rank.
     """
 
     optimizer: Optimizers
 
     @abstractmethod
     def stepped(self, workload: Workload, phase: PhaseHook = no_phase) -> Workload:
-        """The workload with the step of this engine.
+        """Workload whose step is this engine's.
 
         Args:
-            phase: is told of backward and the optimizer's step as each begins.
+            phase: called as backward and the optimizer's step begin.
         """
 
     @abstractmethod
     def held(self) -> Iterator[tuple[Iterable[torch.Tensor], Category]]:
-        """What it keeps from step to step, beside what its model and its optimizer say of themselves."""
+        """Tensors that the engine keeps between steps, beside those its model and optimizer tell of."""
 
 
 class Strategy:
-    """What ranks do by one kind of parallelism: nothing, as far as a kind does not say it.
+    """Base of the kinds of parallelism; a hook that a kind does not override does nothing.
 
     Args:
-        parallel: of all ranks, this kind among them.
+        parallel: the parallelism of all ranks, this kind among it.
 
     Attributes:
-        brings_model: whether its engine brings the model to the device.
+        brings_model: whether the kind's engine brings the model to the device.
     """
 
     brings_model: ClassVar[bool] = False
@@ -112,88 +112,90 @@ class Strategy:
         self.parallel = parallel
 
     def require_applicable(self, spec: TrialSpec, workload: Workload) -> None:
-        """Refuses what ranks do not do together so.
+        """Refuses trials that this kind of parallelism cannot run.
 
         Args:
-            workload: once it is overridden.
+            workload: with the overrides of the trial.
 
         Raises:
-            InapplicableError: a mode, a knob or a device is not for it.
+            InapplicableError: this kind does not take the mode, a knob or the device.
         """
 
     def takes_base(self, _base: str) -> bool:
-        """Whether it can spread weights that a library quantized."""
+        """Whether the kind can spread weights that a library quantized."""
         return False
 
     def join(self, device_kind: str) -> None:
-        """Prepares this process, which has joined the group of all ranks, until it ends.
+        """Prepares this process, in the group of all ranks, for the kind, until the process ends.
 
         Raises:
             MissingLibraryError: a library is not installed here.
         """
 
     def joined(self, _device_kind: str) -> AbstractContextManager[None]:
-        """Does so in a block, after which others may follow in the same process; raises likewise."""
+        """Context of `join` for a block, after which other trials may follow; raises the same errors."""
         return nullcontext()
 
     def cut(self, model: torch.nn.Module, _rank: int, _workload: Workload) -> torch.nn.Module:
-        """What a rank has of a model.
+        """Part of a model that a rank has, on the host.
 
         Raises:
-            InapplicableError: the model cannot be cut so.
+            InapplicableError: the model cannot be cut by this kind.
         """
         return model
 
     def dealt(self, _model: torch.nn.Module, _base: str | None) -> Dealt | None:
-        """Which of several devices each module goes to; None where there is one.
+        """Device of each module, of several devices; None where there is one device.
 
         Args:
-            base: of the knob: how the model's own weights are kept.
+            base: the knob's value: how the model's own weights are kept.
 
         Raises:
-            InapplicableError: the model cannot be dealt out so.
+            InapplicableError: the model cannot be dealt out over the devices.
             MissingLibraryError: a library is not installed here.
         """
         return None
 
     def taken(self, model: torch.nn.Module, _placement: Placement) -> torch.nn.Module:
-        """The model, before its parts are spread one after the other.
+        """Model prepared or wrapped as a whole, before its parts are spread one after the other.
 
         Raises:
-            InapplicableError: the model cannot be spread so.
+            InapplicableError: the model cannot be spread by this kind.
         """
         return model
 
     def spreading(self, _part: torch.nn.Module, _placement: Placement, *, is_stage: bool) -> Spread | None:
-        """What spreads the modules of a part of a model, given each block and then the part; None: nothing.
+        """Function that spreads the modules of a part of a model; None where this kind spreads none.
+
+        It is called with each block, and then with the part.
 
         Args:
-            is_stage: whether it is a stage of a pipeline, without the modules of others.
+            is_stage: whether the part is a stage of a pipeline, without the modules of other stages.
 
         Raises:
-            InapplicableError: the model has no plan for it, or cannot be divided so.
+            InapplicableError: the model has no plan for this kind, or cannot be divided by it.
         """
         del is_stage
         return None
 
     def wrapped(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model on its device, as measured ranks call it."""
+        """Model on its device, wrapped as measured ranks call it."""
         return model
 
     def engine(
         self, _model: torch.nn.Module, _optimizers: Optimizers, _knobs: Knobs, _batch_size: int
     ) -> Engine | None:
-        """What trains a model in the place of its optimizers, if anything does.
+        """Engine that trains a model in the place of its optimizers; None where the kind has none.
 
         Raises:
-            InapplicableError: it does not with such optimizers.
+            InapplicableError: the engine does not take such optimizers.
         """
         return None
 
     def sharing(
         self, _model: torch.nn.Module, _device_kind: str
     ) -> Callable[[Any], AbstractContextManager[None]]:
-        """What leaves this rank its part of each batch, in whose block a pass over it runs.
+        """Context maker for passes over batches; in a context, this rank has only its part of the batch.
 
         Raises:
             InapplicableError: the model does not work on parts of batches.
@@ -201,17 +203,17 @@ class Strategy:
         return lambda _batch: nullcontext()
 
     def notes(self, _model: torch.nn.Module, _precision: str) -> tuple[str, ...]:
-        """How the model was spread, in sentences for whoever reads the answer."""
+        """Sentences for the answer's reader that say how the model was spread."""
         return ()
 
     @staticmethod
     def followed() -> Followed:
-        """Methods, by their class, with what the memory is for that they allocate."""
+        """Library methods, by their class, each with the category of the memory that it allocates."""
         return {}
 
 
 def require_card(spec: TrialSpec) -> None:
-    """Checks that what is offloaded comes from a card.
+    """Checks that a trial that offloads runs on a card.
 
     Raises:
         InapplicableError: the trial is for the host.
@@ -224,7 +226,7 @@ def require_card(spec: TrialSpec) -> None:
 
 
 def strategies_of(parallel: Parallel) -> tuple[Strategy, ...]:
-    """Those of all kinds, from the outermost dimension of the mesh to the innermost."""
+    """Strategies of all kinds in `parallel`, from the outermost dimension of the mesh to the innermost."""
     files = dict.fromkeys(PARALLEL_KINDS[kind].file for kind, _ in parallel.degrees)
     modules: list[Any] = [importlib.import_module(f"{__package__}.{file}") for file in files]
     return tuple(module.STRATEGY(parallel) for module in modules)
@@ -233,12 +235,12 @@ def strategies_of(parallel: Parallel) -> tuple[Strategy, ...]:
 def taken_out(
     remaining: dict[str, str], modules: Mapping[str, torch.nn.Module], part: torch.nn.Module
 ) -> dict[str, str]:
-    """What a plan of transformers says of a part of the model, taken out of what remains of the plan.
+    """Entries of transformers' parallel plan for one part of a model, removed from `remaining`.
 
     A plan names modules, and parameters of modules.
 
     Args:
-        modules: of the model, by name.
+        modules: the model's modules, by name.
     """
     inside = set(part.modules())
     named = [name for name in remaining if modules.get(name, modules.get(name.rpartition(".")[0])) in inside]
@@ -246,7 +248,7 @@ def taken_out(
 
 
 def mesh_of(parallel: Parallel, device_kind: str) -> Any:
-    """The mesh of all ranks, with a dimension for each kind of parallelism, by its name."""
+    """Device mesh of all ranks, with a dimension named after each kind of parallelism."""
     from torch.distributed.device_mesh import init_device_mesh
 
     kinds, degrees = zip(*parallel.degrees, strict=True)

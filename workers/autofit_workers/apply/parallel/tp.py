@@ -1,7 +1,7 @@
 """Tensor parallelism: ranks have parts of the same tensors, and compute on the same batch.
 
-By what the model says of itself: transformers' own tensor parallelism, else a plan of PyTorch's styles
-(`tp_plan`), which `parallelize_module` takes.
+A model is spread by transformers' own tensor parallelism where it is of transformers, else by its plan of
+PyTorch's styles (`tp_plan`), which `parallelize_module` takes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autofit_workers.spec.parallel_kinds import TP
 
 
 class TensorParallelRanks(Strategy):
-    """Ranks have the parts of tensors that a plan of the model gives them."""
+    """Ranks that have parts of the model's tensors, as a plan of the model divides them."""
 
     def spreading(self, part: torch.nn.Module, placement: Placement, *, is_stage: bool) -> Spread:
         return _spreading(part, placement.mesh[TP], self.parallel.degree(TP), is_stage=is_stage)
@@ -32,10 +32,10 @@ STRATEGY = TensorParallelRanks
 
 
 def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool) -> Spread:
-    """What spreads those tensors of a part of the model that were not spread yet.
+    """Function that spreads the tensors of a part of the model that were not spread yet.
 
     Args:
-        is_stage: whether it is a stage of a pipeline, without the modules of others.
+        is_stage: whether `model` is a stage of a pipeline, without the modules of other stages.
     """
     if getattr(model, "_resolve_parallel_plans", None) is not None:  # of transformers
         _require_divided_heads(model, degree)
@@ -57,7 +57,7 @@ def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool
 
 
 def _require_modules(model: torch.nn.Module, plan: Mapping[str, Any]) -> None:
-    """Raises `InapplicableError` where a path of a plan is no module's, of which PyTorch only warns."""
+    """Raises `InapplicableError` where a path of a plan names no module; PyTorch only warns."""
     names = [name for name, _ in model.named_modules() if name]
     for path in plan:
         atoms = path.split(".")

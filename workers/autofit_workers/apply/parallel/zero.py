@@ -1,12 +1,12 @@
-"""Has DeepSpeed's ZeRO train a model: its engine calls the model, runs backward and steps the optimizer.
+"""ZeRO by DeepSpeed, whose engine calls the model, runs backward and steps the optimizer.
 
     zero1, zero2    the engine brings the model to the device and shards the rest
     zero3           `deepspeed.zero.Init` brings parameters there one by one, and keeps this rank's part
     +offload        optimizer states on the host, in pinned memory, where DeepSpeedCPUAdam steps; of zero3
                     parameters too
 
-What no knob says is DeepSpeed's default: the sizes of its buckets, whether communication overlaps. Sources
-are DeepSpeed 0.19's runtime/engine.py, runtime/config.py and runtime/zero/.
+Settings that no knob has are DeepSpeed's defaults: the sizes of its buckets, whether communication overlaps.
+Sources are DeepSpeed 0.19's runtime/engine.py, runtime/config.py and runtime/zero/.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SHARED_MEMORY = "deepspeed_shm_comm"  # an operator that exchanges tensors of t
 
 
 class ZeroRanks(Strategy):
-    """Ranks have shards of optimizer states, of gradients and of parameters, by the stage of ZeRO."""
+    """Ranks that shard optimizer states, gradients and parameters, as the stage of ZeRO says."""
 
     brings_model = True
 
@@ -65,7 +65,10 @@ class ZeroRanks(Strategy):
 
     @staticmethod
     def followed() -> Followed:
-        """Of DeepSpeed's runtime/zero/partitioned_param_coordinator.py, which is imported for it."""
+        """Method of DeepSpeed that allocates gathered parameters.
+
+        Its class is of runtime/zero/partitioned_param_coordinator.py, which is imported for it.
+        """
         from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 
         return {PartitionedParameterCoordinator: {"fetch_sub_module": Category.PARAMETER}}
@@ -77,7 +80,7 @@ STRATEGY = ZeroRanks
 class ZeroEngine(Engine):
     """DeepSpeed's engine of this rank, which divides losses, clips, and says itself when it steps.
 
-    What is on its way between ranks, as buckets of gradients, is neither a parameter nor a gradient.
+    Tensors that are exchanged between ranks, as buckets of gradients, are neither parameters nor gradients.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -110,11 +113,11 @@ class ZeroEngine(Engine):
 
 
 def _require_applicable(parallel: Parallel, knobs: Knobs, mode: str, *, has_step: bool) -> None:
-    """Refuses what DeepSpeed's engine does not do.
+    """Refuses modes, knobs and steps of workloads that DeepSpeed's engine does not take.
 
     Args:
-        mode: the workload's, once it is overridden.
-        has_step: whether the workload steps itself.
+        mode: the workload's mode, with the overrides of the trial.
+        has_step: whether the workload has a step of its own.
     """
     reasons = {
         f"is for training: in mode {mode} there is nothing of an optimizer to shard": mode != TRAIN,
@@ -128,10 +131,10 @@ def _require_applicable(parallel: Parallel, knobs: Knobs, mode: str, *, has_step
 
 
 def library() -> Any:
-    """DeepSpeed, once it is there.
+    """Imported DeepSpeed, which logs nothing below an error.
 
     Raises:
-        MissingLibraryError: it is not installed here.
+        MissingLibraryError: DeepSpeed is not installed here.
     """
     try:
         import deepspeed
@@ -147,10 +150,10 @@ def library() -> Any:
 
 
 def join(device_kind: str) -> None:
-    """Lets DeepSpeed find the device, and the process group that is there, until this process ends.
+    """Makes DeepSpeed use the device kind and the existing process group, until this process ends.
 
     Raises:
-        MissingLibraryError: it is not installed here.
+        MissingLibraryError: DeepSpeed is not installed here.
     """
     # A rank has its card as device 0.
     os.environ.update(LOCAL_RANK="0", DS_ACCELERATOR=device_kind)
@@ -165,7 +168,7 @@ def join(device_kind: str) -> None:
 
 @contextmanager
 def joined(device_kind: str) -> Iterator[None]:
-    """Does so in the block, after which others may follow in the same process.
+    """Applies `join` for a block and undoes it after, so that other trials may follow in the process.
 
     Raises:
         MissingLibraryError: as of `join`.
@@ -184,7 +187,7 @@ def joined(device_kind: str) -> Iterator[None]:
 
 
 def _leave() -> None:
-    """PyTorch's group is left by whoever joined it."""
+    """Resets DeepSpeed's state of the last model and its process groups, but not PyTorch's group."""
     from deepspeed.comm import comm
     from deepspeed.runtime.zero.partition_parameters import Init
     from deepspeed.utils import groups
@@ -198,12 +201,12 @@ def _leave() -> None:
 def _engine(
     model: torch.nn.Module, optimizers: Optimizers, parallel: Parallel, knobs: Knobs, batch_size: int
 ) -> Any:
-    """The engine of this rank, inside of `joined`: it trains the model, which it brings to the device.
+    """DeepSpeed's engine of this rank, which brings the model to the device and trains it, inside `joined`.
 
     Args:
         model: on the host.
-        optimizers: of the model's parameters.
-        batch_size: of one rank, and of one pass of those that a step is accumulated from.
+        optimizers: those of the model's parameters.
+        batch_size: samples of one rank in one pass, of those that a step is accumulated from.
 
     Raises:
         InapplicableError: there are several optimizers, or the host cannot do what this one does.
@@ -226,7 +229,7 @@ def _engine(
 
 
 def _prepare(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
-    """What the context `zero.Init` does while a model is built, and does not do for one that is."""
+    """Moves buffers to the device and casts parameters, which `zero.Init` does only as a model is built."""
     from deepspeed.accelerator import get_accelerator
 
     device = torch.device(get_accelerator().current_device_name())
@@ -239,7 +242,7 @@ def _prepare(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
 
 
 def _on_host(optimizer: torch.optim.Optimizer, parallel: Parallel, knobs: Knobs) -> torch.optim.Optimizer:
-    """DeepSpeed's Adam of the CPU in the place of PyTorch's, as ZeRO-Offload wants it; any other as it is."""
+    """Optimizer for ZeRO-Offload: DeepSpeed's CPU Adam in the place of PyTorch's, any other unchanged."""
     is_decoupled = _ADAMS.get(type(optimizer))
     if is_decoupled is None:
         if knobs.precision == "bf16":
@@ -260,7 +263,7 @@ def _on_host(optimizer: torch.optim.Optimizer, parallel: Parallel, knobs: Knobs)
 
 
 def _notes(zero: Zero, precision: str) -> tuple[str, ...]:
-    """How a model was sharded, in sentences for whoever reads the answer."""
+    """Sentences for the answer's reader that say how a model was sharded."""
     said = [f"DeepSpeed {library().__version__}: ZeRO {zero.stage} with its defaults, buckets of 5e8 numbers"]
     if precision in AUTOCAST_DTYPES:
         section = next(iter(PRECISION_SECTIONS[precision]))

@@ -1,7 +1,7 @@
-"""What keeps a predicted workload from changing anything: the kernel's namespaces, where Linux has them.
+"""Boundary that keeps a predicted workload from changing anything: namespaces of the Linux kernel.
 
-entering    the process of a workload goes inside; what became of that
-permissions what it may do there
+entering    takes the process of a workload inside, and keeps the result
+permissions what the workload may do there
 variables   the environment of such a process, without secrets
 namespaces  the processes between the command and the workload, and how they end
 tree        the file tree inside: everything there is, and what is written is in memory

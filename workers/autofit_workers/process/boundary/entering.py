@@ -1,4 +1,4 @@
-"""Takes the process of a workload into the boundary, and remembers what became of that."""
+"""Entry of a workload's process into the boundary, and the result of the attempt."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ _entered = Entered(is_inside=False, reason="this process runs no workload that i
 
 
 def entered() -> Entered:
-    """Says whether this process is inside."""
+    """Result of this process's attempt to enter the boundary: whether it is inside, or why not."""
     return _entered
 
 
 def enter(told: str, requests: int, answers: int) -> None:
-    """Goes on inside the boundary where the kernel lets it; see `namespaces.go_inside`; else restricted.
+    """Goes on inside the boundary where the kernel allows, else restricted; see `namespaces.go_inside`.
 
-    Inside it calls Python anew, with the same arguments but for the last one: by `/proc/self/exe` a process
-    has the file of its program, and one that was started outside could change that file's rights.
+    A process that may start processes goes on unrestricted instead. Inside, Python is executed anew, with the
+    same arguments but for the last one: by `/proc/self/exe` a process has the file of its program, and one
+    that was started outside could change that file's rights.
 
     Args:
         told: this process's last argument, the JSON of `Permissions`; of `Entered` where it was called anew.

@@ -1,4 +1,4 @@
-"""Linux's calls that Python lacks, with their errors as `OSError`; see the manual pages of the same names."""
+"""Calls of Linux that Python lacks, with errors as `OSError`; see the manual pages of the same names."""
 
 from __future__ import annotations
 
@@ -57,13 +57,13 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int = 0, data: str | None = None) -> None:
-    """Mounts a file system, or changes what is mounted."""
+    """Mounts a file system, or changes a mount."""
     texts = (None if text is None else os.fsencode(text) for text in (source, target, kind))
     _check(_libc().mount(*texts, ctypes.c_ulong(flags), None if data is None else data.encode()), target)
 
 
 def unmount(target: str, flags: int = 0) -> None:
-    """Takes away what is mounted somewhere."""
+    """Unmounts the mount at `target`."""
     _check(_libc().umount2(os.fsencode(target), flags), target)
 
 
@@ -73,14 +73,14 @@ def pivot_root(new_root: str, old_root: str) -> None:
 
 
 def make_read_only(target: str) -> None:
-    """Makes a mount read-only, and all that are below it."""
+    """Makes a mount read-only, with all mounts below it."""
     attributes = struct.pack("QQQQ", _MOUNT_ATTR_RDONLY, 0, 0, 0)
     arguments = (ctypes.c_int(-1), os.fsencode(target), ctypes.c_uint(_AT_RECURSIVE))
     call("mount_setattr", *arguments, attributes, ctypes.c_size_t(len(attributes)))
 
 
 def drop_capabilities(kept: Iterable[int] = ()) -> None:
-    """Gives up all rights of root but those that are named, for this process and all below it."""
+    """Gives up all capabilities of root but those in `kept`, for this process and all below it."""
     kept = frozenset(kept)
     prctl = _libc().prctl
     for number in set(range(_MOST_CAPABILITIES)) - kept:
@@ -103,26 +103,26 @@ def hide_from_others() -> None:
 
 
 def leave_session_keyring() -> None:
-    """Gives this process an empty keyring in the place of its session's; see keyrings(7).
+    """Gives this process an empty keyring in place of its session's; see keyrings(7).
 
     Raises:
-        OSError: the kernel has none, or lets nobody use them.
+        OSError: the kernel has no keyrings, or lets nobody use them.
     """
     call("keyctl", ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
 
 
 def set_filter(program: Sequence[bytes]) -> None:
-    """Has the kernel ask a program about each call of this process, and of all below it; see seccomp(2)."""
+    """Installs a seccomp filter program for each call of this process and of all below it; see seccomp(2)."""
     steps = ctypes.create_string_buffer(b"".join(program))
     described = struct.pack("HxxxxxxP", len(program), ctypes.addressof(steps))
     _check(_libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, described, 0, 0), "prctl")
 
 
 def call(name: str, *arguments: object) -> int:
-    """Makes a call that glibc has no function for, and returns what it answers.
+    """Makes a system call that glibc has no function for, and returns its result.
 
     Raises:
-        OSError: it fails.
+        OSError: the call fails.
     """
     number = _NUMBERS.get(platform.machine(), {}).get(name)
     if number is None:
@@ -134,7 +134,7 @@ def call(name: str, *arguments: object) -> int:
 
 
 def bring_loopback_up() -> None:
-    """Turns on the network of this process's own machine, in a network namespace without any other."""
+    """Turns on the loopback interface, in a network namespace without any other interface."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         request = bytearray(struct.pack("16sH22x", b"lo", 0))
         ioctl(any_socket, _SIOCGIFFLAGS, request)

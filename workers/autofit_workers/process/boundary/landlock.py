@@ -1,7 +1,7 @@
-"""Landlock: rules of the kernel that a process gives itself, for files and for who it may send signals to.
+"""Landlock: rules of the kernel by which a process restricts its writes to files and its signals.
 
-They hold for everything that the process does, in whatever library, and for all that it starts. Nobody needs
-rights of root for them, nor namespaces. See landlock(7) and linux/landlock.h.
+The rules hold for everything that the process does, in whatever library, and for all that it starts. They
+need neither rights of root nor namespaces. See landlock(7) and linux/landlock.h.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _O_PATH = getattr(os, "O_PATH", 0)
 
 
 def version() -> int:
-    """Which version of Landlock the kernel has.
+    """Version of Landlock that the kernel has.
 
     Raises:
-        OSError: it has none, or does not let this process use it.
+        OSError: the kernel has none, or does not let this process use it.
     """
     return kernel.call("landlock_create_ruleset", None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION))
 
 
 def restrict_files(writable: Iterable[str]) -> int:
-    """Lets this process write to some places alone; elsewhere it may make and remove empty folders.
+    """Restricts this process's writes to `writable`; elsewhere it may make and remove empty folders.
 
     For a process that can gain no further rights (`kernel.drop_capabilities`).
 
@@ -55,7 +55,7 @@ def restrict_files(writable: Iterable[str]) -> int:
         before `TRUNCATES`, files can still be shortened by `truncate`.
 
     Raises:
-        OSError: the kernel does not let it.
+        OSError: the kernel does not allow it.
     """
     found = version()
     handled = sum(rights for since, rights in _FILES.items() if since <= found)

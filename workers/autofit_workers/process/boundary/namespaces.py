@@ -1,4 +1,4 @@
-"""The processes that enter the boundary, and how they end.
+"""Processes that enter the boundary, and how they end.
 
     command ── starts ──▶ warden          outside; ends what is inside once the command is gone
                             └ door        in new namespaces, but for processes
@@ -28,14 +28,15 @@ from autofit_workers.process.boundary.tree import enter_tree
 
 
 def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, ...] = ()) -> Entered:
-    """Goes on in a process inside the boundary; the process that calls stays as its warden and ends with it.
+    """Goes on in a new process inside the boundary; the calling process stays as its warden.
 
-    For a process with one thread. Where the kernel does not let it, the same process goes on outside.
+    The warden ends with the process inside. For a process with one thread. Where the kernel does not allow
+    it, the same process goes on outside.
 
     Args:
-        life: a pipe whose other end the command has: its end is the command's.
+        life: a pipe whose other end the command has: it closes when the command ends.
         most_bytes: what the workload may write in all.
-        network: whether it may use the machine's network.
+        network: whether the workload may use the machine's network.
         closed: further descriptors that the workload alone keeps.
     """
     told, tell = os.pipe()  # how it went, a line; then how the workload's process ended
@@ -66,7 +67,7 @@ def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, .
 def _through_the_door(
     tell: int, mapped: int, kept: tuple[int, ...], *, most_bytes: int, network: bool
 ) -> Entered:
-    """The door's and the first process's part; returns in the workload's process alone."""
+    """Runs the door and process 1 of the boundary; returns in the workload's process alone."""
     try:
         kernel.unshare(
             kernel.CLONE_NEWUSER
@@ -118,7 +119,7 @@ def _give_up(tell: int, error: OSError) -> NoReturn:
 
 
 def _map_users(door: int) -> str:
-    """Gives the door's users their own numbers; why that was not possible, else nothing."""
+    """Maps the users of the process `door` to their own numbers; returns why it failed, else nothing."""
     try:
         process = Path("/proc", str(door))
         if os.geteuid() == 0:
@@ -138,7 +139,7 @@ def _map_users(door: int) -> str:
 
 
 def _line(told: int) -> str:
-    """What is said next, without its end: nothing where all is well."""
+    """Reads the next line from a pipe, without its end; an empty line says that all is well."""
     said = bytearray()
     while (byte := os.read(told, 1)) not in (b"\n", b""):
         said += byte
@@ -146,7 +147,7 @@ def _line(told: int) -> str:
 
 
 def _reap(workload: int, tell: int) -> NoReturn:
-    """Process 1: waits for whatever ends, and ends all with the workload's process."""
+    """Runs process 1: reaps all processes that end, and ends with the workload's process."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     ended, status = 0, 0
@@ -157,7 +158,7 @@ def _reap(workload: int, tell: int) -> NoReturn:
 
 
 def _stand_by(door: int, told: int, life: int) -> NoReturn:
-    """The warden: ends the door with the command, and itself as the workload's process ended."""
+    """Runs the warden: kills the door once the command is gone, and ends as the workload's process did."""
     faulthandler.disable()  # what it would say of the signal, that process has said
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     poll = select.poll()

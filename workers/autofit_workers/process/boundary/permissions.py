@@ -1,4 +1,4 @@
-"""What a predicted workload may do, and what became of the boundary around it."""
+"""Permissions of a predicted workload, and the result of entering the boundary."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autofit_workers.spec.setup import Setup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """What a predicted workload may do of what it may not by default.
+    """Permissions of a predicted workload beyond the default.
 
     Attributes:
-        network: use the machine's network.
-        subprocesses: start processes where there is no boundary around them.
-        kept_variables: see variables of the environment though they may hold a secret.
+        network: whether it may use the machine's network.
+        subprocesses: whether it may start processes where there is no boundary around them.
+        kept_variables: variables of the environment that it may see though they may hold a secret.
     """
 
     network: bool = False
@@ -26,7 +26,7 @@ class Permissions:
 
     @classmethod
     def of(cls, setup: Setup) -> Self:
-        """What the settings of a trial say of it."""
+        """Returns the permissions that a trial's setup gives."""
         return cls(
             network=setup.allows_network,
             subprocesses=setup.allows_subprocesses,
@@ -39,13 +39,13 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entered:
-    """What became of an attempt to enter the boundary.
+    """Result of an attempt to enter the boundary.
 
     Attributes:
         is_inside: whether this process is the workload's, inside.
-        reason: why it is not.
+        reason: why the process is not inside.
         missing: places of the file tree that are empty inside.
-        restrictions: what it has given up instead.
+        restrictions: the restrictions that it has instead.
     """
 
     is_inside: bool

@@ -1,10 +1,10 @@
-"""What a process gives up where the kernel lets it have no namespaces: most of what has an effect outside.
+"""Restrictions of a process where the kernel allows no namespaces: most effects outside are refused.
 
     files    Landlock: it writes to temporary folders, caches and a few devices alone
     others   Landlock: its signals, and its looking into other processes, reach its own alone
     calls    seccomp: see `seccomp.restrict_calls`
 
-All of it holds for libraries of any language, and for what the process starts.
+All restrictions hold for libraries of any language, and for what the process starts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "ptmx", "pts", "shm", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restrictions:
-    """What the kernel has accepted of them."""
+    """Restrictions of a process that the kernel has accepted."""
 
     files: bool = False
     others: bool = False
@@ -30,7 +30,7 @@ class Restrictions:
 
 
 def restrict() -> Restrictions:
-    """Restricts this process for good, as far as the kernel lets it; for a process with one thread."""
+    """Restricts this process for good, as far as the kernel allows; for a process with one thread."""
     version, calls = 0, False
     with suppress(OSError):  # what the kernel refuses, the answer's note names
         kernel.drop_capabilities(kernel.OF_FILES if os.geteuid() == 0 else ())

@@ -1,4 +1,4 @@
-"""Seccomp: which calls of the kernel a process may still make, for it and all that it starts; see seccomp(2).
+"""Seccomp: limits on the calls of the kernel that a process and its children may make; see seccomp(2).
 
 A filter is a program of Linux's packet filter over the number and the arguments of a call, that says whether
 the call takes place or fails with an error.
@@ -63,19 +63,19 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_NETLINK", 16))
 
 
 def restrict_calls(*, truncates: bool) -> None:
-    """Leaves this process the calls that are about itself alone, where Landlock has no rule about them.
+    """Refuses this process the calls that reach beyond itself and that Landlock has no rule about.
 
-    What is refused: priorities, limits and cores of other processes, their memory, shared memory, semaphores
-    and queues by System V's names, POSIX's queues, keys, sockets of the machine's file system and of other
+    It refuses: priorities, limits and cores of other processes, their memory, shared memory, semaphores and
+    queues by System V's names, POSIX's queues, keys, `bpf`, sockets of the machine's file system and of other
     machines than those with an IP address, and `io_uring`, whose calls no filter sees.
 
     For a process that can gain no further rights (`kernel.drop_capabilities`).
 
     Args:
-        truncates: whether it may shorten files by their paths.
+        truncates: whether the process may shorten files by their paths.
 
     Raises:
-        OSError: the kernel does not let it.
+        OSError: the kernel does not allow it.
     """
     own = (0, os.getpid())
     install(
@@ -93,10 +93,10 @@ def restrict_calls(*, truncates: bool) -> None:
 
 
 def install(rules: Mapping[str, Arguments]) -> None:
-    """Has calls fail with EPERM but where their arguments are as a rule says.
+    """Installs a filter that has the named calls fail with EPERM unless their arguments keep the rule.
 
     Raises:
-        OSError: the kernel does not let it, or the machine is of neither known kind.
+        OSError: the kernel does not allow it, or the machine is of neither known kind.
     """
     if platform.machine() not in _MACHINES:
         raise OSError(f"the numbers of calls are not known on {platform.machine()}")
@@ -123,7 +123,7 @@ def _rule(number: int, arguments: Arguments) -> list[bytes]:
 
 
 def _answer_unless(place: int, allowed: Iterable[int], error: int) -> list[bytes]:
-    """Goes on where a word has one of some values; else the call fails with an error."""
+    """Steps of a filter that fail a call with an error unless a word has one of some values."""
     values = [value & 0xFFFFFFFF for value in allowed]
     compared = [
         _step(_JUMP_IF_EQUAL, value, len(values) - place_of, 0) for place_of, value in enumerate(values)

@@ -1,4 +1,4 @@
-"""The file tree of a predicted workload, which reads what is there and writes into memory.
+"""File tree of a predicted workload, which reads the machine's files and writes into memory.
 
     /            a file system in memory, of bounded size
     /home, …     an overlay for each top-level folder, and for each mount below it, which is read-only where
@@ -40,7 +40,7 @@ _SHARED_MEMORY_SHARE = 0.5  # of what may be written
 
 
 def enter_tree(most_bytes: int) -> tuple[str, ...]:
-    """Makes the tree and moves this process into it, with its current folder.
+    """Makes the workload's file tree and moves this process into it, with its current folder.
 
     For the first process of new user, mount and process namespaces.
 
@@ -48,7 +48,7 @@ def enter_tree(most_bytes: int) -> tuple[str, ...]:
         most_bytes: what may be written in all.
 
     Returns:
-        Places that could not be made part of it, which are empty there.
+        Places that could not be made part of the tree, which are empty there.
 
     Raises:
         OSError: a part that has to be there cannot be made.
@@ -78,7 +78,7 @@ def _is_kernels(place: str) -> bool:
 
 
 class _Tree:
-    """What is laid into the new root, place by place.
+    """Places of the machine's file tree that are laid into the new root, one by one.
 
     Args:
         mounts: those that can be seen, by their places.
@@ -98,7 +98,7 @@ class _Tree:
         self.missing: list[str] = []
 
     def open_all(self) -> None:
-        """Opens whatever is to be laid, those above others first."""
+        """Opens all places to be laid, those above others first."""
         self._open_below("/")
 
     def _open_below(self, folder: str) -> None:
@@ -117,7 +117,7 @@ class _Tree:
                 self._open_below(entry.path)
 
     def lay(self) -> None:
-        """Lays all that was opened, and closes it."""
+        """Lays all opened places into the new root, and closes them."""
         for place, number in self._entries:
             try:
                 self._lay(place, number)
@@ -138,7 +138,7 @@ class _Tree:
                 self._lay_folder(place, number, target)
 
     def _lay_file(self, found: os.stat_result, number: int, target: str) -> None:
-        """A small file as a copy, which may be written to; a large one read-only."""
+        """Lays a file: a small one as a copy, which may be written to; a large one, or a mount, read-only."""
         opened = os.open(target, os.O_CREAT | os.O_WRONLY)
         try:
             if found.st_size > _COPIED_BYTES or os.path.ismount(f"/proc/self/fd/{number}"):
@@ -176,7 +176,7 @@ def _like(number: int, target: str) -> None:
 
 
 def _overlay(lower: int, target: str) -> None:
-    """Lays an overlay over a folder: reads go to it, writes to a folder of ours."""
+    """Lays an overlay over a folder: reads go to the folder, writes to one in memory."""
     upper = f"{_STAGE}/written/{lower}"
     os.makedirs(f"{upper}/work")
     os.mkdir(f"{upper}/upper")
@@ -209,7 +209,7 @@ def _make_proc(target: str) -> None:
 
 
 def _release() -> tuple[int, ...]:
-    """The kernel's version, its first two numbers."""
+    """First two numbers of the kernel's version."""
     return tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
 
 

@@ -1,9 +1,9 @@
-"""A model of PyTorch's CUDA caching allocator, in Python alone.
+"""Model of PyTorch's CUDA caching allocator, in Python alone.
 
-`settings` says what PYTORCH_ALLOC_CONF may change, `pools` holds the rules, `expandable` those of
-segments that grow, `pending` those of blocks that other streams use, `addresses` where segments lie;
-`streams` is what requests have to do with streams, `caching` the allocator with its statistics, `replay`
-runs events through it, fast, and `history` tells all that it does on the way.
+`settings` has what PYTORCH_ALLOC_CONF may change, `pools` the rules, `expandable` those of segments that
+grow, `pending` those of blocks that other streams use, `addresses` the places of segments; `streams` has
+the streams of requests, `caching` the allocator with its statistics, `replay` runs events through it,
+fast, and `history` records all that it does on the way.
 """
 
 from autofit_workers.replay.allocator.caching import CachingAllocator, Segment, SegmentBlock

@@ -1,4 +1,4 @@
-"""Where segments lie in the address space.
+"""Addresses of segments in a device's address space.
 
 Addresses matter to the model only as the tie-break of best fit between free blocks of one size.
 The driver does not document how it chooses them; assumed here is the lowest free range that is
@@ -16,7 +16,7 @@ _END = 1 << 62
 
 
 class AddressSpace:
-    """The free ranges of a device's address space."""
+    """Address space of a device, as its free ranges."""
 
     def __init__(self) -> None:
         self._holes = [(0, _END)]
@@ -32,7 +32,7 @@ class AddressSpace:
         raise AssertionError("the address space is larger than any sum of requests")
 
     def release(self, address: int, num_bytes: int) -> None:
-        """Gives a range back, and joins it with the free ranges that it touches."""
+        """Gives a range of addresses back, and joins it with the free ranges that it touches."""
         holes, start, end = self._holes, address, address + num_bytes
         first = last = bisect_left(holes, (address, 0))
         if first > 0 and holes[first - 1][1] == start:

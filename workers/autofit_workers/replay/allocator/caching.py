@@ -1,4 +1,4 @@
-"""The caching allocator as a program sees it: blocks, statistics and a snapshot of the segments."""
+"""Caching allocator as a program sees it: blocks, statistics and a snapshot of the segments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit_workers.replay.allocator.settings import DEFAULT_SETTINGS, SMALL_RE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentBlock:
-    """A block of a snapshot.
+    """Block of a segment in a snapshot.
 
     Attributes:
         offset: its distance in bytes from the segment's start.
@@ -28,7 +28,7 @@ class SegmentBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A contiguous piece of device memory, of an expandable segment each contiguous mapped part.
+    """Segment in a snapshot: contiguous device memory, as is each mapped part of an expandable segment.
 
     Attributes:
         pool: `small` or `large`.
@@ -45,7 +45,7 @@ class Segment:
 def make_pools(
     settings: AllocatorSettings, *, limit_bytes: int | None, clock: EventClock = keeps_up
 ) -> BlockPools:
-    """The pools for these settings; `limit_bytes` bounds what they reserve."""
+    """Makes the pools for allocator settings; `limit_bytes` bounds what they reserve."""
     kind = ExpandableBlockPools if settings.expandable_segments else BlockPools
     pools = kind(settings, limit_bytes=limit_bytes)
     pools.pending.clock = clock
@@ -53,7 +53,7 @@ def make_pools(
 
 
 class CachingAllocator:
-    """A model of PyTorch's CUDA caching allocator on one device.
+    """Model of PyTorch's CUDA caching allocator on one device.
 
     `limit_bytes` acts as `torch.cuda.set_per_process_memory_fraction` does, and as the end of the
     device's memory: at it, cached memory is released before a request fails. `clock` says when the events of
@@ -96,7 +96,7 @@ class CachingAllocator:
 
     @property
     def num_alloc_retries(self) -> int:
-        """How often everything cached was released for a request, successfully or not."""
+        """Number of times that all cached memory was released for a request, successfully or not."""
         return self._pools.num_alloc_retries
 
     @property
@@ -104,7 +104,7 @@ class CachingAllocator:
         return self._pools.num_ooms
 
     def malloc(self, num_bytes: int, *, stream: int = 0) -> Block:
-        """Allocates for a tensor of `num_bytes`.
+        """Allocates a block for a tensor of `num_bytes`.
 
         Raises:
             AllocatorOutOfMemory: if the limit leaves no room.
@@ -122,7 +122,7 @@ class CachingAllocator:
     def free(self, block: Block) -> None:
         """Frees an allocation; raises `ValueError` if it was freed before.
 
-        It can be handed out again once the streams that were recorded for it are done.
+        The block can be handed out again once the streams that were recorded for it are done.
         """
         size = block.size  # merging changes it
         self._pools.free(block)
@@ -134,19 +134,19 @@ class CachingAllocator:
 
     @property
     def pending(self) -> PendingFrees[Block]:
-        """What waits for other streams; the host's waits are told to it."""
+        """Freed blocks that wait for other streams, and that are told of the host's waits."""
         return self._pools.pending
 
     def empty_cache(self) -> int:
-        """Waits for all streams and releases what is cached, as `torch.cuda.empty_cache` does.
+        """Waits for all streams and releases cached memory, as `torch.cuda.empty_cache` does.
 
         Returns:
-            The bytes of it.
+            The bytes released.
         """
         return self._pools.release_cached()
 
     def segments(self) -> tuple[Segment, ...]:
-        """A snapshot of all memory that is reserved, in the order of addresses."""
+        """Snapshot of all reserved memory as segments, in the order of addresses."""
         parts = (part for _, front in sorted(self._pools.fronts.items()) for part in _mapped_parts(front))
         return tuple(_segment(part) for part in parts)
 

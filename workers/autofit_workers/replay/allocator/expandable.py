@@ -1,4 +1,4 @@
-"""Expandable segments: one range of addresses per stream and pool, to which memory is mapped by pages.
+"""Expandable segments: one range of addresses for each stream and pool, with memory mapped by pages.
 
     range   |  cached  |  allocated  |  cached  |       unmapped ...       |
     memory  |       page       |       page     |
@@ -29,7 +29,7 @@ _RANGE_BYTES = 1 << 43
 
 
 class ExpandableBlockPools(BlockPools):
-    """The pools of one device with `expandable_segments:True`.
+    """Pools of one device with `expandable_segments:True`.
 
     Two things bound a request: PyTorch's own check, which compares the limit with the segment that
     would be made without expandable segments, and the pages, which may be more than that; here no
@@ -57,7 +57,7 @@ class ExpandableBlockPools(BlockPools):
         return False  # PyTorch passes over blocks of expandable segments here
 
     def _lowest_extensible(self, size: int, pool: Pool) -> Block:
-        """The lowest cached or unmapped block that begins `size` bytes of such blocks, not all cached."""
+        """Lowest cached or unmapped block that begins `size` bytes of such blocks, not all cached."""
         for _, unmapped in pool.unmapped:
             previous = unmapped.prev
             start = previous if previous is not None and previous.state == CACHED else unmapped
@@ -77,7 +77,7 @@ class ExpandableBlockPools(BlockPools):
         return block
 
     def _map(self, block: Block, size: int) -> Block | None:
-        """Maps pages for the first `size` bytes of an unmapped block, and caches them.
+        """Maps pages for the first `size` bytes of an unmapped block, and caches them as a block.
 
         Returns:
             The cached block that the pages have become part of, or None beyond the limit.

@@ -1,6 +1,6 @@
-"""Everything that the allocator does in a stream of events: what a memory snapshot shows.
+"""History of the allocator over a sequence of events: what a memory snapshot shows.
 
-`replay` only finds the peaks, fast; this drives the same allocator and writes down where each block
+`replay` only finds the peaks, fast; this module drives the same allocator and records where each block
 lay, when segments came and went, and what is left at the end.
 """
 
@@ -18,13 +18,13 @@ from autofit_workers.replay.allocator.streams import ONE_STREAM, Streams, betwee
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One thing that the allocator did.
+    """Action of the allocator: one entry of its history.
 
     Attributes:
         position: index of the event during which it happened.
         num_bytes: of the block or of the segment's part.
-        request: whose block it is; None where it is about a segment, or of a plan that was found in the
-            room of a request.
+        request: the request whose block it is; None for an action on a segment, or for the block of a plan
+            that was found in the room of a request.
         stream: of the pool.
     """
 
@@ -38,11 +38,11 @@ class Action:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The actions of a stream of events, and the state that they led to.
+    """Actions of the allocator over a sequence of events, and the state at the end.
 
     Attributes:
-        segments: what is reserved after the last event, in the order of addresses.
-        requests: by the address of each block that is allocated or pending then, whose it is.
+        segments: the reserved memory after the last event, in the order of addresses.
+        requests: the request of each block that is allocated or pending then, by the block's address.
     """
 
     actions: tuple[Action, ...]
@@ -61,13 +61,13 @@ def record_history(
     streams: Streams = ONE_STREAM,
     clock: EventClock = keeps_up,
 ) -> History:
-    """Replays events as `replay` does, without a limit, and keeps what the allocator did.
+    """Replays events as `replay` does, without a limit, and returns what the allocator did.
 
     Args:
         events: `i` allocates `sizes[i]` bytes, `~i` frees them.
         sizes: bytes of each request.
         settings: of the allocator.
-        found: by request that is room to time plans in, what the plan takes that is found there: see
+        found: by request in which plans are timed, the bytes of the plan that is found there: see
             `autofit_workers.replay.allocator.Choice`.
         streams: of the requests.
         clock: of the device, for blocks that other streams use.
@@ -97,10 +97,10 @@ def record_history(
 
 
 class _Recorder:
-    """Drives an allocator and writes down what it does.
+    """Recorder that drives an allocator and writes down what it does.
 
     Attributes:
-        position: index of the event that it is at.
+        position: index of the current event.
     """
 
     def __init__(self, settings: AllocatorSettings, streams: Streams, clock: EventClock) -> None:
@@ -124,13 +124,13 @@ class _Recorder:
         self.allocator.free(block)
 
     def run_found(self, num_bytes: int, stream: int) -> None:
-        """Runs the plan that was found in a room, which is free again."""
+        """Runs the plan that was found in a request's block, which is free again by now."""
         self.allocator.empty_cache()
         if num_bytes:
             self.free(self.allocate(num_bytes, None, stream), None)
 
     def history(self, allocated: Mapping[int, int]) -> History:
-        """What was written down; `allocated` is whose blocks are allocated now, by address."""
+        """Returns the recorded history; `allocated` has the requests of allocated blocks, by address."""
         pending = {address: request for address, request in self._freed.items() if request is not None}
         return History(
             actions=tuple(self._actions),
@@ -157,17 +157,17 @@ def given_blocks(
     streams: Streams = ONE_STREAM,
     clock: EventClock = keeps_up,
 ) -> list[int]:
-    """Bytes of the block that each request gets where nothing limits what is reserved.
+    """Bytes of the block that each request gets, without a limit to reserved memory.
 
-    That is the request rounded up, with what is left of a free block where that is too little to be
-    split off: the sum over those alive is what PyTorch calls allocated.
+    A block is the request rounded up, with the rest of a free block where that is too little to be
+    split off: the sum over the live blocks is what PyTorch calls allocated.
 
     Args:
         events, sizes, found, streams, clock: those of `record_history`.
         settings: of the allocator.
 
     Returns:
-        One for each size; 0 for an empty request.
+        A number of bytes for each size; 0 for an empty request.
     """
     given = [0] * len(sizes)
     history = record_history(events, sizes, settings=settings, found=found, streams=streams, clock=clock)

@@ -1,4 +1,4 @@
-"""Blocks that other streams use, and those of them that were freed and wait for these streams.
+"""Pending blocks: freed blocks that wait for the other streams that use them.
 
 `Tensor.record_stream` notes in a block that another stream than its own uses it. When such a block is
 freed, PyTorch records an event on each of those streams (`insert_events` of
@@ -21,7 +21,7 @@ _Block = TypeVar("_Block", bound=Hashable)
 
 
 class StreamEvent(NamedTuple):
-    """An event that was recorded where a block was freed.
+    """CUDA event recorded on a stream where a block was freed that the stream uses.
 
     Attributes:
         number: how many events were recorded before it, on all streams together.
@@ -36,17 +36,17 @@ EventClock = Callable[[StreamEvent], bool]
 
 
 def keeps_up(event: StreamEvent) -> bool:  # noqa: ARG001 (the signature of a clock)
-    """The device has done everything by the time that it is asked."""
+    """Clock of a device that keeps up with the host: every event is over."""
     return True
 
 
 def lags(event: StreamEvent) -> bool:  # noqa: ARG001 (the signature of a clock)
-    """The device does nothing before the host waits for it."""
+    """Clock of a device that does nothing before the host waits for it: no event is over."""
     return False
 
 
 class PendingFrees(Generic[_Block]):
-    """What waits for the events of other streams.
+    """Freed blocks that wait for events of other streams.
 
     Attributes:
         clock: of the device.
@@ -66,7 +66,7 @@ class PendingFrees(Generic[_Block]):
         self._uses.setdefault(block, {})[stream] = None
 
     def holds(self, block: _Block) -> bool:
-        """Whether a block that is freed has to wait; from then on it does."""
+        """Whether a block being freed has to wait for other streams; if so, it is kept as pending."""
         streams = self._uses.pop(block, None)
         if streams is None:
             return False
@@ -78,18 +78,18 @@ class PendingFrees(Generic[_Block]):
         return True
 
     def wait(self, stream: int | None = None, *, up_to: int | None = None) -> None:
-        """The host waits for a stream, or for all.
+        """Notes that the host waits for a stream, or for all streams.
 
         Args:
-            up_to: the number of events whose streams it waits for; all that there are if None. Blocks come
-                back where it is looked for them, as in PyTorch.
+            up_to: the number of events that it waits for, in the order of recording; None for all so far.
+                Blocks come back at the next `over`, as in PyTorch.
         """
         number = self.num_events if up_to is None else up_to
         for each in self._queues if stream is None else (stream,):
             self._waited_for[each] = max(number, self._waited_for.get(each, 0))
 
     def over(self) -> list[_Block]:
-        """The blocks that wait for nothing any more; they are told once."""
+        """Returns the blocks that wait for nothing any more, each once."""
         blocks: list[_Block] = []
         for stream, queue in self._queues.items():
             waited_for = self._waited_for.get(stream, 0)
@@ -102,6 +102,6 @@ class PendingFrees(Generic[_Block]):
         return blocks
 
     def all_over(self) -> list[_Block]:
-        """The same after the host waited for everything."""
+        """Returns all pending blocks, as the host waits for all streams."""
         self.wait()
         return self.over()

@@ -1,4 +1,4 @@
-"""The rules by which PyTorch's CUDA caching allocator hands out, splits, merges and releases blocks.
+"""Rules by which PyTorch's CUDA caching allocator hands out, splits, merges and releases blocks.
 
 Modelled on `c10/cuda/CUDACachingAllocator.cpp` of PyTorch 2.11–2.15, for one device, without private
 pools (CUDA graphs). This is the one implementation of the rules: `CachingAllocator` adds statistics to it,
@@ -39,7 +39,7 @@ _UNBOUNDED = sys.maxsize
 
 
 class ActionKind(StrEnum):
-    """What the allocator does, by the names that PyTorch's memory snapshots have for it."""
+    """Kind of an allocator's action, by its name in PyTorch's memory snapshots."""
 
     ALLOC = "alloc"
     FREE_REQUESTED = "free_requested"
@@ -56,12 +56,12 @@ Watcher = Callable[[ActionKind, int, int, int], None]
 
 
 class AllocatorOutOfMemory(Exception):  # noqa: N818 (an answer of the model rather than a mistake)
-    """A request that fits under the limit neither at once nor after all that is cached was released.
+    """A request does not fit under the limit, even after all cached memory was released.
 
     Attributes:
         requested_bytes: size of the block that was wanted, rounded up.
-        reserved_bytes, allocated_bytes: what the allocator held then.
-        limit_bytes: what it may reserve.
+        reserved_bytes, allocated_bytes: of the allocator at that moment.
+        limit_bytes: the most that it may reserve.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class AllocatorOutOfMemory(Exception):  # noqa: N818 (an answer of the model rat
 
 
 class Block:
-    """A stretch of a segment, and the handle of an allocation; valid until it is freed.
+    """Stretch of a segment, and the handle of an allocation; valid until it is freed.
 
     Attributes:
         state: `ALLOCATED`, `CACHED`, `UNMAPPED` or `PENDING`.
@@ -102,7 +102,7 @@ class Block:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Pool:
-    """The blocks of one stream and one size class.
+    """Pool of the blocks of one stream and one size class.
 
     Attributes:
         cached: the free blocks as (size, address, block), ascending.
@@ -122,7 +122,7 @@ class Pool:
 
 
 def segment_block(address: int, size: int, pool: Pool, state: int) -> Block:
-    """Makes the one block of a new segment."""
+    """Makes the block that covers a whole new segment."""
     block = Block()
     block.address = address
     block.size = size
@@ -134,7 +134,7 @@ def segment_block(address: int, size: int, pool: Pool, state: int) -> Block:
 
 
 def cut_block(block: Block, size: int) -> Block:
-    """Shortens `block` to `size`, and returns what was cut off as a cached block of no list yet."""
+    """Shortens `block` to `size`, and returns the rest as a cached block that is in no list yet."""
     rest = Block()
     rest.address = block.address + size
     rest.size = block.size - size
@@ -150,16 +150,16 @@ def cut_block(block: Block, size: int) -> Block:
 
 
 class BlockPools:
-    """The pools of one device, with memory in segments of fixed size.
+    """Pools of one device, with memory in segments of fixed size.
 
     Attributes:
         fronts: the first block of every segment, by address.
         reserved_bytes, peak_reserved_bytes: sum of the segments, now and at most.
-        num_alloc_retries: how often all that was cached had to be released for a request; the
+        num_alloc_retries: how often all cached memory had to be released for a request; the
             failed request that ends in `AllocatorOutOfMemory` counts, as in PyTorch.
         num_ooms: how many requests failed.
-        pending: what waits for other streams.
-        watcher: is told of the segments and of blocks that `free` takes back, where somebody wants to know.
+        pending: the freed blocks that wait for other streams.
+        watcher: is told of the segments and of blocks that `free` takes back; None if nobody watches.
     """
 
     is_expandable = False
@@ -185,12 +185,12 @@ class BlockPools:
 
     @property
     def active_bytes(self) -> int:
-        """Sum of the blocks handed out or pending (counted afresh: not for loops)."""
+        """Sum in bytes of the blocks handed out or pending (counted afresh: not for loops)."""
         cached = sum(size for pool in self._pools.values() for size, _, _ in pool.cached)
         return self.reserved_bytes - cached
 
     def pool(self, *, is_small: bool, stream: int = 0) -> Pool:
-        """The pool for requests of up to 1 MiB, or above, on `stream`."""
+        """Pool of a stream for requests of up to 1 MiB (`is_small`), or above."""
         pool = self._pools.get((stream, is_small))
         if pool is None:
             splits_all = is_small or self.is_expandable
@@ -204,7 +204,7 @@ class BlockPools:
         return pool
 
     def obtainable_bytes(self) -> int:
-        """The largest cached block, or what may still be reserved where that is more (`cacheInfo`)."""
+        """Bytes of the largest cached block, or of the room under the limit if larger (`cacheInfo`)."""
         cached = (pool.cached[-1][0] for pool in self._pools.values() if pool.cached)
         return max(self.limit_bytes - self.reserved_bytes, *cached, 0)
 
@@ -212,7 +212,7 @@ class BlockPools:
         """Hands out the best-fitting block for a rounded size that belongs in `pool`.
 
         Raises:
-            AllocatorOutOfMemory: if there is none and no memory for one; what is then cached is as
+            AllocatorOutOfMemory: if there is no such block and no memory for one; the cache is then as
                 PyTorch leaves it.
         """
         cached = pool.cached
@@ -265,19 +265,19 @@ class BlockPools:
         insort(cached, (block.size, block.address, block))
 
     def record_stream(self, block: Block, stream: int) -> None:
-        """Notes that a stream uses a block, which means nothing on the block's own (`recordStream`)."""
+        """Notes that another stream uses a block; ignores the block's own stream (`recordStream`)."""
         if block.state != ALLOCATED:
             raise ValueError(f"the block at address {block.address} is not allocated: no stream can use it")
         if stream != block.pool.stream:
             self.pending.use(block, stream)
 
     def take_after_events(self, size: int, pool: Pool) -> Block:
-        """Does as `take`, after blocks came back whose events are over, as each of PyTorch's requests."""
+        """Takes back pending blocks whose events are over, then a block as `take` does, as PyTorch does."""
         self._take_back(self.pending.over())
         return self.take(size, pool)
 
     def free(self, block: Block) -> None:
-        """Does as `give`, as soon as the streams that were recorded for the block are done with it."""
+        """Takes a block back as `give` does, once the streams recorded for it are done with it."""
         if block.state == ALLOCATED and self.pending.holds(block):
             block.state = PENDING
         else:
@@ -295,7 +295,7 @@ class BlockPools:
             self.watcher(ActionKind.FREE_COMPLETED, block.address, size, block.pool.stream)
 
     def release_cached(self) -> int:
-        """Gives every segment back that is cached as a whole; returns their bytes.
+        """Gives back every segment that is cached as a whole; returns the bytes released.
 
         The host waits for all streams first, so that nothing is pending.
         """
@@ -348,7 +348,7 @@ class BlockPools:
         return block
 
     def _release_segment(self, block: Block) -> None:
-        """Gives the segment of a whole, cached block back; its entry in the pool is the caller's."""
+        """Gives back the segment of a whole, cached block; the caller removes the block from its pool."""
         del self.fronts[block.address]
         self.addresses.release(block.address, block.size)
         self._count_lost(ActionKind.SEGMENT_FREE, block.address, block.size, block.pool)
@@ -363,7 +363,7 @@ class BlockPools:
         pool.cached[:] = kept
 
     def _release_oversize(self, size: int, pool: Pool) -> bool:
-        """Releases one cached block that `size` fits in, or else the largest until they add up to it.
+        """Releases one cached block that `size` fits in, or else the largest ones until they add up to it.
 
         Only blocks of max_split_size or more are released; those are never split, so they are whole
         segments. (A smaller one that `size` fits in would have been taken.)
@@ -385,9 +385,9 @@ class BlockPools:
         return released_bytes >= size
 
     def _collect_garbage(self) -> None:
-        """Above the threshold, releases the large segments that went unused longest.
+        """Releases the large segments that went unused longest, while above the threshold.
 
-        Each round releases all of at least average age, until enough is released; an age is the
+        Each round releases all segments of at least average age, until enough is released; an age is the
         number of searches of the large pool since the block was cached.
         """
         threshold = self.settings.garbage_collection_threshold
@@ -411,10 +411,10 @@ def _is_whole_segment(block: Block) -> bool:
 
 
 def _least_extensible(cached: list[tuple[int, int, Block]], index: int) -> int:
-    """Moves on from the best fit while the next larger block can grow less than it.
+    """Index of the cached block to take: from the best fit on, while the next has less room to grow.
 
-    A block before unmapped address space counts, in expandable segments, with the size that it
-    could grow to, so that the growing end of a segment is used last.
+    In expandable segments, a block before unmapped address space counts with the size that it could grow
+    to, so that the growing end of a segment is used last.
     """
     while index + 1 < len(cached) and _room(cached[index + 1][2]) < _room(cached[index][2]):
         index += 1

@@ -1,4 +1,4 @@
-"""Replaying the memory events of a training step: what would the allocator have reserved?"""
+"""Replay of a training step's memory events through the allocator model, for the peaks."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from autofit_workers.replay.allocator.streams import ONE_STREAM, Streams, betwee
 
 
 class Choice(NamedTuple):
-    """A request that does with less where its size cannot be had, or that looks for a plan.
+    """Sizes that a request tries in turn where memory is short, or where it looks for a plan.
 
     Attributes:
-        asker: who asks: one that was refused a size does not ask for it again.
-        sizes: what it tries in turn; none is larger than the first.
-        found: of one that asks for room to time its plans in, what it tries in turn for the plan that it
-            finds there, no more than the room; empty for others. It leaves out what is larger than any
-            block that is to be had without giving others back, rather than asking for it. Where its room
-            is freed, all that is cached is given back, and the plan that it found runs: `run_single_conv`
-            of aten's Conv_v8.cpp.
+        asker: the number of the call that asks: an asker that was refused a size does not ask for it again.
+        sizes: the bytes that the request tries in turn; none is larger than the first.
+        found: of a request for room to time plans in, the bytes that the plan found there tries in turn, no
+            more than the room; empty for others. The request leaves out sizes larger than any block that is
+            to be had without giving others back, rather than asking for them. Where its room is freed, all
+            that is cached is given back, and the plan that it found runs: `run_single_conv` of aten's
+            Conv_v8.cpp.
     """
 
     asker: int
@@ -44,15 +44,15 @@ Choices = Mapping[int, Choice]  # by index of the request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What a replay came to.
+    """Result of a replay: its peaks, and whether it completed.
 
     Attributes:
         peak_allocated_bytes, peak_reserved_bytes: of the events that were replayed.
         peak_allocated_position: index in the events of the allocation that first reached the
             allocated peak.
         completed: False if the memory ran out, or if the replay was stopped.
-        failed_position: index in the events of what ran out of memory or made the reserved bytes exceed
-            the bound: an allocation, or the end of one in whose room a plan was found.
+        failed_position: index of the event that ran out of memory or made the reserved bytes exceed the
+            bound: an allocation, or the end of one in whose room a plan was found.
     """
 
     peak_allocated_bytes: int
@@ -74,7 +74,7 @@ def replay(
     streams: Streams = ONE_STREAM,
     clock: EventClock = keeps_up,
 ) -> Replay:
-    """Replays events through an empty allocator.
+    """Replays events through an empty allocator and returns the peaks.
 
     Args:
         events: `i` allocates `sizes[i]` bytes, `~i` frees them (the events of a `Trace`); an
@@ -146,7 +146,7 @@ def replay(
 
 
 def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Iterable[tuple[int, int]]:
-    """The events with their positions; where the host waits, `pools` learn of it on the way."""
+    """Events with their positions; on the way, `pools` are told of the host's waits."""
     if not streams.host_waits:
         return enumerate(events)
     stretches = between_waits(streams, len(events), pools.pending, pools.release_cached)
@@ -154,11 +154,11 @@ def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Ite
 
 
 class _SpecialRequests:
-    """Those that try some sizes in turn, that are not on the default stream, or that other streams use.
+    """Requests that try several sizes, are not on the default stream, or are used by other streams.
 
     Attributes:
-        numbers: which they are.
-        finding: those in whose room a plan is found.
+        numbers: indices of these requests.
+        finding: those of them in whose room a plan is found.
     """
 
     def __init__(
@@ -179,10 +179,13 @@ class _SpecialRequests:
         self._refused: dict[int, int] = {}  # by asker, the smallest size that it was refused
 
     def take(self, request: int, size: int) -> Block | None:
-        """A block, or None where nothing is asked for; raises as the pools do if the last is refused.
+        """Allocates a block for a request; None where its size is 0.
 
         Args:
             size: rounded, of a request without a choice.
+
+        Raises:
+            AllocatorOutOfMemory: the last of the sizes is refused.
         """
         choice = self._choices.get(request)
         if choice is not None:
@@ -197,10 +200,10 @@ class _SpecialRequests:
         return block
 
     def run_found(self, request: int) -> None:
-        """Runs the plan that was found in the room of a choice.
+        """Runs the plan that was found in the block of a request with a choice.
 
-        Its block counts for what is reserved. As an allocation it is left out, because it is no more than
-        its room was, beside what a block may be larger than its request.
+        Its block counts in the reserved bytes. In the allocated ones it is left out, because it is no more
+        than its room was, beside what a block may be larger than its request.
         """
         self._pools.release_cached()
         block = self._first_of(request, self._choices[request].found)
@@ -231,16 +234,16 @@ class _SpecialRequests:
 
 
 def live_peak_bytes(events: Sequence[int], sizes: Sequence[int]) -> int:
-    """The largest sum of live requests, each rounded up to the allocator's 512 B.
+    """Peak of live bytes: the largest sum of live requests, each rounded up to the allocator's 512 B.
 
-    A lower bound of the allocated and so of the reserved peak under all settings, and one that
-    never falls when a size grows, which the reserved peak does.
+    This is a lower bound of the allocated and so of the reserved peak under all settings, and it never
+    falls when a size grows, which the reserved peak does.
     """
     return peak_of_blocks(events, [-(-num_bytes // BLOCK_BYTES) * BLOCK_BYTES for num_bytes in sizes])
 
 
 def peak_of_blocks(events: Sequence[int], blocks: Sequence[int]) -> int:
-    """The largest sum of live blocks, of the sizes in bytes that the events refer to."""
+    """Peak of live blocks in bytes: the largest sum of the block sizes that are live at a time."""
     # A free is the request's number inverted: counted from the end, that is the place of what it gives back.
     changes = [*blocks, *map(neg, reversed(blocks))]
     return max(accumulate(map(changes.__getitem__, events)), default=0)

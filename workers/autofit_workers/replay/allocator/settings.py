@@ -1,4 +1,4 @@
-"""What `PYTORCH_ALLOC_CONF` can change about PyTorch's CUDA caching allocator.
+"""Settings of PyTorch's CUDA caching allocator that `PYTORCH_ALLOC_CONF` can change.
 
 The constants, defaults and accepted values are those of `c10/core/AllocatorConfig.h` and `.cpp` in
 PyTorch 2.11–2.15.
@@ -30,7 +30,7 @@ NUM_ROUNDUP_INTERVALS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorSettings:
-    """The settings that change where a block comes from or how large it is.
+    """Allocator settings that change where a block comes from or how large it is.
 
     Attributes:
         max_split_size_bytes: blocks of this size and above are neither split nor given to smaller
@@ -78,7 +78,7 @@ class AllocatorSettings:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads the value of `PYTORCH_ALLOC_CONF` (or `PYTORCH_CUDA_ALLOC_CONF`).
+        """Reads allocator settings from a value of `PYTORCH_ALLOC_CONF` (or `PYTORCH_CUDA_ALLOC_CONF`).
 
         Options about pinned host memory, locking and graph capture leave the device's memory as
         it is, and are accepted without effect.
@@ -112,11 +112,11 @@ class AllocatorSettings:
 
     @classmethod
     def of_knob(cls, allocator: str) -> Self:
-        """Those of a value of the knob `allocator`, see `autofit_workers.spec.knobs.Knobs`."""
+        """Returns the settings of the knob `allocator`'s value, see `autofit_workers.spec.knobs.Knobs`."""
         return cls.parse(allocator_conf(allocator))
 
     def round_size(self, num_bytes: int) -> int:
-        """The size of the smallest block that a request of `num_bytes` accepts."""
+        """Size in bytes of the smallest block that a request of `num_bytes` accepts."""
         divisions = self.roundup_power2_divisions
         if isinstance(divisions, tuple):
             interval = num_bytes.bit_length() - MIB.bit_length()
@@ -127,7 +127,7 @@ class AllocatorSettings:
         return max(BLOCK_BYTES, -(-num_bytes // step) * step)
 
     def segment_bytes(self, size: int) -> int:
-        """The size of the segment that is made for a block of `size` bytes."""
+        """Size in bytes of the segment that is made for a block of `size` bytes."""
         if size <= SMALL_REQUEST_BYTES:
             return SMALL_SEGMENT_BYTES
         if size < EXACT_SEGMENT_REQUEST_BYTES:
@@ -136,7 +136,7 @@ class AllocatorSettings:
 
     @property
     def non_split_rounding_bytes(self) -> int:
-        """`max_non_split_rounding_bytes` with its default filled in."""
+        """Value of `max_non_split_rounding_bytes`, the large segment's size where it is None."""
         if self.max_non_split_rounding_bytes is None:
             return self.large_segment_size_bytes
         return self.max_non_split_rounding_bytes
@@ -171,7 +171,10 @@ def _fraction(key: str, value: str) -> float:
 
 
 def _divisions(key: str, value: str) -> int | tuple[int, ...]:
-    """Reads `8`, or `[256:8,512:4,>:1]`: divisions from 256 MiB, from 512 MiB, and above those."""
+    """Reads a number of divisions, such as `8`, or one for each size, as in `[256:8,512:4,>:1]`.
+
+    The latter means: 8 divisions from 256 MiB, 4 from 512 MiB, and 1 above those.
+    """
     if not value.startswith("["):
         num_divisions = _integer(key, value)
         if num_divisions == 0:

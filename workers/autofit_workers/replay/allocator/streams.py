@@ -1,4 +1,4 @@
-"""What a replay's requests have to do with streams other than the default one."""
+"""Streams of a replay's requests, other streams' uses of their blocks, and the host's waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofit_workers.spec.trace import Allocation, HostWait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """The streams of requests, those that use their blocks, and when the host waited for streams.
+    """Streams of requests, streams that use their blocks, and the host's waits for streams.
 
     Attributes:
         of_requests: by request that is not on the default stream, its stream.
@@ -28,7 +28,7 @@ class Streams:
 
     @classmethod
     def of(cls, allocations: Sequence[Allocation], host_waits: Sequence[HostWait] = ()) -> Self:
-        """Those of a trace."""
+        """Makes the streams of a trace's allocations and host waits."""
         numbered = list(enumerate(allocations))
         return cls(
             of_requests={number: each.stream for number, each in numbered if each.stream},
@@ -43,12 +43,12 @@ ONE_STREAM = Streams()
 def between_waits(
     streams: Streams, num_events: int, pending: PendingFrees[Block], release: Callable[[], object]
 ) -> Iterator[tuple[int, int]]:
-    """The stretches of events between the host's waits, each as its first position and the one after it.
+    """Yields the stretches of events between the host's waits, as start and stop position.
 
-    What is pending learns of a wait before the stretch that follows it.
+    `pending` is told of a wait before the stretch that follows it.
 
     Args:
-        release: gives back what is cached.
+        release: gives back cached memory; called at waits that do so.
     """
     waits: dict[int, list[HostWait]] = {}
     for wait in streams.host_waits:

@@ -1,1 +1,1 @@
-"""From traces to a peak for any batch size."""
+"""Peak of a step at any batch size, computed from its traces."""

@@ -1,4 +1,4 @@
-"""What a replay depends on besides the batch size, and how much its calls then demand."""
+"""Conditions of a replay besides the batch size, and the memory that calls demand under them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Call = Convolution | tuple[str, Scratch] | Workspace
 
 
 class Level(StrEnum):
-    """What a replay assumes of the workspaces, and of how far the device is behind the host.
+    """Level of a predicted peak: the assumption about workspaces and the device's lag behind the host.
 
     `WORST` is the largest that any plan of a convolution wants, whatever plan the policy takes.
     """
@@ -43,7 +43,7 @@ class Level(StrEnum):
 
     @property
     def up_to(self) -> tuple[Level, ...]:
-        """The levels that a peak "up to" this one covers, this one first.
+        """Levels that a peak "up to" this level covers, this level first.
 
         A workspace can also lower the peak, by the segment it leaves behind, hence the smaller
         ones; the likely peak is one assumption alone.
@@ -55,13 +55,13 @@ class Level(StrEnum):
 
     @property
     def clock(self) -> EventClock:
-        """When blocks that other streams use come back: at the high ends not before the host waits."""
+        """Clock for blocks that other streams use: at high and worst they return only when the host waits."""
         return lags if self in (Level.HIGH, Level.WORST) else keeps_up
 
     def settles(self, runs: Iterable[bool]) -> bool:
-        """Whether a size runs, given whether it does by each source of plans.
+        """Whether a batch size runs at this level, given whether it runs by each source of plans.
 
-        At the low end it is enough that it runs by one of them, to be likely it has to by half, else by all.
+        At the low level one source is enough, at the likely level half of them, otherwise all must agree.
         """
         if self is Level.LIKELY:
             by_source = list(runs)
@@ -70,7 +70,7 @@ class Level(StrEnum):
 
 
 class Elsewhere(Protocol):
-    """Knows what calls demand on cards that may run instead; see `autofit_workers.replay.curve.other_cards`.
+    """Interface for demands on other possible cards; see `autofit_workers.replay.curve.other_cards`.
 
     Attributes:
         name: where the plans of these cards come from, for reports.
@@ -86,27 +86,27 @@ class Elsewhere(Protocol):
         conditions: Conditions,
         torch_release: tuple[int, int],
     ) -> tuple[Workspace, ...]:
-        """The demands that were found for the likely card, with ends that span the others too."""
+        """Demands found for the likely card, with low and high ends that span the other cards too."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What decides a replay beside the batch size.
+    """Conditions of a replay beside the batch size: card, plans, algorithm, allocator settings.
 
     Attributes:
         conv_algo: the convolution algorithm, a backend's policy or a rewrite
             (`autofit_workers.spec.conv_algorithms`).
         architecture: of the card.
-        plans: who knows what cuDNN does on the card. Several where the cuDNN that will run cannot
-            be asked: the likely peak is then the lower median of theirs, the ends span them.
+        plans: the sources of cuDNN's plans on the card. Several where the cuDNN that will run cannot
+            be asked: the likely peak is then the lower median of their peaks, the ends span them.
             Without any, formulas for the architecture.
-        elsewhere: where it is not known which card will run, the others that the ends span; what is
-            likely goes by this architecture alone.
+        elsewhere: where it is not known which card will run, the other cards that the ends span; the
+            likely peak is by this architecture alone.
         allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
         settings: of PyTorch's caching allocator.
-        corrections: those of `autofit_workers.replay.curve.corrections` that are on; what the others put
-            into the trace takes no memory.
+        corrections: names of `autofit_workers.replay.curve.corrections` that are on; the allocations of the
+            others take no memory.
         torch_release: major and minor version of the PyTorch that runs; None for that of the trace.
         multiprocessors: of the card; None where it is not known which of its architecture it is.
     """
@@ -123,12 +123,12 @@ class Conditions:
 
     @property
     def policy(self) -> ConvPolicy:
-        """The backend's; what a rewrite leaves to the backend is by its default."""
+        """Convolution policy of the backend; its default for the calls that a rewrite leaves to it."""
         return conv.policy_of(conv.find(self.conv_algo), "cuda")
 
     @property
     def workspace_source(self) -> str:
-        """Where the workspaces of convolutions are from, in words."""
+        """Source of the convolutions' workspaces, in words for reports."""
         if not self.policy.enabled:
             return "PyTorch's own kernels"
         name = self.sources[0].name
@@ -140,7 +140,7 @@ class Conditions:
 
     @property
     def sources(self) -> tuple[PlanSource, ...]:
-        """Whose plans are replayed, one after the other."""
+        """Sources of the convolution plans, each replayed in turn; formulas where none is known."""
         if not self.policy.enabled:
             return (FormulaPlans(self.architecture),)  # not asked
         return self.plans or (FormulaPlans(self.architecture),)
@@ -149,7 +149,7 @@ class Conditions:
 def demands(
     calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
 ) -> tuple[Workspace, ...]:
-    """What each call takes beside its outputs; plans are asked for all convolutions at once.
+    """Workspace of each call beside its outputs; plans are asked for all convolutions at once.
 
     Args:
         source: of the plans on the conditions' own card.
@@ -174,14 +174,14 @@ def demands(
 
 
 def _part(call: Call, rewrite: Rewrite) -> tuple[int, Call | None]:
-    """What a rewrite takes itself for a call, and the call that it leaves to the backend."""
+    """Bytes that a rewrite takes itself for a call, and the call that it leaves to the backend."""
     if not isinstance(call, Convolution) or rewrite.leaves(call) is not None:
         return 0, call
     return rewrite.own_bytes(call), rewrite.handed_on(call)
 
 
 def leaves_some_to_backend(calls: Iterable[Convolution], conv_algo: str) -> bool:
-    """Whether any of them is run by the backend's library, cuDNN or MIOpen, where that algorithm is taken."""
+    """Whether `conv_algo` leaves any of the calls to the backend's library, cuDNN or MIOpen."""
     algorithm = conv.find(conv_algo)
     if isinstance(algorithm, Rewrite):
         return any(_part(call, algorithm)[1] is not None for call in calls)

@@ -1,4 +1,4 @@
-"""What predictions add to the outputs of operators, each with a name by which it is switched off.
+"""Corrections that predictions add to the outputs of operators, each switched off by its name.
 
 The names are those of `Allocation.correction`; `Conditions.corrections` says which are on.
 Convolution workspaces are not among them: their switch is the convolution policy.
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Correction(NamedTuple):
-    """One kind of memory that a GPU allocates and no operator's output shows."""
+    """Kind of memory that a GPU allocates and no operator's output shows."""
 
     name: str
     explanation: str

@@ -1,4 +1,4 @@
-"""Memory that more and more of is alive after each step, by the line that took it.
+"""Memory growth from step to step, by the line of the user's code that allocates it.
 
     alive after step          1     2     3     4     5     6     7     8
     parameters, states       80    80    80    80    80    80    80    80      warm-up: all from step 1 on
@@ -6,8 +6,9 @@
     outputs in a deque(4)     0     2     4     6     8     8     8     8      has filled
     losses with graphs        0    18    36    54    72    90   108   126      grows
 
-What outlived a whole step has to rise until the last. Of what is made anew, such as a tensor that each step
-appends to, the newest block has to rise by the same every time: batches whose lengths differ do not.
+What outlives a whole step has to rise until the last step. Of what is made anew in each step, such as a
+tensor that each step appends to, the newest block has to rise by the same every time, which rules out
+batches whose lengths differ.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ _BLOCK_BYTES = 512  # what the allocator rounds a request up to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """What one line leaves alive in each step.
+    """Memory growth of one source line: bytes more that it leaves alive in each step.
 
     Attributes:
         source: the user's line, `file:line:function`.
-        bytes_per_step: on average.
+        bytes_per_step: average growth in a step.
     """
 
     source: str
@@ -50,28 +51,28 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Bytes of one line that were alive after each step: made in an earlier step, and in the same."""
+    """Bytes of one source line alive after each step: from earlier steps (`older`), and from that step."""
 
     older: list[int]
     newest: list[int]
 
     @property
     def may_grow(self) -> bool:
-        """Whether the steps so far leave it open."""
+        """Whether the line's memory may still grow, by the steps so far."""
         recent = min(_RECENT, len(self.older) - 2)
         is_rising = recent > 0 and self.older[-1] - self.older[-1 - recent] >= LEAST_BYTES
         return is_rising or _rises_evenly(self.newest[len(self.newest) > _RECENT :])
 
     @property
     def rate(self) -> float:
-        """Bytes a step by which it grows; 0 where it does not."""
+        """Growth of the line in bytes a step; 0 where it does not grow."""
         if _rises_to_its_end(self.older[1:]):
             return _slope(self.older)
         return _slope(self.newest) if _rises_evenly(self.newest[1:]) else 0
 
 
 class LiveAfterSteps:
-    """What is alive after each step.
+    """Memory alive after each traced step, and its growth.
 
     Args:
         ends: positions in the events at which the steps had ended.
@@ -92,13 +93,13 @@ class LiveAfterSteps:
 
     @classmethod
     def of(cls, trace: Trace, sizes: Sequence[int] | None = None) -> Self:
-        """That of a trace; of one that does not say where its steps end, of no step."""
+        """Returns the memory alive after the steps of a trace; of no step where their ends are unknown."""
         ends = () if trace.seen is None else trace.seen.step_ends
         return cls(trace.allocations, trace.events, ends, sizes)
 
     @property
     def num_steps_that_tell(self) -> int:
-        """After how many steps to look again, where something may grow; else those that were seen."""
+        """Number of steps to trace before looking again where memory may grow; else the number seen."""
         seen = len(self._ends)
         if not any(line.may_grow for line in self._lines.values()):
             return seen
@@ -108,7 +109,7 @@ class LiveAfterSteps:
 
     @property
     def growths(self) -> tuple[Growth, ...]:
-        """What grows, the most first."""
+        """Growth of each line that grows, the largest first; empty below 8 traced steps."""
         if len(self._ends) < _LOOKED_AT[0]:
             return ()
         rates = {source: round(line.rate) for source, line in self._lines.items()}
@@ -121,7 +122,7 @@ class LiveAfterSteps:
 
     @property
     def peak_rise(self) -> float:
-        """By how many bytes the allocated peak of a step rises from step to step."""
+        """Rise of the allocated peak in bytes from step to step."""
         live, start, peaks = 0, 0, []
         for end in self._ends:
             peak = live
@@ -144,7 +145,7 @@ class LiveAfterSteps:
         return lines
 
     def _steps(self) -> Iterator[tuple[Counter[str], Counter[str]]]:
-        """After each step the bytes of each line that are from earlier steps, and from this one."""
+        """Yields for each step the bytes of each line from earlier steps, and from that step."""
         older: Counter[str] = Counter()
         born: dict[int, int] = {}
         start = 0
@@ -171,14 +172,17 @@ class LiveAfterSteps:
 
 
 def _slope(values: Sequence[int]) -> float:
-    """How much a value rises a step, over whole periods up to the last step; the first warms up."""
+    """Rise of a value per step, over whole periods up to the last step; the first step warms up."""
     steps = len(values) - 2
     steps = steps // _PERIOD * _PERIOD or steps
     return (values[-1] - values[-1 - steps]) / steps if steps > 0 else 0
 
 
 def _rises_to_its_end(values: Sequence[int]) -> bool:
-    """Whether no third of the values lies below the one before, and the last rises about as the others."""
+    """Whether values rise to the end: no third lies below the one before, and the last rises enough.
+
+    It has to rise at half the mean rate or more.
+    """
     third = len(values) // 3
     parts = values[:third], values[third : len(values) - third], values[-third:]
     first, second, last = (part[-1] for part in parts)
@@ -188,6 +192,6 @@ def _rises_to_its_end(values: Sequence[int]) -> bool:
 
 
 def _rises_evenly(values: Sequence[int]) -> bool:
-    """Whether each value is above the one before, by the same but for what blocks are rounded up by."""
+    """Whether the values rise by the same from each to the next, but for the rounding of blocks."""
     rises = [after - before for before, after in itertools.pairwise(values)]
     return bool(rises) and min(rises) >= LEAST_BYTES and max(rises) - min(rises) <= _BLOCK_BYTES

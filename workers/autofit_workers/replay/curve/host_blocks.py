@@ -1,4 +1,4 @@
-"""The blocks of a step on a CPU: how much memory they take, and how much of it is written to.
+"""Blocks of a step on a CPU: how much memory they take, and how much of it is written to.
 
 PyTorch keeps no memory on the CPU: each tensor is a block of malloc's, freed as the tensor is
 (c10/core/impl/alloc_cpu.cpp, which aligns to 64 bytes). In a trial's process malloc maps a large
@@ -37,30 +37,30 @@ class HostBlocks:
 
     @property
     def identity(self) -> str:
-        """Tells the step from others, without what was measured of the machine."""
+        """Identity of the step's trace, without the sizes measured on the machine."""
         trace = self._curve.at(TRACED_BATCH_SIZES[0]).trace
         tensors = tuple(a for a in trace.allocations if a.span_bytes is None)
         return dataclasses.replace(trace, allocations=tensors, events=(), marks=()).identity
 
     def touched_bytes(self, batch_size: int) -> int:
-        """What is written to, and so resident."""
+        """Peak of the bytes that are written to, and so resident."""
         return self._curve.at(batch_size).live_bytes(Level.LOW, block_bytes)
 
     def asked_bytes(self, batch_size: int) -> int:
-        """What is asked for, and so counts against a limit of private writable memory."""
+        """Peak of the bytes that are asked for, which count against a limit of private writable memory."""
         return self._curve.at(batch_size).live_bytes(Level.LIKELY, block_bytes)
 
     def most_bytes(self, batch_size: int) -> int:
-        """The same, where oneDNN takes the most that is known of it."""
+        """Peak of the bytes that are asked for where oneDNN takes the most that is known of it."""
         return self._curve.at(batch_size).live_bytes(Level.HIGH, block_bytes)
 
     def workspace_bytes(self, batch_size: int) -> int:
-        """The most that an operator likely takes beside its output."""
+        """Largest likely scratch memory of any one operator in bytes."""
         return self._curve.at(batch_size).largest_estimate_bytes()
 
 
 def block_bytes(num_bytes: int) -> int:
-    """What a tensor of so many bytes takes."""
+    """Bytes of the malloc block that a tensor of `num_bytes` takes."""
     if num_bytes < MAPPED_FROM_BYTES:
         return _rounded(num_bytes, _ALIGNMENT_BYTES)
     return _rounded(num_bytes + _OVERHEAD_BYTES, _PAGE_BYTES)

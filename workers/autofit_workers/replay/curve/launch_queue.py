@@ -1,4 +1,4 @@
-"""How far the host can be ahead of the card: a stream takes about a thousand launches, then the host waits.
+"""Limit to the host's lead over the card: after about 1,000 queued launches of a stream the host waits.
 
 The driver has room for 1,024 launches of a stream that the card has not begun with. The next one waits until
 the first of them begins, and what came before that one on the stream is then done. NVIDIA says that there are
@@ -25,13 +25,13 @@ _WITHOUT_LAUNCH = ("aten.empty", "aten.new_empty", "aten.resize_")
 
 
 def with_queue(streams: Streams, trace: Trace) -> Streams:
-    """The streams of a trace where the host also waits for room in their queues."""
+    """Returns the streams of a trace with the host's waits for room in their queues added."""
     waits = sorted((*streams.host_waits, *_waits_for_room(trace)), key=lambda wait: wait.position)
     return dataclasses.replace(streams, host_waits=tuple(waits))
 
 
 def _waits_for_room(trace: Trace) -> Iterator[HostWait]:
-    """The waits, for every `_STEP`th launch of a stream."""
+    """Yields the host's waits for room in a queue, at every `_STEP`th launch of a stream."""
     launched = collections.defaultdict[int, list[int]](list)
     for position, stream in _launches(trace):
         positions = launched[stream]
@@ -42,10 +42,10 @@ def _waits_for_room(trace: Trace) -> Iterator[HostWait]:
 
 
 def _launches(trace: Trace) -> Iterator[tuple[int, int]]:
-    """Positions in the events by which something was launched for sure, each with its stream.
+    """Yields positions in the events by which a kernel was surely launched, each with its stream.
 
-    Those are calls that allocate, each once, whatever it allocates. Those that work in place are not seen
-    here, so that the host is no further ahead than this says.
+    Each call that allocates counts once, however much it allocates. Calls that work in place are not seen
+    here, so the host is no further ahead than these positions say.
     """
     before = ""
     for position, event in enumerate(trace.events):
@@ -59,7 +59,7 @@ def _launches(trace: Trace) -> Iterator[tuple[int, int]]:
 
 
 def _needs_kernel(allocation: Allocation) -> bool:
-    """Whether an operator writes it, rather than that it is left as it is or is no operator's output."""
+    """Whether an operator writes the allocation, rather than leaving it unwritten or not returning it."""
     name = allocation.operator
     writes = name.startswith("aten.") and not name.startswith(_WITHOUT_LAUNCH)
     return writes and not allocation.correction and 0 not in allocation.shape

@@ -1,4 +1,4 @@
-"""What the convolutions of a step take where every layer may have an algorithm of its own.
+"""Workspaces of a step's convolutions where every layer may have an algorithm of its own.
 
 A layer is a convolution with its three passes; layers of the same shapes get the same algorithm.
 Workspaces follow each other, never two at a time, so that each layer can be decided by itself. No
@@ -22,10 +22,10 @@ Demands = Callable[[str], Sequence[Workspace]]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An algorithm for a layer.
+    """Convolution algorithm that a layer may take, with the workspaces of its calls.
 
     Attributes:
-        spans: what the layer's calls take, by the call.
+        spans: the workspaces of the layer's calls, by the call.
     """
 
     algorithm: str
@@ -33,28 +33,28 @@ class Candidate:
 
     @property
     def likely_bytes(self) -> int:
-        """The most that any of its passes likely takes."""
+        """Largest likely workspace of the layer's passes in bytes."""
         return max(span.likely_bytes for span in self.spans.values())
 
 
 def layer_of(call: Convolution) -> Convolution:
-    """What all passes of a layer have in common."""
+    """Key of a layer that all its passes share: the call as a forward pass."""
     return dataclasses.replace(call, conv_pass=ConvPass.FPROP)
 
 
 def candidates(device_kind: str) -> tuple[str, ...]:
-    """What a layer may be given, the device's default first."""
+    """Names of the algorithms that a layer may take, the device's default first."""
     return conv.defaults(device_kind)[0], *CANDIDATES
 
 
 def options(
     calls: Sequence[object], demands: Demands, names: Sequence[str]
 ) -> dict[Convolution, list[Candidate]]:
-    """Every layer with those of some algorithms that apply to it.
+    """Candidates of every layer: the algorithms of `names` that apply to it.
 
     Args:
         calls: those of a step, convolutions among them.
-        demands: what all of `calls` take under an algorithm.
+        demands: returns what all of `calls` take under an algorithm.
         names: of the algorithms.
     """
     passes: dict[Convolution, list[int]] = {}
@@ -73,12 +73,12 @@ def options(
 
 
 def smallest(choices: Sequence[Candidate]) -> Candidate:
-    """The algorithm of a layer that likely takes least, which it has where no budget is known."""
+    """Candidate with the smallest likely workspace, which a layer takes where no budget is known."""
     return min(choices, key=lambda option: option.likely_bytes)
 
 
 def least(calls: Sequence[object], demands: Demands, device_kind: str) -> tuple[Workspace, ...]:
-    """What each call takes where every layer has the algorithm that likely takes least."""
+    """Workspace of each call where every layer has the algorithm with the smallest likely one."""
     by_default = demands(conv.defaults(device_kind)[0])
     chosen: dict[Convolution, Workspace] = {}
     for choices in options(calls, demands, candidates(device_kind)).values():

@@ -1,4 +1,4 @@
-"""What calls demand if the card is unknown: the smallest and the largest over several architectures.
+"""Demands of calls on an unknown card: the smallest and the largest over several architectures.
 
 To replay a step once for every architecture would cost as many replays. Instead each call takes at the
 low end what it takes on the card where it wants least, and at the high end what it takes where it wants
@@ -28,7 +28,7 @@ _Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """The least and the most that any of the cards demands."""
+    """Smallest and largest demand in bytes over the cards, and the largest at the worst level."""
 
     low_bytes: int
     high_bytes: int
@@ -41,10 +41,10 @@ class _Ends:
 
 
 class OtherCards:
-    """Cards beside the likely one that a step may run on; the `elsewhere` of `Conditions`.
+    """Demands on the cards beside the likely one that a step may run on; `Conditions.elsewhere`.
 
     Args:
-        sources: who knows cuDNN's plans on each of them, by architecture; at least one.
+        sources: the source of cuDNN's plans on each of the cards, by architecture; at least one.
     """
 
     def __init__(self, sources: Mapping[str, PlanSource]) -> None:
@@ -54,7 +54,7 @@ class OtherCards:
 
     @property
     def name(self) -> str:
-        """The names of the sources, each once."""
+        """Names of the plan sources, each once, joined by commas."""
         return ", ".join(dict.fromkeys(source.name for source in self._sources.values()))
 
     def widened(
@@ -64,11 +64,11 @@ class OtherCards:
         conditions: Conditions,
         torch_release: tuple[int, int],
     ) -> tuple[Workspace, ...]:
-        """Demands with their ends spread over the cards.
+        """Returns demands whose low and high ends span all cards.
 
         Args:
-            calls: what is asked for.
-            found: what each of them demands on the likely card.
+            calls: the calls that demand memory.
+            found: what each call demands on the likely card.
             conditions: those of the likely card; the others share all but the card.
             torch_release: of the trace.
         """
@@ -91,7 +91,7 @@ class OtherCards:
     def _asking(
         self, conditions: Conditions, torch_release: tuple[int, int]
     ) -> Callable[[Sequence[Call]], list[_Ends]]:
-        """What asks all cards."""
+        """Returns a function that gives the ends of each call's demand over all cards."""
         others = [
             (
                 dataclasses.replace(
@@ -113,7 +113,7 @@ class OtherCards:
     def _learn(
         self, calls: Iterable[Convolution], policy: _Key, ask: Callable[[Sequence[Call]], list[_Ends]]
     ) -> None:
-        """Asks for the calls at the ends of the grid that are not known yet."""
+        """Asks for each call's demand at the neighbouring batch sizes of the grid, where not yet known."""
         missing = {
             key: call.of_samples(size)
             for call in calls
@@ -143,12 +143,15 @@ class OtherCards:
 
 
 def _policy(conditions: Conditions) -> _Key:
-    """What decides among the plans of a convolution, whatever the card."""
+    """Conditions that decide among a convolution's plans on every card: algorithm and TF32."""
     return conditions.conv_algo, conditions.allow_tf32
 
 
 def _spread(likely: Workspace, ends: _Ends) -> Workspace:
-    """When memory is short, the smaller plans are those of the likely card."""
+    """Returns the likely workspace with its ends widened to `ends`.
+
+    When memory is short, the smaller plans are those of the likely card.
+    """
     return Workspace(
         low_bytes=min(likely.low_bytes, ends.low_bytes),
         likely_bytes=likely.likely_bytes,

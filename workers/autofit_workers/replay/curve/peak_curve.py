@@ -1,4 +1,4 @@
-"""The peak curve: a step and its peak memory at any batch size, from traces of it.
+"""Peak curve: a step and its peak memory at any batch size, from traces of the step.
 
 `curve.at(batch_size)` is the step at that size, `curve.on_card(batch_size, conditions)` its peaks
 and verdicts on a card.
@@ -25,10 +25,10 @@ _MOST_SIZES = 512  # remembered; 20 kB each of a usual network, 150 kB of a larg
 
 
 def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Knobs:
-    """The knob setting whose traces do for this one.
+    """Knob setting whose traces also serve for `knobs`.
 
-    On cards convolution algorithms share theirs: what they take beside outputs is worked out at a
-    replay; on the CPU it is in the trace. The allocator's settings decide nothing before a replay.
+    On cards all convolution algorithms share one trace: their workspaces are computed at a replay; on the
+    CPU (`for_host`) they are in the trace. The allocator's settings decide nothing before a replay.
 
     Args:
         num_passes: of a step at the size that is traced, see `Knobs.num_passes`.
@@ -38,11 +38,11 @@ def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Kn
 
 
 class StepCurve(ABC):
-    """A step at any batch size."""
+    """Base of the curves: a step at any batch size."""
 
     @property
     def needs_traces(self) -> bool:
-        """Whether each batch size costs a trace."""
+        """Whether each batch size needs a trace of its own."""
         return False
 
     @abstractmethod
@@ -52,12 +52,12 @@ class StepCurve(ABC):
 
     @property
     def any_trace(self) -> Trace:
-        """A trace of the step, at whatever size."""
+        """A trace of the step, at any batch size."""
         return self.at(TRACED_BATCH_SIZES[0]).trace
 
     @abstractmethod
     def piece(self, batch_size: int) -> PeakCurve:
-        """The curve through traces that knows a batch size."""
+        """Peak curve through traces that covers a batch size."""
         ...
 
     def on_card(self, batch_size: int, conditions: Conditions) -> StepOnCard:
@@ -66,7 +66,7 @@ class StepCurve(ABC):
 
 
 class PeakCurve(StepCurve):
-    """The curve of a step with the same events at every batch size; of one trace, at its size alone.
+    """Curve of a step with the same events at every batch size; from one trace, at its size alone.
 
     Args:
         lines: what the step allocates at any batch size.
@@ -86,7 +86,7 @@ class PeakCurve(StepCurve):
 
     @classmethod
     def through(cls, traces: Sequence[Trace]) -> Self:
-        """The curve through traces of one workload and one knob setting at different batch sizes.
+        """Returns the curve through traces of one workload and knob setting at different batch sizes.
 
         Raises:
             BatchDependentEventsError: the traces differ in more than sizes that are products of
@@ -100,7 +100,7 @@ class PeakCurve(StepCurve):
         return self.trace
 
     def piece(self, batch_size: int) -> PeakCurve:
-        """The curve itself, where it knows the size."""
+        """Returns the curve itself; a curve of one trace covers only that trace's batch size."""
         assert self._lines.only_batch_size in (None, batch_size)
         return self
 
@@ -128,7 +128,7 @@ class PeakCurve(StepCurve):
 
 
 class TracedCurve(StepCurve):
-    """The curve of a step whose events depend on the batch: one trace for every size asked.
+    """Curve of a step whose events depend on the batch size: one trace for every size asked.
 
     Args:
         trace_at: traces the step at a batch size.
@@ -140,7 +140,7 @@ class TracedCurve(StepCurve):
 
     @property
     def needs_traces(self) -> bool:
-        """Whether each batch size costs a trace."""
+        """Whether each batch size needs a trace of its own."""
         return True
 
     def at(self, batch_size: int) -> SizedStep:
@@ -155,7 +155,7 @@ class TracedCurve(StepCurve):
 
 
 class SingleSampleCurve(StepCurve):
-    """The curve of a step that differs where the batch is one sample, and nowhere else.
+    """Curve of a step that differs where the batch is one sample, and nowhere else.
 
     A slice of one sample is contiguous: what `labels[..., 1:].reshape(-1)` copies of several samples it only
     views of one, so that the events have an allocation less.
@@ -174,16 +174,16 @@ class SingleSampleCurve(StepCurve):
         return self.piece(batch_size).at(batch_size)
 
     def piece(self, batch_size: int) -> PeakCurve:
-        """The curve that knows a batch size."""
+        """Returns the curve that covers a batch size."""
         return self.single if batch_size == 1 else self.several
 
 
 class AccumulatedCurve(StepCurve):
-    """The curve of a step that is accumulated up to a global batch, which in one piece is a step like any.
+    """Curve of a step that accumulates gradients below the global batch size, and not from there on.
 
     Args:
-        pieces: of a step of several batches.
-        whole: of a step of one.
+        pieces: curve of the step that accumulates several batches.
+        whole: curve of the step of one batch.
     """
 
     def __init__(self, pieces: PeakCurve, whole: PeakCurve, *, global_batch: int) -> None:
@@ -196,5 +196,5 @@ class AccumulatedCurve(StepCurve):
         return self.piece(batch_size).at(batch_size)
 
     def piece(self, batch_size: int) -> PeakCurve:
-        """The curve of the step at a batch size, accumulated or whole."""
+        """Returns the curve of the step at a batch size, accumulated or whole."""
         return self._pieces if batch_size < self._global_batch else self._whole

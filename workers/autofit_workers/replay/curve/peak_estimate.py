@@ -1,4 +1,4 @@
-"""What is predicted of one batch size on one card: its peaks, and what is alive at them."""
+"""Prediction for one batch size on one card: its peaks, and the allocations alive at the peak."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autofit_workers.spec.trace import Allocation, Category, Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveAllocation:
-    """An allocation alive at the allocated peak; its shape is that of the first trace."""
+    """Allocation alive at the allocated peak; its shape is that of the first trace."""
 
     allocation: Allocation
     num_bytes: int
@@ -47,10 +47,10 @@ class PeakEstimate:
 
 
 def live_after(trace: Trace, position: int, sizes: Sequence[int]) -> list[LiveAllocation]:
-    """What is alive right after an event, largest first.
+    """Allocations alive right after an event, largest first.
 
     Args:
-        position: of the event in what is replayed, which goes on past a trace with a repetition.
+        position: of the event among the replayed ones, which go on past the end of a trace with a repetition.
         sizes: bytes of every allocation of the trace.
     """
     alive: set[int] = set()
@@ -65,7 +65,7 @@ def live_after(trace: Trace, position: int, sizes: Sequence[int]) -> list[LiveAl
 
 
 def by_category(live: Iterable[LiveAllocation], allocated_bytes: int) -> dict[Category, int]:
-    """Bytes of what is alive by category, which add up to the allocated bytes."""
+    """Bytes of the live allocations by category, which add up to `allocated_bytes`."""
     breakdown = dict.fromkeys(Category, 0)
     for one in live:
         breakdown[one.allocation.category] += one.num_bytes

@@ -1,4 +1,4 @@
-"""A step at one batch size under conditions, its convolutions by the plans of one source."""
+"""Step at one batch size under conditions, with convolution plans from one source."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _LEAST_SHARES = (1.01, 1.02, 1.04, 1.08, 1.16, 1.32)
 
 
 class Requests(NamedTuple):
-    """What the events of a trace ask for at a batch size.
+    """Sizes that the events of a trace request at a batch size.
 
     Attributes:
         sizes: bytes of every allocation.
-        choices: by allocation, what does with less where that cannot be had.
+        choices: by allocation, the smaller sizes to try where that much cannot be had.
     """
 
     sizes: list[int]
@@ -43,14 +43,14 @@ class Requests(NamedTuple):
 
 
 class PlannedStep:
-    """What the calls of a step take by one source of plans, and the replays with that.
+    """Demands of a step's calls by one source of plans, and replays of the step with them.
 
-    Replays are remembered: sources, policies and cards that agree in all workspaces share theirs.
+    Replays are remembered: sources, policies and cards that agree in all workspaces share them.
 
     Args:
         step: at a batch size.
         conditions: that it runs under.
-        source: of convolution plans; those of the conditions do not matter.
+        source: of convolution plans, in place of the conditions' sources.
     """
 
     def __init__(self, step: SizedStep, conditions: Conditions, source: PlanSource) -> None:
@@ -61,11 +61,11 @@ class PlannedStep:
 
     @cached_property
     def spans(self) -> tuple[Workspace, ...]:
-        """What every different call takes, at all levels."""
+        """Workspace of every distinct call, at all levels."""
         return self._step.demands(self._conditions, self._source)
 
     def demanded(self, level: Level) -> Demanded:
-        """What calls take at a level."""
+        """Bytes that calls demand at a level."""
         if level not in self._demanded:
             self._demanded[level] = self._work_out_demanded(level)
         return self._demanded[level]
@@ -81,12 +81,12 @@ class PlannedStep:
         return self._step.sizes_with(self.demanded(level))
 
     def largest_workspace_bytes(self, level: Level) -> int:
-        """The largest of convolutions; other calls may take something beside their outputs too."""
+        """Largest workspace of any convolution at a level; scratch memory of other calls is left out."""
         calls = zip(2 * self._step.calls, self.demanded(level), strict=True)
         return max((num_bytes for call, num_bytes in calls if isinstance(call, Convolution)), default=0)
 
     def plans(self, level: Level) -> list[tuple[int, Convolution]]:
-        """What each convolution takes whose plan is cuDNN's choice, not known from its shapes."""
+        """Bytes and call of each convolution whose workspace depends on the plan that cuDNN chooses."""
         spans = 2 * self.spans
         calls = zip(2 * self._step.calls, spans, self.demanded(level), strict=True)
         return [
@@ -96,23 +96,24 @@ class PlannedStep:
         ]
 
     def found_bytes(self, level: Level) -> dict[int, int]:
-        """By allocation that is room to time cuDNN's plans in, what the plan that is found there takes."""
+        """Bytes of the plan found, by the allocation in which cuDNN's plans are timed."""
         return {index: choice.found[0] for index, choice in self._rooms(self.demanded(level)).items()}
 
     def replay(self, level: Level = Level.LIKELY) -> Replay:
-        """Replays the events where any memory can be had."""
+        """Replays the events at a level without a memory limit."""
         return self.replay_with(self.demanded(level), clock=self.clock(level))
 
     def clock(self, level: Level) -> EventClock:
-        """That of a level where it matters, of a step whose blocks other streams use; else one for all."""
+        """Clock of a level where other streams use the step's blocks; else the same for all levels."""
         return level.clock if self._step.lines.streams.uses else keeps_up
 
     def replay_with(
         self, demanded: Demanded, *, clock: EventClock = keeps_up, stop_above_bytes: int | None = None
     ) -> Replay:
-        """The same where calls take what they are given.
+        """Replays the events without a memory limit, with given bytes for the calls.
 
         Args:
+            demanded: bytes that the calls take.
             clock: of the device.
             stop_above_bytes: the replay ends where more than that is reserved.
         """
@@ -137,9 +138,9 @@ class PlannedStep:
         return memory.keep(key, result)
 
     def least(self) -> Replay:
-        """Replays the events at the likely level within about as little as they run in, retries allowed.
+        """Replays the events at the likely level in about the least memory they run in, retries allowed.
 
-        It is `replay` where at least half of what is reserved is alive at a time.
+        Where at least half of the reserved peak is alive at a time, the replay is that of `replay`.
         """
         demanded = self.demanded(Level.LIKELY)
         unlimited = self.replay()
@@ -150,16 +151,16 @@ class PlannedStep:
         return _within_least(unrolled, settings, self._streams, clock)
 
     def live_bytes(self, demanded: Demanded) -> int:
-        """The most that is alive where calls take what they are given; a replay reserves no less."""
+        """Peak of live bytes with given bytes for the calls; a replay reserves no less."""
         return self._step.memory.live_bytes(
             (self._step.batch_size, demanded),
             lambda: live_peak_bytes(*self._step.unrolled(self._step.sizes_with(demanded))),
         )
 
     def replay_within(self, limit_bytes: int, level: Level = Level.LIKELY) -> Replay:
-        """Replays the events where no more than a limit can be reserved.
+        """Replays the events at a level where no more than `limit_bytes` can be reserved.
 
-        There the allocator releases its cache and asks again, and cuDNN comes down to the next
+        At the limit the allocator releases its cache and asks again, and cuDNN falls back to the next
         plan whose workspace can be had (`run_single_conv` of Conv_v8.cpp).
         """
         memory, settings = self._step.memory, self._conditions.settings
@@ -179,40 +180,40 @@ class PlannedStep:
         return memory.keep(key, result)
 
     def requests(self) -> Requests:
-        """What `replay_within` replays at the likely level, for those who replay it among other events."""
+        """Requests that `replay_within` replays at the likely level, for a replay among other events."""
         choices = self._step.lines.choices(self._tried(Level.LIKELY), self._timed)
         return Requests(self.sizes(Level.LIKELY), choices)
 
     @property
     def _streams(self) -> Streams:
-        """With what bounds how far the host is ahead of the card."""
+        """Streams of the events, with the waits that limit the host's lead over the card."""
         return self._step.lines.streams_on(Architecture.of(self._conditions.architecture).vendor)
 
     @cached_property
     def _timed(self) -> frozenset[int]:
-        """The numbers of the different calls whose plans are timed."""
+        """Numbers of the distinct calls whose plans benchmark mode times."""
         if not self._conditions.policy.benchmark:
             return frozenset()
         return frozenset(number for number, span in enumerate(self.spans) if span.is_benchmark)
 
     def _tried(self, level: Level) -> tuple[tuple[int, ...], ...]:
-        """What each call tries in turn from a level on, in the order of `Demanded`."""
+        """Sizes in bytes that each call tries in turn from a level down, in the order of `Demanded`."""
         spans = zip(2 * self.spans, self.demanded(level), strict=True)
         return tuple(span.choices_up_to(size) for span, size in spans)
 
     def _rooms(self, demanded: Demanded) -> Choices:
-        """By allocation, room to time plans in, where every size can be had."""
+        """Allocations in which plans are timed, with their sizes, where every size can be had."""
         return self._step.lines.choices([(size,) for size in demanded], self._timed)
 
 
 def _within_least(
     unrolled: Unrolled, settings: AllocatorSettings, streams: Streams, clock: EventClock
 ) -> Replay:
-    """Replays events within about as little as they run in.
+    """Replays events in about the least memory that they run in.
 
-    The cache of a generation moves into a larger block with every token and leaves the one that it had, which
-    soon no other fits into; so do outputs that are concatenated one by one. What is reserved grows until the
-    card is full and the allocator gives its cache back: it says how large the card is, not what is needed.
+    The cache of a generation moves into a larger block with every token and leaves its old one, into which
+    soon nothing fits; so do outputs that are concatenated one by one. Without a limit, reserved memory grows
+    until the card is full and the allocator gives its cache back: it tells the card's size, not the need.
     """
     within = functools.partial(replay, *unrolled, settings=settings, streams=streams, clock=clock)
     most_alive = live_peak_bytes(*unrolled)

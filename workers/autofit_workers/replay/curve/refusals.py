@@ -1,9 +1,9 @@
-"""What PyTorch refuses whatever memory there is.
+"""Calls that PyTorch or FlashAttention refuses, however much memory there is.
 
-Its direct kernel of depthwise convolutions counts elements in 32 bits, and so do those of pooling, of
-padding by what is there, and of bilinear interpolation in channels last; its kernels of fused attention
-give every sample of a batch a row of the grid, which has so many (pytorch/pytorch#146704). And what the
-kernels of FlashAttention, which are not PyTorch's, refuse on some cards.
+PyTorch's direct kernel of depthwise convolutions counts elements in 32 bits, and so do those of pooling, of
+reflection and replication padding, and of bilinear interpolation in channels last; its kernels of fused
+attention give every sample of a batch a row of the grid, whose rows are limited (pytorch/pytorch#146704).
+The kernels of FlashAttention, which are not PyTorch's, refuse some cards.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MOST_POOLED = 2**31 - 1  # elements that a pool returns; its backward has no suc
 
 
 class _Counter(NamedTuple):
-    """A kernel that counts elements in 32 bits.
+    """Kernel that counts elements in 32 bits.
 
     Attributes:
-        does: what it does, in words that go before the number of elements.
-        most: so many it takes.
+        does: what the kernel does, in words that go before the number of elements.
+        most: the largest number of elements that the kernel takes.
         lifted_in: the release from which on it takes more; None where none does, up to 2.15.
-        remedy: what can be done.
-        by_result: whether it counts what it returns; else an `Allocation.counted_shape`.
+        remedy: what the user can do.
+        by_result: whether the kernel counts the elements of its result; else an `Allocation.counted_shape`.
     """
 
     does: str
@@ -67,7 +67,7 @@ _COUNTERS = {
 
 
 class _Cards(NamedTuple):
-    """The cards that kernels are made for, by compute capability."""
+    """Compute capabilities that a library's kernels are made for."""
 
     name: str
     oldest: int
@@ -89,12 +89,12 @@ OPERATORS = frozenset(
 
 
 class Refusal(NamedTuple):
-    """What cannot be run.
+    """Call that PyTorch or a kernel cannot run, and why.
 
     Attributes:
-        allocation: the number of the allocation, in the trace, that it is refused for.
-        module: the path of the module.
-        reason: what it does that PyTorch cannot, and what can be done, in words that follow its name.
+        allocation: the number, in the trace, of the allocation that the call is refused for.
+        module: the path of the module that calls.
+        reason: what the module does that cannot be run, and what can be done, in words that follow its name.
     """
 
     allocation: int
@@ -105,7 +105,7 @@ class Refusal(NamedTuple):
 def why_not_convolved(
     call: Convolution, conditions: Conditions, torch_release: tuple[int, int]
 ) -> str | None:
-    """Why a convolution is refused, in words; None where it is not. See `too_many_elements`."""
+    """Reason why a convolution is refused, in words; None where it is not. See `too_many_elements`."""
     num_elements = too_many_elements(call, conditions, torch_release)
     if num_elements is None:
         return None
@@ -125,11 +125,11 @@ def why_not_convolved(
 def why_not_taken(
     operator: str, shape: Sequence[int], conditions: Conditions, torch_release: tuple[int, int]
 ) -> str | None:
-    """Why an operator refuses a tensor, in words; None where it does not.
+    """Reason why an operator refuses a tensor, in words; None where it does not.
 
     Args:
         operator: one of `OPERATORS`, or of those whose allocations have a `counted_shape`.
-        shape: of the tensor that it looks at: what it is to return, or the one that is counted.
+        shape: of the tensor that it looks at: its result, or the tensor whose elements are counted.
         torch_release: of the trace.
     """
     release = conditions.torch_release or torch_release
@@ -148,7 +148,7 @@ def why_not_taken(
 
 
 def _why_not_there(cards: _Cards, architecture: str) -> str | None:
-    """Of kernels that are made for some cards alone."""
+    """Reason why a library's kernels do not run on an architecture, in words; None where they do."""
     capability = Architecture.of(architecture).capability
     if cards.oldest <= capability <= (cards.newest or capability):
         return None
@@ -161,7 +161,10 @@ def _why_not_there(cards: _Cards, architecture: str) -> str | None:
 
 
 def _why_not_attended(operator: str, shape: Sequence[int], release: tuple[int, int]) -> str | None:
-    """Of fused attention, which returns batch, heads, rows and head size; windows count as samples."""
+    """Reason why fused attention refuses a shape, in words; None where it does not.
+
+    The shape is batch, heads, rows and head size; windows count as samples.
+    """
     in_chunks = operator == _EFFICIENT_ATTENTION and release >= _EFFICIENT_IN_CHUNKS_SINCE
     if in_chunks or len(shape) != 4 or shape[0] <= MOST_SAMPLES:
         return None
@@ -174,7 +177,7 @@ def _why_not_attended(operator: str, shape: Sequence[int], release: tuple[int, i
 def too_many_elements(
     call: Convolution, conditions: Conditions, torch_release: tuple[int, int]
 ) -> int | None:
-    """The elements of a convolution's larger tensor, where they are more than its kernel can index.
+    """Elements of a convolution's larger tensor if its kernel cannot index so many; else None.
 
     The direct kernel of depthwise convolutions checks them (`conv_depthwise2d_forward_out` in
     DepthwiseConv2d.cu, PyTorch 2.13); cuDNN and the other kernels of ATen split the batch.

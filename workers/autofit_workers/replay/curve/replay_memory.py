@@ -1,4 +1,4 @@
-"""What is remembered of one step, so that cards and algorithms that agree share it: replays, demands."""
+"""Cache of one step's replays and demands, shared by cards and algorithms that agree in them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Value = TypeVar("_Value")
 
 
 class ReplayMemory:
-    """Replays, demands and live bytes by what they depend on; where there are too many, it starts anew."""
+    """Cache of a step's replays, demands and live bytes by their keys; each is emptied at 4096 entries."""
 
     def __init__(self) -> None:
         self._known: dict[ReplayKey, Replay] = {}
@@ -34,12 +34,12 @@ class ReplayMemory:
         return _keep(self._known, key, result)
 
     def demands(self, key: ReplayKey, work_out: Callable[[], tuple[Workspace, ...]]) -> tuple[Workspace, ...]:
-        """What calls take beside their outputs, worked out once: a search comes back to its sizes."""
+        """Workspaces of the calls, computed once: a search comes back to its batch sizes."""
         known = self._demands.get(key)
         return _keep(self._demands, key, work_out()) if known is None else known
 
     def live_bytes(self, key: ReplayKey, work_out: Callable[[], int]) -> int:
-        """The most that is alive, worked out once: the same is asked at every risk."""
+        """Peak of live bytes, computed once: it is asked for at every risk."""
         known = self._live_bytes.get(key)
         return _keep(self._live_bytes, key, work_out()) if known is None else known
 

@@ -1,4 +1,4 @@
-"""A step at one batch size, whatever card and convolution algorithm it runs with."""
+"""Step at one batch size, independent of the card and the convolution algorithm."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autofit_workers.spec.work import Convolution
 
 
 class SizedStep:
-    """What a step allocates at one batch size, and what is known of that under all conditions.
+    """Allocations of a step at one batch size, under any conditions.
 
     Args:
         lines: of the step.
@@ -27,7 +27,7 @@ class SizedStep:
 
     Attributes:
         batch_size, lines, memory: as given.
-        trace: the first of those that the lines go through, which may be at another batch size.
+        trace: the first of the traces that the lines go through, which may be at another batch size.
     """
 
     def __init__(self, lines: StepLines, batch_size: int, memory: ReplayMemory) -> None:
@@ -38,12 +38,12 @@ class SizedStep:
 
     @cached_property
     def calls(self) -> list[Call]:
-        """The different calls that take something beside their outputs."""
+        """Distinct calls that take memory beside their outputs."""
         return self.lines.calls_at(self.batch_size)
 
     @cached_property
     def convolutions(self) -> dict[int, Convolution]:
-        """The convolutions of the traced steps, each by the number of its workspace among the allocations."""
+        """Convolutions of the traced steps, by the number of the workspace among the allocations."""
         return {
             index: call
             for index, number in self.lines.call_of.items()
@@ -55,21 +55,21 @@ class SizedStep:
         return self.lines.sizes_at(self.batch_size)
 
     def demands(self, conditions: Conditions, source: PlanSource) -> tuple[Workspace, ...]:
-        """What every different call takes by a source of plans, at all levels; asked for once."""
+        """Workspace of every distinct call by a source of plans, at all levels; asked for once."""
         return self.memory.demands(
             (self.batch_size, conditions, source),
             lambda: demands(self.calls, conditions, source, self.lines.torch_release),
         )
 
     def sizes_with(self, demanded: Demanded) -> list[int]:
-        """Bytes of every allocation, given what calls take."""
+        """Bytes of every allocation, given the bytes that calls demand."""
         sizes = self._sizes.copy()
         for index, position in self.lines.position_of.items():
             sizes[index] = demanded[position]
         return sizes
 
     def unrolled(self, sizes: Sequence[int]) -> Unrolled:
-        """The events of all that the step does, and the bytes of each allocation there.
+        """Events of the whole step, repetitions included, and the bytes of each allocation there.
 
         Args:
             sizes: bytes of every allocation of the trace.
@@ -78,11 +78,11 @@ class SizedStep:
 
     @cached_property
     def lower_bound_bytes(self) -> int:
-        """The peak of live bytes without any workspace, which no algorithm gets below."""
+        """Peak of live bytes without any workspace, a lower bound for every algorithm."""
         return live_peak_bytes(*self.unrolled(self._sizes_without_plans(Level.LOW)))
 
     def live_bytes(self, level: Level, block_bytes: Callable[[int], int]) -> int:
-        """The peak of live blocks, with estimated sizes at a level and without convolution plans.
+        """Peak of live blocks in bytes, with estimated sizes at a level, without convolution workspaces.
 
         Args:
             block_bytes: the bytes of the block that a request of so many bytes gets.
@@ -91,18 +91,18 @@ class SizedStep:
         return peak_of_blocks(events, [block_bytes(size) for size in sizes])
 
     def largest_estimate_bytes(self) -> int:
-        """The largest of the sizes that are estimated, likely; convolution plans are not among them."""
+        """Largest likely size of an estimated allocation in bytes, convolution workspaces left out."""
         return max((call.likely_bytes for call in self.calls if isinstance(call, Workspace)), default=0)
 
     def convolution_modules(self) -> dict[Convolution, tuple[str, ...]]:
-        """For each different layer the modules that call it."""
+        """Modules that call each distinct convolution layer."""
         names: dict[Convolution, dict[str, None]] = {}
         for index, call in self.convolutions.items():
             names.setdefault(layer_of(call), {})[self.trace.allocations[index].module] = None
         return {layer: tuple(modules) for layer, modules in names.items()}
 
     def live_at_convolutions(self, level: Level) -> dict[Convolution, int]:
-        """The most bytes that are alive, without workspaces, where each different call has its own."""
+        """Largest number of live bytes, without workspaces, at any run of each distinct convolution."""
         sizes = self._sizes_without_plans(level)
         live_bytes, most = 0, dict[Convolution, int]()
         for event in self.trace.events:
@@ -113,6 +113,6 @@ class SizedStep:
         return most
 
     def _sizes_without_plans(self, level: Level) -> Sequence[int]:
-        """The size of every allocation, estimated ones at a level, those that plans decide left out."""
+        """Bytes of every allocation, estimated ones at a level, 0 for other calls' workspaces."""
         estimated = tuple(getattr(c, f"{level}_bytes") if isinstance(c, Workspace) else 0 for c in self.calls)
         return self.sizes_with(2 * estimated)

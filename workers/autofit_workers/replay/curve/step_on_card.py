@@ -1,4 +1,4 @@
-"""A step at one batch size under conditions: its predicted peaks, and whether it runs."""
+"""Step at one batch size under conditions: its predicted peaks, and whether it runs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from autofit_workers.spec.work import Convolution
 
 
 class LikelyReplay(NamedTuple):
-    """A replay at the likely level.
+    """Replay of a step at the likely level, with the sizes replayed.
 
     Attributes:
         sizes: bytes of every allocation.
-        found_bytes: by allocation that is room to time cuDNN's plans in, what the plan that is found there
+        found_bytes: by allocation in which cuDNN's plans are timed, the bytes that the plan found there
             takes.
     """
 
@@ -35,12 +35,12 @@ class LikelyReplay(NamedTuple):
 
 
 class WithinLimit(NamedTuple):
-    """What becomes of a step's likely replay where no more than a limit can be reserved.
+    """Result of a step's likely replay where no more than a limit can be reserved.
 
     Attributes:
         verdict: `FITS` where nothing was retried, `THRASH` or `OOM`.
         allocated_bytes, reserved_bytes: the peaks; of `OOM` up to where memory ran out.
-        num_alloc_retries: how often all that was cached was given back for a request, in all steps.
+        num_alloc_retries: how often the allocator gave back its cache for a request, in all steps.
     """
 
     verdict: Verdict
@@ -66,16 +66,16 @@ class StepOnCard:
 
     @cached_property
     def by_source(self) -> tuple[PlannedStep, ...]:
-        """The step by the plans of each of the conditions' sources."""
+        """The step with the plans of each of the conditions' sources."""
         return tuple(PlannedStep(self.step, self.conditions, s) for s in self.conditions.sources)
 
     @property
     def by_first_source(self) -> PlannedStep:
-        """The step by the plans of the first source."""
+        """The step with the plans of the first source."""
         return self.by_source[0]
 
     def reserved_bytes(self, level: Level = Level.HIGH, *, stop_above_bytes: int | None = None) -> int:
-        """The reserved peak up to a level, with `stop_above_bytes` as soon as it is above that."""
+        """Reserved peak in bytes up to a level; with `stop_above_bytes`, the first value found above it."""
         if level is Level.LIKELY and len(self.by_source) > 1:
             return self._typical.replay().peak_reserved_bytes
         highest = 0
@@ -92,16 +92,16 @@ class StepOnCard:
         return highest
 
     def runs_within(self, limit_bytes: int, level: Level = Level.HIGH) -> bool:
-        """Whether it runs under a limit, retries and smaller plans allowed.
+        """Whether the step runs under a limit, retries and smaller plans allowed.
 
-        What PyTorch refuses runs under no limit.
+        A step with a call that is refused runs under no limit.
         """
         if self.refusal() is not None:
             return False
         return level.settles(p.replay_within(limit_bytes, level).completed for p in self.by_source)
 
     def verdict(self, budget_bytes: int | None, level: Level = Level.HIGH) -> Verdict:
-        """Whether it fits a budget without a retry of the allocator, fits thrashing, or fails."""
+        """Verdict under a budget: fits without an allocator retry, runs thrashing, or fails."""
         if self.refusal() is not None:
             return Verdict.OOM
         if budget_bytes is None:
@@ -113,7 +113,7 @@ class StepOnCard:
         return Verdict.THRASH if self.runs_within(budget_bytes, level) else Verdict.OOM
 
     def likely_within(self, limit_bytes: int) -> WithinLimit:
-        """The likely replay under a limit, retries and smaller plans allowed."""
+        """Result of the likely replay under a limit, retries and smaller plans allowed."""
         verdict, typical = self.verdict(limit_bytes, Level.LIKELY), self._typical
         fits = verdict is Verdict.FITS
         replay = typical.replay() if fits else typical.replay_within(limit_bytes)
@@ -125,11 +125,11 @@ class StepOnCard:
         )
 
     def least_bytes(self) -> int:
-        """About the least memory that the likely replay runs in, see `PlannedStep.least`."""
+        """Approximately the least memory that the likely replay runs in, see `PlannedStep.least`."""
         return self._typical.least().peak_reserved_bytes
 
     def refusal(self) -> Refusal | None:
-        """What PyTorch cannot run whatever memory there is; None where it can all."""
+        """First call that is refused however much memory there is; None where all can run."""
         lines, allocations = self.step.lines, self.step.trace.allocations
         for index, shape in lines.refusable_at(self.step.batch_size):
             operator = allocations[index].operator
@@ -143,7 +143,7 @@ class StepOnCard:
         return None
 
     def likely(self) -> LikelyReplay:
-        """The replay that an estimate's likely peaks are of, and what it was made of."""
+        """Replay that gives an estimate's likely peaks, with the sizes it was made from."""
         typical = self._typical
         return LikelyReplay(
             sizes=typical.sizes(Level.LIKELY),
@@ -152,12 +152,12 @@ class StepOnCard:
         )
 
     def likely_bytes(self, calls: Sequence[Call]) -> list[int]:
-        """What calls like those of the step likely take, of whatever shapes."""
+        """Likely workspace bytes of calls that need not be the step's own, under the step's conditions."""
         found = demands(calls, self.conditions, self.conditions.sources[0], self.step.lines.torch_release)
         return [each.likely_bytes for each in found]
 
     def estimate(self) -> PeakEstimate:
-        """All that a report needs."""
+        """Predicted peaks of the step, and the allocations alive at the allocated peak."""
         typical = self._typical
         likely = typical.replay()
         replays = [
@@ -185,10 +185,10 @@ class StepOnCard:
     def convolution_options(
         self, names: Sequence[str] = ()
     ) -> dict[Convolution, list[mixed_convolutions.Candidate]]:
-        """The algorithms for each different layer, with what they take.
+        """Candidate algorithms for each distinct convolution layer, with their workspaces.
 
         Args:
-            names: of those to choose from; without any, the candidates for a plan.
+            names: of the algorithms to choose from; without any, the candidates for a convolution plan.
         """
 
         def under(conv_algo: str) -> tuple[Workspace, ...]:
@@ -199,11 +199,11 @@ class StepOnCard:
         return mixed_convolutions.options(self.step.calls, under, names)
 
     def largest_plan_bytes(self, level: Level) -> int:
-        """The largest workspace of any one convolution's plan; those that shapes decide do not count."""
+        """Largest workspace of a convolution whose plan cuDNN chooses; others do not count."""
         return max((num_bytes for num_bytes, _ in self._typical.plans(level)), default=0)
 
     def largest_plan_modules(self, level: Level) -> tuple[str, ...]:
-        """The modules whose convolution has that workspace; none where none takes any."""
+        """Modules whose convolution has the workspace of `largest_plan_bytes`; empty if that is 0."""
         plans = self._typical.plans(level)
         num_bytes, call = max(plans, key=lambda plan: plan[0], default=(0, None))
         if call is None or not num_bytes:
@@ -211,7 +211,7 @@ class StepOnCard:
         return self.step.convolution_modules()[mixed_convolutions.layer_of(call)]
 
     def reserved_with(self, workspaces: Mapping[Convolution, int], level: Level) -> int:
-        """The reserved peak where convolutions take what they are given, the rest a level of what it does."""
+        """Reserved peak with given workspaces for convolutions; other calls take theirs at a level."""
         planned = self.by_first_source
         sizes = tuple(
             workspaces[call] if isinstance(call, Convolution) else getattr(span, f"{level}_bytes")
@@ -223,7 +223,7 @@ class StepOnCard:
     def _typical(self) -> PlannedStep:
         """The step by the source whose likely reserved peak is the lower median.
 
-        Of sources with that peak it is the same one in whatever order they stand.
+        Of several sources with that peak, the choice does not depend on their order.
         """
         if len(self.by_source) == 1:
             return self.by_first_source
@@ -236,7 +236,7 @@ class StepOnCard:
         return sorted(self.by_source, key=peaks)[(len(self.by_source) - 1) // 2]
 
     def _distinct(self, levels: Sequence[Level]) -> Iterator[tuple[PlannedStep, Demanded, EventClock]]:
-        """What calls take at some levels by each of the sources, and the clock, what is the same but once."""
+        """Yields step, demanded bytes and clock for each level and source, without duplicates."""
         seen = set()
         for level in levels:
             for planned in self.by_source:

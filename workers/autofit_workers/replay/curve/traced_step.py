@@ -1,4 +1,4 @@
-"""The step of one trace on a card, without a curve through others: for one size, by plans from tables."""
+"""Step of a single trace on a card, at the trace's batch size, with convolution plans from tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autofit_workers.spec.trace import Trace
 
 
 def traced_step(trace: Trace, architecture: str) -> StepOnCard:
-    """A traced step at its own batch size on a card of an architecture, such as `sm_80`."""
+    """Returns a traced step at its own batch size on a card of an architecture, such as `sm_80`."""
     conditions = Conditions(
         plans=(offline_source(architecture, trace.versions["torch"]),),
         conv_algo=trace.knobs.conv_algo,

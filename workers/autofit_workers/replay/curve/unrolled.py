@@ -1,8 +1,8 @@
-"""The events of all passes of a generation, from those that were traced.
+"""Events of all passes of a generation, unrolled from the traced ones.
 
-What does not grow, is freed in its own pass and lies in the allocator's pool of small blocks finds the same
-blocks again in the next one. Where all passes have too many events, such blocks are left out of all but the
-traced ones and the last.
+An allocation that does not grow, is freed in its own pass and lies in the allocator's pool of small blocks
+gets the same block again in the next pass. Where all passes have too many events, such allocations are left
+out of all but the traced passes and the last.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _MOST_ALLOCATIONS = 200_000  # of which a replay takes about a second
 
 
 class Unrolled(NamedTuple):
-    """Events, and the sizes that they refer to, in bytes."""
+    """Events of all passes, and the sizes in bytes of the allocations that they refer to."""
 
     events: Sequence[int]
     sizes: Sequence[int]
 
 
 def unrolled(trace: Trace, sizes: Sequence[int]) -> Unrolled:
-    """The events of a trace with the passes that repeat its last one.
+    """Returns the events of a trace with the passes that repeat its last one.
 
     Args:
         sizes: bytes of every allocation of the trace.
@@ -52,7 +52,7 @@ def unrolled(trace: Trace, sizes: Sequence[int]) -> Unrolled:
 
 
 def unrolled_streams(trace: Trace) -> Streams:
-    """The streams of the same events.
+    """Streams of the events that `unrolled` returns.
 
     The host's waits in the passes that repeat the last one are left out: without them no
     more memory comes back than with them, so that a peak is not too low.
@@ -66,7 +66,7 @@ def unrolled_streams(trace: Trace) -> Streams:
 
 
 def allocation_of(trace: Trace, number: int) -> Allocation:
-    """The traced allocation that one of the unrolled events repeats."""
+    """Traced allocation that an unrolled event's allocation, by its number, repeats."""
     total = len(trace.allocations)
     if number < total:
         return trace.allocations[number]
@@ -79,7 +79,7 @@ def allocation_of(trace: Trace, number: int) -> Allocation:
 def _without_small(
     template: Sequence[int], sizes: Sequence[int], growth: Sequence[int], *, first: int
 ) -> Sequence[int]:
-    """A pass without the small blocks that come and go in it.
+    """Events of a pass without the small blocks that are allocated and freed in it.
 
     Args:
         sizes, growth: of its allocations, which are numbered from `first` on.

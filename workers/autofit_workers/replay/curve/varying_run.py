@@ -1,13 +1,13 @@
-"""A run whose batches differ in length: its steps at any lengths, from those that were traced.
+"""Run whose batches differ in length: its events at any lengths, from the traced batches.
 
     traced      model │ 311 │ 87 │ 902 │ 95 │ 411 │ 128      each pass of a batch up to the next one's
     warm-up     model │ 311 │ 87                             the first ones, which differ in their events
     period                       │ 902 │ 95 │ 411 │ 128      from here on the same events come again
     drawn       model │ 311 │ 87 │ 640 │ 77 │ 902 │ …        with the bytes that they have at other lengths
 
-What an allocation takes is a polynomial of the second degree of the numbers in which batches differ: of those
-of its own batch, or of the next or the last one, which may have been fetched before. Of what is sized at a
-replay the dimensions are such polynomials.
+An allocation's size is a polynomial of the second degree in the numbers in which batches differ: the numbers
+of its own batch, or of the next or the last one, which may have been fetched before. For calls that are sized
+at a replay, the dimensions are such polynomials.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ALLOCATION, _FREE_OF_MODEL, _FREE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """What one batch did.
+    """Events and allocations of one traced batch.
 
     Attributes:
         events: as bases and numbers.
@@ -56,15 +56,15 @@ class _Batch:
 
 
 class VaryingRun:
-    """The events of a run at lengths that were drawn.
+    """Events of a run at drawn batch lengths, from a trace of other lengths.
 
     Args:
         trace: of some batches of different lengths.
         lengths: of the trace.
         sizes: bytes of each allocation of the trace.
-        demand: how many bytes calls take that a trace leaves to be sized.
-        batches: what each of its batches did.
-        period: so many batches come again and again.
+        demand: returns the bytes that calls take which a trace leaves to be sized.
+        batches: the events of each of the traced batches.
+        period: the number of batches after which the same events come again.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class VaryingRun:
 
     @classmethod
     def of(cls, trace: Trace, sizes: Sequence[int], demand: Demand) -> Self | None:
-        """The run that a trace is a part of; None where its batches are alike, or their events differ."""
+        """Returns the run of a trace; None if its events never repeat, it uses streams or lacks lengths."""
         lengths = trace.lengths
         uses_streams = any(each.stream or each.stream_uses for each in trace.allocations)
         if lengths is None or trace.seen is None or not trace.seen.step_ends or uses_streams:
@@ -100,16 +100,16 @@ class VaryingRun:
 
     @property
     def num_traced(self) -> int:
-        """Batches whose events are those of the trace."""
+        """Number of batches that the trace holds in full."""
         return len(self._batches)
 
     @property
     def num_events_of_batch(self) -> float:
-        """On average."""
+        """Average number of events of a traced batch."""
         return len(self._trace.events) / max(len(self._batches), 1)
 
     def drawn(self, order: Sequence[Numbers]) -> tuple[list[int], list[int]]:
-        """The events of a run with batches of these numbers, and the sizes that they refer to.
+        """Returns the events of a run with batches of the numbers in `order`, and the allocations' sizes.
 
         The model and the first batches, up to those that come again and again, are as they were traced.
         """
@@ -132,12 +132,12 @@ class VaryingRun:
 
     @cached_property
     def _most_ago(self) -> int:
-        """How many batches back a batch frees something."""
+        """Largest number of batches back whose allocations a batch frees."""
         return max((base - _FREE for batch in self._batches for base, _ in batch.events), default=0)
 
     @cached_property
     def num_steady(self) -> int:
-        """Batches from which on the same events come again, as many whole periods as there are."""
+        """Number of traced batches, counted from the last, with repeating events; in whole periods."""
         steady = self._period + _num_alike(self._batches, self._period)
         return steady - steady % self._period
 
@@ -159,7 +159,7 @@ class VaryingRun:
 
     @cached_property
     def _allocations(self) -> dict[int, tuple[list[_VaryingSize], list[int]]]:
-        """By place in the period, what decides the bytes of allocations, and which of these is each one's."""
+        """Distinct varying sizes by place in the period, and for each allocation the number of its own."""
         num_steady = self.num_steady
         first = len(self._batches) - num_steady
         return {
@@ -193,11 +193,11 @@ class VaryingRun:
 
 @dataclass(frozen=True, slots=True)
 class _VaryingSize:
-    """What decides the bytes of an allocation.
+    """Size of an allocation as a function of the lengths of the batches around it.
 
     Attributes:
-        place: of the batch that does, in `_SHIFTS`.
-        of_numbers: bytes, or what they are worked out from, as functions of the numbers of that batch.
+        place: of the batch that decides the size, in `_SHIFTS`.
+        of_numbers: bytes, or the call that they are computed from, as functions of that batch's numbers.
         error: of these functions.
     """
 
@@ -206,7 +206,7 @@ class _VaryingSize:
     error: float
 
     def at(self, around: Sequence[Numbers]) -> int | Call:
-        """Bytes, or what they are worked out from, given the numbers of the batches around."""
+        """Bytes, or the call that they are computed from, given the numbers of the batches around."""
         numbers = around[self.place]
         if isinstance(self.of_numbers, Fitted):
             return self.of_numbers.at(numbers)
@@ -214,7 +214,7 @@ class _VaryingSize:
 
 
 class _Recording:
-    """A fit that remembers the largest error of what it found since it was last asked for that."""
+    """Fit that remembers the largest error of its results since `take_error` was last called."""
 
     def __init__(self, fit: Callable[[Sequence[int]], Fitted]) -> None:
         self._fit = fit
@@ -240,7 +240,7 @@ def _error(size: _VaryingSize) -> tuple[float, int]:
 
 
 def _batches_of(trace: Trace, lengths: Lengths) -> list[_Batch]:
-    """What each batch did up to the next one; of the last it is not known when that would have begun."""
+    """Events of each batch up to the next one's start; the last batch, whose end is unknown, is left out."""
     bounds = list(pairwise(lengths.starts))
     batch_of: dict[int, int] = {}
     firsts: list[int] = []
@@ -263,7 +263,7 @@ def _batches_of(trace: Trace, lengths: Lengths) -> list[_Batch]:
 
 
 def _period_of(batches: Sequence[_Batch]) -> int | None:
-    """After how many batches the same events come again, at the end of those that were traced."""
+    """Number of batches after which the same events come again, at the end of the trace; None if never."""
     for period in range(1, min(_MOST_PERIOD, len(batches) // 2) + 1):
         least = max(period, _LEAST_ALIKE, round((1 - _MOST_WARM_UP) * len(batches)) - period)
         if _num_alike(batches, period) >= least:
@@ -272,11 +272,11 @@ def _period_of(batches: Sequence[_Batch]) -> int | None:
 
 
 def _num_alike(batches: Sequence[_Batch], period: int) -> int:
-    """How many batches, counted from the last one, have the events of the one so many before them."""
+    """Number of batches, counted from the last, whose events equal those of the batch `period` before."""
     pairs = zip(reversed(batches), reversed(batches[:-period]), strict=False)
     return sum(1 for _ in takewhile(lambda pair: pair[0].events == pair[1].events, pairs))
 
 
 def _around(numbers: Sequence[Numbers], place: int) -> tuple[Numbers, ...]:
-    """The numbers of a batch and of those beside it, by `_SHIFTS`; at an end those of the batch itself."""
+    """Numbers of a batch and its neighbours, by `_SHIFTS`; at an end those of the batch itself."""
     return tuple(numbers[min(max(place + shift, 0), len(numbers) - 1)] for shift in _SHIFTS)

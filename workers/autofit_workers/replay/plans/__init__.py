@@ -1,1 +1,1 @@
-"""Which plan cuDNN takes for a convolution and what memory it wants."""
+"""Plans that cuDNN takes for convolutions, and the workspaces they need."""

@@ -1,8 +1,8 @@
-"""cuDNN's own plans for a convolution on a card that is not there.
+"""Plans of libcudnn itself for a convolution on an absent card.
 
 Since 9.8 cuDNN plans from a description of a device instead of a device ("Deviceless ahead-of-time
-compilation" of its frontend's documentation). It is asked here through its C interface as PyTorch
-asks it: the same descriptors, heuristic mode, order and filters (`build_opgraph`,
+compilation" of its frontend's documentation). This module asks it through its C interface as PyTorch
+does: the same descriptors, heuristic mode, order and filters (`build_opgraph`,
 `get_generator_sources` and `filterEngineConfigs` of aten/src/ATen/native/cudnn/Conv_v8.cpp).
 
 Numbers are those of `cudnn_graph.h`, which cuDNN keeps within a major version.
@@ -27,11 +27,11 @@ MINIMUM_VERSION = 90800  # the first that plans without a device
 
 
 class CudnnError(RuntimeError):
-    """libcudnn is missing, too old, or refuses."""
+    """Libcudnn is missing, too old, or refuses."""
 
 
 class _Kind(IntEnum):
-    """Descriptor types."""
+    """Types of backend descriptors."""
 
     CONVOLUTION = 1
     ENGINE = 2
@@ -104,7 +104,7 @@ _ALIGNMENT_BYTES = 32
 
 
 class Cudnn:
-    """A loaded libcudnn; one per process, as the library keeps global state."""
+    """Loaded libcudnn; one per process, as the library keeps global state."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
@@ -119,13 +119,13 @@ class Cudnn:
 
     @classmethod
     def load(cls, path: Path | None = None) -> Self:
-        """Loads a libcudnn, with what it needs of the environment's other NVIDIA packages.
+        """Loads a libcudnn and the libraries of the environment's NVIDIA packages that it needs.
 
         Args:
             path: the library; without it that of the environment, the one that PyTorch would take.
 
         Raises:
-            CudnnError: there is none, it cannot be loaded, or it is too old.
+            CudnnError: no libcudnn is installed, it cannot be loaded, or it is too old.
         """
         path = path or find_library("libcudnn.so.9")
         if path is None:
@@ -143,16 +143,16 @@ class Cudnn:
             raise CudnnError(f"libcudnn cannot be loaded ({error})") from error
 
     def device(self, properties_json: str) -> Descriptor:
-        """Describes a card by `DeviceProperties.to_json`."""
+        """Returns the descriptor of a card, from `DeviceProperties.to_json`."""
         text = properties_json.encode() + b"\0"
         device = self._make(_Kind.DEVICE_PROPERTIES)
         device.set(_Attribute.DEVICE_JSON, _Type.CHAR, ctypes.create_string_buffer(text, len(text)))
         return device.finalized()
 
     def plans(self, call: Convolution, device: Descriptor) -> tuple[Plan, ...]:
-        """The plans that PyTorch would try, in its order; empty if cuDNN has none.
+        """Plans that PyTorch would try for a call, in its order; empty if cuDNN has none.
 
-        First those of the heuristic, then those of the fallback list, both without those that
+        The plans of the heuristic come first, then those of the fallback list, both without plans that
         round their inputs to another type, which PyTorch drops.
         """
         with contextlib.ExitStack() as owner:
@@ -180,7 +180,7 @@ class Cudnn:
                     yield plan
 
     def _plan(self, config: Descriptor, device: Descriptor) -> Plan | None:
-        """The plan of an engine configuration; None where PyTorch would pass over it."""
+        """Plan of an engine configuration; None where PyTorch would pass over it."""
         with self._make(_Kind.ENGINE) as engine:
             config.get(_Attribute.CONFIG_ENGINE, _Type.DESCRIPTOR, _pointers(engine))
             notes = (ctypes.c_int32 * _MAX_NOTES)()
@@ -207,7 +207,7 @@ class Cudnn:
         )
 
     def _graph(self, call: Convolution, owner: contextlib.ExitStack) -> Descriptor:
-        """The operation graph of one call; its parts live as long as their owner."""
+        """Operation graph of one call; its parts live as long as `owner`."""
 
         def make(kind: _Kind) -> Descriptor:
             return owner.enter_context(self._make(kind))
@@ -248,7 +248,7 @@ class Cudnn:
 
 
 class Descriptor:
-    """A backend descriptor, destroyed at the end of its `with` block or with its last reference."""
+    """Backend descriptor of cuDNN, destroyed at the end of its `with` block or with its last reference."""
 
     def __init__(self, library: ctypes.CDLL, kind: _Kind) -> None:
         self._library = library
@@ -273,7 +273,7 @@ class Descriptor:
         self._check(status, f"attribute {attribute}")
 
     def get(self, attribute: int, kind: int, values: ctypes.Array[Any]) -> int:
-        """Reads an attribute into an array; returns how many elements there are."""
+        """Reads an attribute into the array `values`; returns the attribute's number of elements."""
         count = ctypes.c_int64()
         status = self._library.cudnnBackendGetAttribute(
             self.pointer,
@@ -287,7 +287,7 @@ class Descriptor:
         return count.value
 
     def count(self, attribute: int, kind: int) -> int:
-        """How many elements an attribute has."""
+        """Number of elements of an attribute."""
         count = ctypes.c_int64()
         status = self._library.cudnnBackendGetAttribute(
             self.pointer, int(attribute), int(kind), ctypes.c_int64(0), ctypes.byref(count), None
@@ -311,7 +311,7 @@ class Descriptor:
 
 
 def find_library(pattern: str) -> Path | None:
-    """The first library of this name in the environment's NVIDIA packages, or None."""
+    """Path of the first library matching `pattern` in the environment's NVIDIA packages, or None."""
     spec = importlib.util.find_spec("nvidia")
     folders = [] if spec is None else spec.submodule_search_locations or []
     found = (path for folder in folders for path in sorted(Path(folder).glob(f"*/lib/{pattern}")))
@@ -319,7 +319,7 @@ def find_library(pattern: str) -> Path | None:
 
 
 def dotted(version: int) -> str:
-    """`90100` as people write it, `9.1.0`."""
+    """Version number of cuDNN in dotted form: `90100` as `9.1.0`."""
     major, rest = divmod(version, 10_000)
     return f"{major}.{rest // 100}.{rest % 100}"
 
@@ -337,7 +337,7 @@ def strides_of(shape: Sequence[int], *, channels_last: bool) -> tuple[int, ...]:
 
 
 def _at_least_2d(call: Convolution) -> Convolution:
-    """PyTorch runs a 1-D convolution as a 2-D one of height 1 (`view1d_as_2d` of ConvUtils)."""
+    """Returns a call, a 1-D one as 2-D of height 1, as PyTorch runs it (`view1d_as_2d` of ConvUtils)."""
     if len(call.stride) > 1:
         return call
 

@@ -1,4 +1,4 @@
-"""Plans from libcudnn, where the environment has one: asked once, remembered on disk."""
+"""Convolution plans from libcudnn, where installed: asked for once, remembered on disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEADLINE_SECONDS = 120.0
 
 
 class CudnnPlans:
-    """What libcudnn would plan on a card; a `PlanSource`.
+    """Plans of libcudnn for a card; a `PlanSource`.
 
     Args:
         properties: of the card.
@@ -44,7 +44,7 @@ class CudnnPlans:
 
     @staticmethod
     def is_available() -> bool:
-        """Whether the environment has a libcudnn; whether it is new enough shows when it is asked."""
+        """Whether the environment has a libcudnn, of any version: one too old fails when it is asked."""
         return find_library("libcudnn.so.9") is not None
 
     @property
@@ -54,7 +54,7 @@ class CudnnPlans:
         return f"cuDNN {dotted(self._version or 0)}"
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """See `PlanSource`.
+        """Plans of each call, from libcudnn or its remembered answers; see `PlanSource`.
 
         Raises:
             CudnnError: the library cannot be used, or has no plan for a call.
@@ -73,7 +73,7 @@ class CudnnPlans:
         return found
 
     def prepare(self) -> None:
-        """Starts the library's process, unless answers are known already, and returns at once.
+        """Starts libcudnn's process, unless answers are known already, and returns at once.
 
         Raises:
             CudnnError: no process can be started.
@@ -97,7 +97,7 @@ class CudnnPlans:
                 self._read_line(line)
 
     def _read_line(self, line: bytes) -> None:
-        """Takes up an answer; one that was cut short, by a full disk or a crash, is asked for again."""
+        """Reads a cached answer; skips one that a full disk or a crash cut short, to be asked for again."""
         with suppress(ValueError, KeyError, TypeError, AttributeError):
             data = parse_json(line)
             known = {key: _plans(rows) for key, rows in data["plans"].items()}
@@ -105,7 +105,7 @@ class CudnnPlans:
             self._known |= known
 
     def _keep(self, answers: dict[str, list[list[Any]]]) -> None:
-        """Adds a line to the cache, which other processes may do at the same time."""
+        """Appends answers to the cache file, which other processes may do at the same time."""
         if self._cache is None:
             return
         line = json.dumps({"version": self._version, "plans": answers}, separators=(",", ":"))
@@ -118,7 +118,7 @@ class CudnnPlans:
 
 
 class _PlanServer:
-    """The process of `autofit_workers.replay.plans.plan_server`, started when first asked."""
+    """Handle of the process of `autofit_workers.replay.plans.plan_server`, started when first asked."""
 
     def __init__(self) -> None:
         self._process: ChildProcess | None = None

@@ -1,11 +1,11 @@
-"""What cuDNN wants to know of a card that is not there.
+"""Device properties that cuDNN needs to plan for a card that is absent.
 
 cuDNN plans convolutions for an absent card from a JSON of its device properties ("Deviceless
-ahead-of-time compilation" in the documentation of its frontend, cuDNN 9.8 and later). Most of it is
-the same for all cards of an architecture and stands here; the rest is the card's own and comes from
-whoever knows cards.
+ahead-of-time compilation" in the documentation of its frontend, cuDNN 9.8 and later). Most properties are
+the same for all cards of an architecture and stand here; the rest are the card's own and come from the
+maker of the `DeviceProperties`.
 
-All of it has to be there, but the architecture seems to decide alone: with cuDNN 9.27, a quarter of the
+All of them have to be there, but the architecture seems to decide alone: with cuDNN 9.27, a quarter of the
 multiprocessors, a quarter of bus and cache, four fifths of the clocks or less shared memory changed
 neither the first two plans nor their workspaces of 48 convolutions, on each of sm_75, sm_80 and sm_86.
 
@@ -35,12 +35,12 @@ _FULL_DEVICE = 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchitectureLimits:
-    """What all cards of one compute capability have in common.
+    """Limits that all cards of one compute capability have in common.
 
     Attributes:
         max_threads_per_sm, max_blocks_per_sm: resident at once on one multiprocessor.
         shared_optin_bytes: the most shared memory of one block that opts in.
-        shared_reserved_bytes: what CUDA keeps of the shared memory of each block.
+        shared_reserved_bytes: the shared memory of each block that CUDA keeps.
     """
 
     max_threads_per_sm: int
@@ -76,7 +76,7 @@ ARCHITECTURE_LIMITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProperties:
-    """A card as `cudaDeviceProp` describes it, as far as cards of one architecture differ.
+    """Properties of a card, as in `cudaDeviceProp`, in which cards of one architecture differ.
 
     Attributes:
         name: the name CUDA gives the card.
@@ -109,7 +109,7 @@ class DeviceProperties:
         return ARCHITECTURE_LIMITS[self.architecture]
 
     def to_json(self) -> str:
-        """The value of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION` for this card.
+        """Value of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION` for this card.
 
         Field names are those that libcudnn reads and writes; all of them but the two counts of
         multiprocessors and `maxThreadsDim` have to be there (tried with cuDNN 9.27).

@@ -1,8 +1,8 @@
-"""A `libcuda.so.1` for machines without NVIDIA's driver.
+"""Stub of `libcuda.so.1` for machines without NVIDIA's driver.
 
-cuDNN plans without a GPU, but one of its libraries is linked against the driver's library and is
-not loaded without it. This one has the functions that are linked, each of which reports that
-there is no device; planning calls none of them.
+cuDNN plans without a GPU, but one of its libraries is linked against the driver's library and is not loaded
+without it. The stub has the functions that are linked, each of which reports that there is no device;
+planning calls none of them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_SYMENT, _DT_SONAME = 4, 5, 6, 1
 
 
 def load() -> None:
-    """Makes sure that a `libcuda.so.1` is loaded: the driver's own, or the stub.
+    """Loads a `libcuda.so.1`: the driver's own, or the stub.
 
     Raises:
         OSError: neither can be loaded on this machine.
@@ -55,7 +55,7 @@ def load() -> None:
 
 
 def shared_object(machine: int, code: bytes) -> bytes:
-    """A shared library whose functions all run the same code.
+    """Returns the bytes of a shared library whose functions all run the same code.
 
         headers │ hash │ symbols │ names │ code ┊ next page: dynamic section
         ────────────── read, execute ────────── ┊ ── read, write ──────────

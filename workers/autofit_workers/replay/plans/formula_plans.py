@@ -1,4 +1,4 @@
-"""Plans by formula, where neither libcudnn nor a table of its answers is at hand.
+"""Convolution plans by formula, where neither libcudnn nor a table of its answers is available.
 
 Planned by cuDNN 9.27, the first plan of a dense convolution in fp32 on an A100 is a tensor-core
 kernel that wants channels last: its workspace holds such copies of the input going forward, of
@@ -24,7 +24,7 @@ _NO_ENGINE = -1
 
 @dataclass(frozen=True)
 class FormulaPlans:
-    """Formulas for a compute capability; a `PlanSource`.
+    """Plan source that computes workspaces by formulas for an architecture; a `PlanSource`.
 
     Attributes:
         architecture: `sm_XY` of the card.
@@ -39,7 +39,7 @@ class FormulaPlans:
         return Architecture.of(self.architecture).capability
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """See `PlanSource`; the last plan of a call needs no workspace."""
+        """Plans of each call, see `PlanSource`; the last plan of a call needs no workspace."""
         return [self._plans(call) for call in calls]
 
     def _plans(self, call: Convolution) -> tuple[Plan, ...]:
@@ -58,7 +58,7 @@ class FormulaPlans:
         return (*(Plan(_NO_ENGINE, size, uses_tensor_cores=True) for size in sizes), nothing)
 
     def _uses_tensor_cores(self, call: Convolution) -> bool:
-        """TF32 came with sm_80, half precision with sm_70, bfloat16 with sm_80."""
+        """Whether the card has tensor cores for a call: all types since sm_80, float16 since sm_70."""
         return self._capability >= 80 or (self._capability >= 70 and call.dtype == "float16")
 
 
@@ -71,9 +71,10 @@ def _output_bytes(call: Convolution) -> int:
 
 
 def _winograd_bytes(call: Convolution) -> int:
-    """Non-fused Winograd F(4×4, 3×3): a²·(N·C·t + N·K·t + K·C) elements, a = 4 + 3 − 1.
+    """Workspace bytes of non-fused Winograd F(4×4, 3×3); 0 where it does not apply.
 
-    Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
+    a²·(N·C·t + N·K·t + K·C) elements, a = 4 + 3 − 1, by Lavin and Gray, Fast Algorithms for Convolutional
+    Neural Networks, 2016.
     """
     if call.weight_shape[2:] != (3, 3) or set(call.stride) != {1} or set(call.dilation) != {1}:
         return 0

@@ -1,4 +1,4 @@
-"""Plans between the batch sizes at which they were asked for.
+"""Convolution plans interpolated between the batch sizes at which a source was asked.
 
 A workspace is copies of feature maps, so it grows in a line with the batch as long as cuDNN keeps
 to the same kernels. A search over batch sizes then asks at a few sizes, and at those in between
@@ -15,14 +15,14 @@ from autofit_workers.spec.work import Convolution
 
 
 class GridPlans(PassedOn):
-    """Asks another source at powers of two and halfway between them; a `PlanSource`."""
+    """Plan source that asks another at powers of two and halfway between them; a `PlanSource`."""
 
     def __init__(self, source: PlanSource) -> None:
         super().__init__(source)
         self._known: dict[tuple[object, ...], tuple[Plan, ...]] = {}
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """See `PlanSource`; the first plan of a call is always a plan of its own size."""
+        """Plans of each call, see `PlanSource`; interpolated where the first kernel stays the same."""
         keys = [(*layer(call), call.input_shape[0]) for call in calls]
         new = {key: call for key, call in zip(keys, calls, strict=True) if key not in self._known}
         ends = {key: _ends(call) for key, call in new.items()}
@@ -44,7 +44,7 @@ class GridPlans(PassedOn):
 
 
 def layer(call: Convolution) -> tuple[object, ...]:
-    """All of a call but its number of samples; a tuple, as this is done for every batch size."""
+    """Key of a call: all but its number of samples; a tuple, as it is made for every batch size."""
     return (
         call.conv_pass,
         call.input_shape[1:],
@@ -60,7 +60,7 @@ def layer(call: Convolution) -> tuple[object, ...]:
 
 
 def neighbours(num_samples: int) -> tuple[int, int]:
-    """The sizes of 1, 2, 3, 4, 6, 8, 12, 16, … that a number lies between; itself twice if it is one."""
+    """Sizes of 1, 2, 3, 4, 6, 8, 12, … that `num_samples` lies between; itself twice if it is one."""
     power = 1 << (num_samples.bit_length() - 1)
     middle = power + power // 2
     if num_samples in (power, middle):
@@ -69,7 +69,7 @@ def neighbours(num_samples: int) -> tuple[int, int]:
 
 
 def _ends(call: Convolution) -> tuple[int, int]:
-    """The sizes that a call is asked at: none above what cuDNN runs at once, from where on nothing grows."""
+    """Batch sizes at which a call is asked; none above the samples that cuDNN runs at once."""
     num_samples = call.input_shape[0]
     low, high = neighbours(num_samples)
     high = min(high, samples_at_once(call))
@@ -79,7 +79,7 @@ def _ends(call: Convolution) -> tuple[int, int]:
 def _interpolated(
     num_samples: int, low: int, high: int, at_low: tuple[Plan, ...], at_high: tuple[Plan, ...]
 ) -> tuple[Plan, ...] | None:
-    """The plans at a size between two; None where the first choices differ, and it has to be asked."""
+    """Plans at a size between two; None where the first plans differ, and the source has to be asked."""
     if low == high:
         return at_low
     if at_low[0].engine != at_high[0].engine:

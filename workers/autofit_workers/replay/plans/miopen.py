@@ -1,4 +1,4 @@
-"""MIOpen, which runs convolutions on AMD's cards in cuDNN's place."""
+"""Plan source for MIOpen, which runs convolutions on AMD's cards in cuDNN's place."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from autofit_workers.spec.work import Convolution
 
 @dataclass(frozen=True)
 class MiopenPlans:
-    """Nobody knows MIOpen's plans without a card: it is a `PlanSource` for steps that ask for none.
+    """Empty `PlanSource` for AMD's cards: MIOpen's plans are unknown, so a call is an error.
 
-    It takes the solution that its database or a search finds best on the card; no table of their workspaces
-    is known, and none was measured. `autofit.predict.unpredictable` refuses other steps before that.
+    MIOpen takes the solution that its database or a search finds best on the card; no table of their
+    workspaces is known, and none was measured. `autofit.predict.unpredictable` refuses such steps earlier.
     """
 
     name: ClassVar[str] = "nothing is left to MIOpen"
     knows_the_order: ClassVar[bool] = False
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """See `PlanSource`.
+        """Returns no plans, for no calls; see `PlanSource`.
 
         Raises:
-            LookupError: there is a call.
+            LookupError: `calls` is not empty.
         """
         if calls:
             raise LookupError(f"MIOpen's plans are not known: of {calls[0]}")

@@ -1,4 +1,4 @@
-"""Plans where there is no libcudnn to ask."""
+"""Source of convolution plans where no libcudnn is installed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from autofit_workers.spec.architecture import Architecture, Vendor
 
 
 def offline_source(architecture: str, torch_version: str) -> PlanSource:
-    """The table of the plans of PyTorch's cuDNN, or formulas for a card that is older than all of it.
+    """Returns the plan table of PyTorch's cuDNN, or formulas for a card older than every table.
 
-    AMD's cards have no cuDNN, and nothing stands for their MIOpen.
+    AMD's cards have no cuDNN; their source, `MiopenPlans`, knows no plans.
     """
     if Architecture.of(architecture).vendor is Vendor.AMD:
         return MiopenPlans()

@@ -1,4 +1,4 @@
-"""How cuDNN would run a convolution: its plans, in the order in which PyTorch tries them.
+"""Plans of cuDNN for a convolution, in the order in which PyTorch tries them.
 
 PyTorch takes the first plan that can be built and whose workspace can be allocated, and keeps it
 (`run_single_conv` of aten/src/ATen/native/cudnn/Conv_v8.cpp). Where plans come from is a
@@ -16,11 +16,11 @@ from autofit_workers.spec.work import Convolution
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One way in which cuDNN can compute a convolution.
+    """Way in which cuDNN can compute a convolution.
 
     Attributes:
         engine: cuDNN's number of the kernel family; negative where no cuDNN was asked.
-        workspace_bytes: scratch memory while it runs.
+        workspace_bytes: memory beside the output while it runs.
         uses_tensor_cores: for fp32 that is TF32.
         is_deterministic: gives the same bits on every run.
     """
@@ -32,7 +32,7 @@ class Plan:
 
 
 class PlanSource(Protocol):
-    """Knows the plans of convolutions on one card.
+    """Interface for the plans of convolutions on one card.
 
     Attributes:
         name: where the plans come from, for reports.
@@ -46,15 +46,15 @@ class PlanSource(Protocol):
     def knows_the_order(self) -> bool: ...
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """The plans of each call, in PyTorch's order; never empty."""
+        """Plans of each call, in PyTorch's order; never empty."""
         ...
 
 
 class PassedOn:
-    """What sources have in common that answer by asking another, which `_source` names.
+    """Base of plan sources that answer by asking another source.
 
     Args:
-        source: the other.
+        source: the source that is asked.
     """
 
     def __init__(self, source: PlanSource) -> None:
@@ -62,10 +62,10 @@ class PassedOn:
 
     @property
     def name(self) -> str:
-        """See `PlanSource`."""
+        """Name of the source that is asked, see `PlanSource`."""
         return self._source.name
 
     @property
     def knows_the_order(self) -> bool:
-        """See `PlanSource`."""
+        """Whether PyTorch takes the asked source's first plan, see `PlanSource`."""
         return self._source.knows_the_order

@@ -1,7 +1,7 @@
-"""The process that holds libcudnn: reads convolutions, writes their plans, one JSON line each.
+"""Main program of the process that holds libcudnn: it answers convolutions with their plans, as JSON lines.
 
-A process of its own because the library is a gigabyte, prints to stderr what it misses of a
-driver, and would take its caller with it if it crashed.
+libcudnn has a process of its own because it is a gigabyte, prints to stderr what it misses of a driver, and
+would take its caller with it if it crashed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autofit_workers.spec.trace import convolution_from_dict
 
 
 def main(requests_fd: int, answers_fd: int) -> None:
-    """Answers one JSON line after another until an empty line comes.
+    """Answers requests for plans, one JSON line after another, until an empty line comes.
 
     A request, with the card as cuDNN's JSON, is `{"device": "…", "calls": [{…}, …]}`; its answer
     `{"version": 92700, "plans": [[[engine, workspace_bytes, uses_tensor_cores, is_deterministic], …], …]}`

@@ -1,4 +1,4 @@
-"""The table of cuDNN's plans that we ship: its file format, and how a plan is carried to another call.
+"""Shipped tables of cuDNN's plans: their file format, and how a plan is carried to another call.
 
 One file for each architecture and version of cuDNN, written by `tests/bench/plan_table.py`. A
 workspace is mostly copies of the call's tensors in another layout, so it is kept as copies:
@@ -45,11 +45,11 @@ Features = tuple[int, ...]
 
 
 def reduced(plans: Sequence[Plan]) -> tuple[Plan, ...]:
-    """The plans that a policy of `autofit_workers.replay.plans.workspace` could take.
+    """Plans that a policy of `autofit_workers.replay.plans.workspace` could take.
 
-    First the first of all, of those without tensor cores, of the deterministic ones and of those
-    that are both, in their order; then the smallest and the largest of all and the largest without
-    tensor cores, where those are others.
+    The first plan of all, of those without tensor cores, of the deterministic ones and of those that are
+    both, in their order; then the smallest and the largest of all and the largest without tensor cores,
+    where those are others.
     """
     everything = range(len(plans))
     ieee = [index for index in everything if not plans[index].uses_tensor_cores]
@@ -66,7 +66,7 @@ def reduced(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 
 
 def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
-    """Plans as copies of the call's tensors, what is left over in percent or bytes, and flags.
+    """Encodes plans as multiples of the call's tensors, a rest in percent or bytes, and flags.
 
     Flags are 1 for tensor cores plus 2 for the same bits on every run.
     """
@@ -76,10 +76,10 @@ def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
 
 
 def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copies:
-    """Many sums come close; taken is the one of few copies with little left over.
+    """Encodes one plan by the sum of few copies of the call's tensors that leaves little over.
 
-    A little is kept to the byte, and more is rounded up: whether a workspace goes into the segment
-    that one of the same copies left behind depends on which of the two is larger.
+    A rest up to `exact_bytes` is kept to the byte, and a larger one rounded up: whether a workspace goes into
+    the segment that one of the same copies left behind depends on which of the two is larger.
     """
     x, y, w = _tensor_bytes(call)
     every = sum(_plain_bytes(call))
@@ -99,9 +99,9 @@ def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copie
 
 
 def plan_of(call: Convolution, kept: Copies) -> Plan:
-    """The inverse of `copies` for one plan, for another call too.
+    """Decodes a plan of `copies`, for the same call or another.
 
-    The table has no engine numbers. Plans of the same copies get the same negative one, so that
+    The table has no engine numbers. Plans of the same copies get the same negative number, so that
     `GridPlans` sees where the kernels change.
     """
     x, y, w = _tensor_bytes(call)
@@ -140,7 +140,7 @@ def _vector_channels(element_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Calls among which neighbours are looked for.
+    """Kind of calls, among which the nearest neighbour of a call is looked for.
 
     Attributes:
         filter: `1x1`, `3x3`, `1d` (one side is longer than 1), `3d`, or `larger`.
@@ -175,7 +175,7 @@ class Kind:
 
 
 def likeness(key: str, other: str) -> tuple[bool, ...]:
-    """How alike two kinds are by their keys: what tells more about the plans comes first."""
+    """Likeness of two kinds by their keys, for sorting: the words most telling about plans come first."""
     conv_pass, dtype, layout, *shape = (a == b for a, b in zip(key.split(), other.split(), strict=True))
     return (dtype, layout, conv_pass, *shape)
 
@@ -192,7 +192,7 @@ def _filter_kind(sides: tuple[int, ...]) -> str:
 
 
 def features(call: Convolution) -> Features:
-    """What tells calls of one kind apart: samples, channels and filters per group, pixels, taps, groups."""
+    """Features of a call within its kind: samples, channels and filters per group, pixels, taps, groups."""
     return (
         call.input_shape[0],
         call.weight_shape[1],
@@ -215,7 +215,7 @@ _Position = tuple[float, ...]
 
 
 def _position(of: Features, vector_channels: int) -> _Position:
-    """Coordinates in which the distance is the sum of differences."""
+    """Coordinates of a call's features, in which a distance is the sum of absolute differences."""
     num_samples, *geometry = of
     log = math.log2(max(1, num_samples))
     log_pixels, others = _position_of_geometry(tuple(geometry), vector_channels)
@@ -224,7 +224,7 @@ def _position(of: Features, vector_channels: int) -> _Position:
 
 @functools.lru_cache(maxsize=_MEMOIZED_GEOMETRIES)
 def _position_of_geometry(geometry: tuple[int, ...], vector_channels: int) -> tuple[float, _Position]:
-    """What all numbers of samples have in common: the pixels' part of the first coordinate, the others."""
+    """Part of a position that does not depend on samples: log2 of pixels, and the later coordinates."""
     logs = [math.log2(max(1, feature)) for feature in geometry]
     weighted = zip(_WEIGHTS[1:], logs, strict=True)
     uneven = (_UNEVEN * (number % vector_channels > 0) for number in geometry[:2])
@@ -232,11 +232,11 @@ def _position_of_geometry(geometry: tuple[int, ...], vector_channels: int) -> tu
 
 
 class Neighbours:
-    """The calls of one kind, and which of them is the nearest to another call.
+    """Calls of one kind in a table, for finding the nearest to another call.
 
     Args:
         rows: the features of each call with the number of its plans.
-        vector_channels: so many channels fill a vector.
+        vector_channels: the number of channels that fill a vector.
     """
 
     def __init__(self, rows: Iterable[tuple[Features, int]], vector_channels: int) -> None:
@@ -247,7 +247,7 @@ class Neighbours:
         return len(self._numbers)
 
     def nearest(self, of: Features) -> int:
-        """The plans of that call, or of its nearest neighbour."""
+        """Number of the plans of a call with features `of`, or of its nearest neighbour."""
         if of not in self._numbers:  # most calls of the usual networks are in the table itself
             of = self._places.nearest(of)
         return self._numbers[of]
@@ -258,10 +258,10 @@ class Neighbours:
 
 
 class _Places:
-    """Where calls lie. The tables of most architectures are of the same calls, and share these.
+    """Positions of calls, shared by the tables of most architectures, which have the same calls.
 
     Attributes:
-        nearest: the known call that is nearest to another; remembered.
+        nearest: returns the features of the known call that is nearest to another; remembered.
     """
 
     def __init__(self, known: tuple[Features, ...], vector_channels: int) -> None:
@@ -295,7 +295,7 @@ class _Places:
         return found
 
     def _bound(self, of: Features, here: _Position) -> float:
-        """Just above the distance to the same layer at another number of samples, if there is one."""
+        """Bound just above the distance to the same layer at another number of samples, or infinity."""
         sizes = self._samples.get(of[1:], ())
         positions = (_position((n, *of[1:]), self._vector_channels) for n in sizes)
         near = (sum(map(abs, map(float.__sub__, position, here))) for position in positions)
@@ -308,13 +308,13 @@ def _places(known: tuple[Features, ...], vector_channels: int) -> _Places:
 
 
 class PlanTable:
-    """cuDNN's plans on one architecture.
+    """Table of one cuDNN version's plans on one architecture.
 
     Args:
         document: the file, as `tests/bench/plan_table_file.py` writes it.
 
     Raises:
-        ValueError: it has another schema.
+        ValueError: the document has another schema.
     """
 
     def __init__(self, document: dict[str, Any]) -> None:
@@ -335,7 +335,7 @@ class PlanTable:
         return cls(json.loads(gzip.decompress(data)))
 
     def plans(self, call: Convolution) -> tuple[Plan, ...]:
-        """The plans of that call or, scaled to it, of the call that is most alike."""
+        """Plans of a call or, scaled to it, of the most similar call of the table."""
         key = Kind.of(call).key
         if key not in self._neighbours:
             vector_channels = _vector_channels(call.element_bytes)
@@ -345,7 +345,7 @@ class PlanTable:
         return tuple(plan_of(call, self._codes[code]) for code in self._plans[number])
 
     def _rows(self, key: str) -> Iterator[tuple[Features, int]]:
-        """The calls of one kind with the numbers of their plans."""
+        """Yields the features of each call of one kind with the number of its plans."""
         question, shape = split_key(key)
         if shape not in self._shapes:
             return
@@ -356,7 +356,11 @@ class PlanTable:
                     yield (int(num_samples), *geometry), number
 
     def _most_alike(self, key: str, vector_channels: int) -> Neighbours:
-        """The calls of the kind that stands for one that the table lacks."""
+        """Calls of the most similar kind that the table has, for a kind that it lacks.
+
+        Raises:
+            ValueError: the table is empty.
+        """
         kinds = (f"{question} {shape}" for question in self._answers for shape in self._shapes)
         for other in sorted(kinds, key=lambda other: likeness(key, other), reverse=True):
             neighbours = Neighbours(self._rows(other), vector_channels)
@@ -366,14 +370,14 @@ class PlanTable:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """The key of a kind as pass, type and layout, and as filter, grouping and reach."""
+    """Splits the key of a kind into pass, type and layout, and into filter, grouping and reach."""
     words = key.split()
     return " ".join(words[:3]), " ".join(words[3:])
 
 
 @functools.cache
 def held_tables() -> tuple[tuple[int, tuple[int, int]], ...]:
-    """The tables that are shipped, as compute capability and the version's first two numbers."""
+    """Shipped tables, each as compute capability and the first two numbers of cuDNN's version."""
     names = (
         entry.name for entry in importlib.resources.files("autofit_workers.replay").joinpath("data").iterdir()
     )
@@ -388,12 +392,12 @@ def held_tables() -> tuple[tuple[int, tuple[int, int]], ...]:
 
 @functools.cache
 def load_table(capability: int, version: tuple[int, int]) -> PlanTable:
-    """One of the `held_tables`."""
+    """Loads one of the `held_tables`; remembered."""
     name = file_name(capability, version)
     path = importlib.resources.files("autofit_workers.replay").joinpath("data", name)
     return PlanTable.from_bytes(path.read_bytes())
 
 
 def file_name(capability: int, version: tuple[int, int]) -> str:
-    """What the table is called in `autofit_workers/replay/data`."""
+    """File name of a table in `autofit_workers/replay/data`."""
     return f"sm_{capability}-{version[0]}.{version[1]}.json.gz"

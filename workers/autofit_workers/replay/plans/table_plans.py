@@ -1,4 +1,4 @@
-"""Plans from the table that we ship, where there is no libcudnn to ask."""
+"""Convolution plans from the shipped tables, where no libcudnn is installed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MEMOIZED_CALLS = 100_000
 
 @dataclass(frozen=True)
 class TablePlans:
-    """What cuDNN planned, when it was asked, for the most similar convolution; a `PlanSource`.
+    """Plans that a cuDNN gave for the most similar convolution of a table; a `PlanSource`.
 
     cuDNN decides by the architecture alone, not by the card. The table is that of the newest
     architecture that is not newer than this one, and of the nearest version of cuDNN; `name` says which
@@ -46,7 +46,7 @@ class TablePlans:
 
     @classmethod
     def for_torch(cls, version: str, architecture: str) -> TablePlans:
-        """Those of the cuDNN that the wheel of a PyTorch brings.
+        """Returns the plan table of the cuDNN that comes with a PyTorch wheel.
 
         Args:
             version: of PyTorch. Of releases that `autofit_workers.spec.versions` lacks, the older ones
@@ -54,7 +54,7 @@ class TablePlans:
             architecture: `sm_XY` of the card.
 
         Raises:
-            ValueError: that is no version, or the architecture is older than all of the table.
+            ValueError: `version` is none, or the architecture is older than all of the table.
         """
         release = release_of(version)
         wheel = WHEELS.get(release)
@@ -76,7 +76,7 @@ class TablePlans:
         return name
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """See `PlanSource`."""
+        """Plans of each call by the table, see `PlanSource`."""
         held = _held(self.architecture, self._wanted)
         return [_plans(*held, call) for call in calls]
 
@@ -87,7 +87,7 @@ class TablePlans:
 
 @functools.cache
 def _held(name: str, version: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-    """The compute capability and the version of the table that stands for these."""
+    """Compute capability and cuDNN version of the table used for an architecture and a version."""
     wanted = Architecture.of(name).capability
     tables = held_tables()
     capability = max((known for known, _ in tables if known <= wanted), default=None)
@@ -105,7 +105,7 @@ def _plans(capability: int, version: tuple[int, int], call: Convolution) -> tupl
 
 
 def plans_in(table: PlanTable, call: Convolution) -> tuple[Plan, ...]:
-    """The plans of a call by that table, without those that its type cannot have."""
+    """Plans of a call by a table; for float64 without tensor-core plans, the smallest first."""
     plans = table.plans(call)
     if call.dtype != "float64":
         return plans

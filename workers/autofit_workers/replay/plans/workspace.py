@@ -1,7 +1,7 @@
-"""What a convolution needs beside its output, by algorithm; no operator shows it.
+"""Workspace of a convolution by policy: memory beside its output, which no operator shows.
 
-Which convolutions PyTorch gives to cuDNN, and which of cuDNN's plans it takes under each policy;
-the plans themselves come from a `PlanSource`. PyTorch's own kernels need columns or nothing.
+The module knows which convolutions PyTorch gives to cuDNN, and which of cuDNN's plans it takes under each
+policy; the plans themselves come from a `PlanSource`. PyTorch's own kernels need im2col columns or nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def workspace(
     allow_tf32: bool = True,
     knows_the_order: bool = True,
 ) -> Workspace:
-    """The workspace of one call that PyTorch hands to cuDNN.
+    """Workspace of one call that PyTorch hands to cuDNN.
 
     `run_single_conv` of Conv_v8.cpp takes the first plan that fits; the low end is the smallest
     plan, to which it comes down when memory is short. With benchmark it allocates the largest
@@ -63,7 +63,7 @@ def workspace(
 
 
 def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -> Workspace:
-    """What PyTorch takes of plans with these workspaces, in its order."""
+    """Workspace that PyTorch takes under a policy, of plans with `sizes` in bytes in its order."""
     if policy.benchmark:
         largest_first = tuple(sorted(set(sizes), reverse=True))
         largest_bytes = largest_first[0]
@@ -75,7 +75,7 @@ def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -
 
 
 def samples_at_once(call: Convolution) -> int:
-    """How many samples cuDNN runs at once: it goes through a batch in pieces of up to 2^31 elements.
+    """Number of samples that cuDNN runs at once: it splits a batch into pieces of up to 2^31 elements.
 
     Plans take their workspaces for one piece: asked without a GPU, cuDNN 9.8, 9.10 and 9.20 want no more
     for any larger batch (but for 0.02 % that some kernels take a piece), in float32 and float16, all passes
@@ -86,13 +86,13 @@ def samples_at_once(call: Convolution) -> int:
 
 
 def at_once(call: Convolution) -> Convolution:
-    """As much of a call as cuDNN runs at once, which is what it plans for."""
+    """Part of a call that cuDNN runs at once and plans for: the call with no more samples than that."""
     most_samples = samples_at_once(call)
     return call if call.input_shape[0] <= most_samples else call.of_samples(most_samples)
 
 
 def native_workspace(call: Convolution) -> Workspace:
-    """PyTorch's own kernels: im2col columns of one sample at a time, freed after the call.
+    """Workspace of PyTorch's own kernels: im2col columns of one sample at a time, freed after the call.
 
     Source: `slow_conv2d` and `slow_conv_dilated` of ATen; depthwise convolutions have a direct
     kernel, and 1×1 convolutions without stride or padding multiply the input as it is.
@@ -105,12 +105,12 @@ def native_workspace(call: Convolution) -> Workspace:
 
 
 def is_depthwise(call: Convolution) -> bool:
-    """Whether every channel is convolved by itself (`ConvParams::is_depthwise` of Convolution.cpp)."""
+    """Whether a call convolves every channel by itself (`ConvParams::is_depthwise` of Convolution.cpp)."""
     return call.groups == call.input_shape[1] > 1
 
 
 def goes_to_cudnn(call: Convolution, capability: int, torch_release: tuple[int, int]) -> bool:
-    """Whether PyTorch, with cuDNN enabled, does not use kernels of its own.
+    """Whether PyTorch, with cuDNN enabled, gives a call to cuDNN instead of its own kernels.
 
     `use_cudnn` of Convolution.cpp: cuDNN has bfloat16 from compute capability 8.0 on.
 
@@ -128,7 +128,10 @@ def goes_to_cudnn(call: Convolution, capability: int, torch_release: tuple[int, 
 
 
 def _depthwise_goes_to_cudnn(call: Convolution) -> bool:
-    """`use_cudnn_depthwise` of Convolution.cpp: always in channels last, else fp16 up to 2-D alone."""
+    """Whether PyTorch gives a depthwise call to cuDNN: in channels last always, else some in float16.
+
+    `use_cudnn_depthwise` of Convolution.cpp: in float16, 1-D and 2-D ones alone.
+    """
     if call.channels_last:
         return True
     channels, width = call.input_shape[1], call.input_shape[-1]
@@ -147,7 +150,10 @@ def _depthwise_goes_to_cudnn(call: Convolution) -> bool:
 
 
 def _is_faster_in_cudnn(call: Convolution) -> bool:
-    """`check_cudnn_depthwise_workload_with_filter` of Convolution.cpp: by stride and channels."""
+    """Whether PyTorch expects cuDNN to be faster at a depthwise call, by stride, size and channels.
+
+    `check_cudnn_depthwise_workload_with_filter` of Convolution.cpp.
+    """
     (num_samples, channels), width = call.input_shape[:2], call.input_shape[-1]
     filter_width = call.weight_shape[-1]
     if call.stride[-1] != 2:

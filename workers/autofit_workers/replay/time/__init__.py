@@ -1,4 +1,4 @@
-"""From a traced step's work to its seconds on a card.
+"""Seconds of a step on a card, predicted from its traced work.
 
 speeds      what a device can do at most: products by data type, bytes a second, units
 kernels     what an operator runs on the device: kernels, each with its class, products and bytes
@@ -10,5 +10,5 @@ constants   the constants, of constants.toml
 lines       the work of a step at any batch size, from its traces at several
 step        the step: what the host launches, and what the device does, stream beside stream
 tables      the data files
-interval    how sure that is: residuals by class of kernels and by card, of residuals.toml
+interval    confidence of the seconds: residuals by class of kernels and by card, of residuals.toml
 """

@@ -1,4 +1,4 @@
-"""How long collectives take: by bytes, by what joins the ranks, and by the algorithm that NCCL would choose.
+"""Seconds of collectives, by bytes, the links between ranks, and the algorithm that NCCL would choose.
 
     seconds = start + steps · hop + bytes on a link / (bandwidth · share)
 
@@ -29,7 +29,7 @@ SCHEMA = "autofit.links/1"
 
 
 class Exchange(StrEnum):
-    """What ranks do together."""
+    """Kind of a collective operation among ranks."""
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
@@ -63,7 +63,7 @@ _AS_ALL_REDUCE = frozenset({Exchange.ALL_REDUCE, Exchange.OTHER})
 
 
 def exchange_of(operator: str) -> Exchange:
-    """What a collective does, by PyTorch's name of its operator."""
+    """Kind of a collective, by PyTorch's name of its operator."""
     name = operator.partition(".")[2].replace("_", "")
     found = (begin for begin in _BY_NAME if name.startswith(begin))
     longest = max(found, key=len, default="")
@@ -71,7 +71,7 @@ def exchange_of(operator: str) -> Exchange:
 
 
 def exchanged_bytes(work: Work) -> int:
-    """The bytes that a collective is of, as nccl-tests count them: of a gathered tensor all."""
+    """Bytes of a collective as nccl-tests count them: the larger of its inputs and its outputs."""
     return max(_bytes(work.inputs), _bytes(work.outputs))
 
 
@@ -81,10 +81,10 @@ def _bytes(operands: tuple[Operand, ...]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Protocol:
-    """One of NCCL's ways to bring bytes across.
+    """Transfer protocol of NCCL, with its latencies and its share of the bandwidth.
 
     Attributes:
-        start: seconds that it takes however little there is.
+        start: seconds that it takes for any number of bytes.
         hop: seconds for each step.
         share: of the bandwidth.
     """
@@ -96,13 +96,13 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """What joins cards.
+    """Link between cards, or between nodes.
 
     Attributes:
-        protocols: of which the quickest is taken.
+        protocols: those that NCCL can take; the quickest counts.
         tree: the share of the bandwidth that trees reach.
         units: multiprocessors that a collective takes from kernels that run beside it.
-        peer_start: seconds that an exchange from rank to rank takes however little there is.
+        peer_start: seconds that an exchange from rank to rank takes for any number of bytes.
     """
 
     protocols: tuple[Protocol, ...]
@@ -113,7 +113,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """What joins the cards of a node, and the nodes.
+    """Links that join the cards of a node, and the nodes.
 
     Attributes:
         name: of the links within a node.
@@ -122,7 +122,7 @@ class Network:
         peer: bytes a second from one card to another.
         nic: bytes a second between nodes, for each card of a node.
         num_cards: of a node.
-        num_rows: real all-reduces in a node behind it.
+        num_rows: real all-reduces in a node that the values are from.
     """
 
     name: str
@@ -139,18 +139,18 @@ class Network:
         return (group.num_ranks - 1) * group.stride >= self.num_cards
 
     def in_words(self, groups: Iterable[Group]) -> str:
-        """What is assumed to join ranks that are in such groups."""
+        """Links assumed to join the ranks of `groups`, in words."""
         said = f"ranks are joined by {_NAMES[self.name]} in nodes of {self.num_cards} cards"
         if any(map(self.spans_nodes, groups)):
             said += f", and nodes by {self.nic / 1e9:.3g} GB/s for each card"
         return f"{said}, as is assumed; no step of several ranks was ever compared with a real one"
 
     def link(self, group: Group) -> Link:
-        """The slowest that a group goes over."""
+        """Slowest link that a group's collectives go over."""
         return self.between if self.spans_nodes(group) else self.within
 
     def seconds(self, exchange: Exchange, num_bytes: int, group: Group) -> float:
-        """What a collective takes beside the launch of its kernel.
+        """Seconds of a collective, without the launch of its kernel.
 
         Args:
             num_bytes: see `exchanged_bytes`.
@@ -184,7 +184,7 @@ class Network:
 
 
 def _algorithms(exchange: Exchange, n: int, tree: float) -> tuple[tuple[float, float, float], ...]:
-    """Of each algorithm the steps, the share of the bytes that a link carries, and that of its bandwidth."""
+    """Steps, share of the bytes on a link, and share of its bandwidth, for each algorithm."""
     if exchange in _AS_ALL_REDUCE:
         on_link = 2 * (n - 1) / n
         return (2 * (n - 1), on_link, 1.0), (2 * math.log2(n), on_link, tree)
@@ -194,7 +194,7 @@ def _algorithms(exchange: Exchange, n: int, tree: float) -> tuple[tuple[float, f
 
 
 def network_of(name: str, architecture: str) -> Network | None:
-    """What joins cards of a name; None where nothing is known of them nor of their architecture.
+    """Network of cards with a name; None where neither the name nor the architecture is known.
 
     Args:
         name: as CUDA has it.

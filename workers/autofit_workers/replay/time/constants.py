@@ -1,4 +1,4 @@
-"""The constants of kernels' classes, of constants.toml: how near to its limits a device comes."""
+"""Constants of kernel classes, from constants.toml: the shares of its limits that a device reaches."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from autofit_workers.replay.time.tables import text_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedConstants:
-    """How near to the peak convolutions in groups come: rate · width^width_power · groups^groups_power.
+    """Share of the peak that grouped convolutions reach: rate · width^width_power · groups^groups_power.
 
     Attributes:
-        rate: of one group of one channel.
-        width_power: by the channels of a group.
-        groups_power: by the number of groups.
-        most: that none exceeds.
+        rate: the share for one group of one channel.
+        width_power: exponent of the channels of a group.
+        groups_power: exponent of the number of groups.
+        most: the largest share.
     """
 
     rate: float
@@ -33,7 +33,7 @@ class GroupedConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassConstants:
-    """What is known of a class of kernels, or of a variant of it.
+    """Constants of a class of kernels, or of a variant of the class.
 
     Attributes:
         bandwidth: the share of the memory's bytes a second that it moves.
@@ -45,7 +45,7 @@ class ClassConstants:
         copied: the share of the memory's bytes a second at which operands are copied into another order.
         elements_per_clock: that a unit reads and writes at most in a clock, in kernels that go through them
             one by one; 0 where nothing but the memory limits it.
-        least_seconds: that a kernel takes however little it has to do: its threads wait for each other.
+        least_seconds: the shortest time of a kernel, as its threads wait for each other.
         cached: the share of its bytes that the kernel before it has left in the cache, where all fit.
     """
 
@@ -62,14 +62,14 @@ class ClassConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostConstants:
-    """What the host takes to launch a step, in seconds.
+    """Seconds that the host takes to launch the parts of a step.
 
     Attributes:
         call: of an operator of the forward pass or of an optimizer's loop, by Python.
         backward_call: of one that the autograd engine calls.
         view: of an operator that launches nothing.
         launch: of each kernel beyond the first of an operator.
-        step: of what a step takes whatever its operators.
+        step: of a step, whatever its operators.
     """
 
     call: float
@@ -81,7 +81,7 @@ class HostConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """All constants.
+    """Constants of all kernel classes and of the host.
 
     Attributes:
         classes: by a class of kernels, or by class and variant: `convolution fprop channels_last`.
@@ -97,7 +97,7 @@ class Constants:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """As constants.toml has them."""
+        """Makes the constants from the data of constants.toml."""
         classes = {}
         for name, values in data["classes"].items():
             product = values.get("product")
@@ -111,7 +111,7 @@ class Constants:
 
 @functools.cache
 def constants() -> Constants:
-    """Those that predictions are made with."""
+    """Constants that predictions use, read from constants.toml once."""
     text = text_of("constants.toml")
     read = Constants.from_dict(tomllib.loads(text))
     return dataclasses.replace(read, digest=hashlib.sha256(text.encode()).hexdigest())

@@ -1,4 +1,4 @@
-"""How long kernels take on a device, by the constants of their classes."""
+"""Seconds of kernels on a device, by the constants of their classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _USUAL_TAPS = 9
 
 
 class OperatorCosts(Protocol):
-    """What knows how long operators take on a device.
+    """Interface for the seconds of operators on a device.
 
     Attributes:
         is_synchronous: whether the host waits for each of them.
@@ -33,21 +33,21 @@ class OperatorCosts(Protocol):
 
     @property
     def host(self) -> HostConstants:
-        """What the host takes to launch."""
+        """Constants of the host's launch times."""
 
     def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
-        """The kernels that an operator launches, and what they take, by class."""
+        """Number of kernels that an operator launches, and the class and seconds of each."""
 
 
 class Costs:
-    """Seconds of kernels on one card, each worked out once.
+    """Seconds of kernels on one card, each computed once.
 
     Args:
         speeds: of the device.
         constants: of the classes.
         allow_tf32, conv_tf32: see `kernels_of`.
         of_pytorch_1: whether kernels are those of PyTorch 1.12.
-        network: what joins the device with others; None where it is by itself.
+        network: the links to other devices; None where the device is by itself.
 
     Attributes:
         network: as given.
@@ -81,24 +81,24 @@ class Costs:
 
     @property
     def host(self) -> HostConstants:
-        """What the host takes to launch."""
+        """Constants of the host's launch times."""
         return self.constants.host
 
     def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
-        """The kernels that an operator launches, and what they take, by class."""
+        """Number of kernels that an operator launches, and the class and seconds of each."""
         kernels = self.kernels(work)
         launches = sum(kernel.num_launches for kernel in kernels)
         return launches, tuple((kernel.kind, self.seconds(kernel)) for kernel in kernels)
 
     def kernels(self, work: Work) -> tuple[Kernel, ...]:
-        """What an operator runs."""
+        """Kernels that an operator runs."""
         if work not in self._kernels:
             kernels = kernels_of(work, allow_tf32=self._allow_tf32, conv_tf32=self._conv_tf32)
             self._kernels[work] = kernels if work.group is None else tuple(map(self._with_rows, kernels))
         return self._kernels[work]
 
     def _with_rows(self, kernel: Kernel) -> Kernel:
-        """A collective in the class of those that were timed, if such were over its links."""
+        """Returns the kernel, in class `ALL_REDUCE` if real all-reduces were timed over its links."""
         network, group = self.network, kernel.group
         if network is None or group is None or kernel.variant != Exchange.ALL_REDUCE:
             return kernel
@@ -107,19 +107,19 @@ class Costs:
         return dataclasses.replace(kernel, kind=KernelClass.ALL_REDUCE)
 
     def seconds(self, kernel: Kernel) -> float:
-        """What a kernel takes on the device alone."""
+        """Seconds of a kernel on the device when nothing runs beside it."""
         if kernel not in self._seconds:
             self._seconds[kernel] = self._worked_out(kernel)
         return self._seconds[kernel]
 
     def convolution_seconds(self, call: Convolution) -> float:
-        """What one product of a convolution takes by cuDNN's own choice, on the device alone."""
+        """Seconds of one convolution pass by cuDNN's own choice when nothing runs beside it."""
         if call not in self._convolutions:
             self._convolutions[call] = self.seconds(kernel_of(call, allow_tf32=self._conv_tf32))
         return self._convolutions[call]
 
     def matmul_flops(self, dtype: str) -> float:
-        """What the device can do at most in products of matrices of a type, per second."""
+        """Highest FLOP per second of the device in matrix products of a data type."""
         return self.speeds.product_flops(TF32 if dtype == "float32" and self._allow_tf32 else dtype)
 
     def _worked_out(self, kernel: Kernel) -> float:
@@ -174,7 +174,7 @@ class Costs:
         return seconds, known.product.overlapped
 
     def _class(self, kernel: Kernel) -> ClassConstants:
-        """The most exact that there is: of the data type or units and the variant, of either, of all."""
+        """Most exact constants of a kernel: by data type or units and variant, by either, or by class."""
         classes = self.constants.classes
         units = self.speeds.units(kernel.dtype)
         exact = [f"{of} {kernel.variant}" for of in (kernel.dtype, *units)] if kernel.variant else []

@@ -1,13 +1,13 @@
-"""How sure a predicted time is: residuals by class of kernels and by card, combined over the step.
+"""Confidence of a predicted time: residuals by class of kernels and by card, combined over the step.
 
-What a class of kernels is off by is the same for all of its kernels, and independent of other classes: each
-counts by its share of the step's time. What a card is off by comes on top of all of it.
+The error of a class of kernels is the same for all of its kernels, and independent of other classes: each
+counts by its share of the step's time. The error of a card comes on top of all of them.
 
     sigma² = sum over classes of (share · sigma of the class)² + (share that waits for the host · its sigma)²
              + sigma of the card²
 
-Collectives are hidden behind other kernels as long as they are quick enough, so what they may be off by is
-what the step takes longer where each of them does.
+Collectives are hidden behind other kernels as long as they are quick enough, so their error is the time by
+which the step takes longer where each of them does.
 
 Errors are factors, so an interval is likely · exp(± z · sigma).
 """
@@ -35,12 +35,12 @@ _SHOWN_SHARE = 0.01  # of the time, from which on a class without rows is named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """How far times are off.
+    """Error of predicted times for a class of kernels or a card.
 
     Attributes:
         sigma: standard deviation of log(measured / predicted).
-        num_rows: real runs behind it; 0 where it is assumed.
-        sources: the tables that they are of.
+        num_rows: real runs that `sigma` is from; 0 where it is assumed.
+        sources: the tables of these runs.
         lacks: of a card, the classes of kernels that none of its rows has.
     """
 
@@ -51,20 +51,20 @@ class Residual:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """As residuals.toml has it."""
+        """Makes a residual from an entry of residuals.toml."""
         return cls(**{**data, "sources": tuple(data["sources"]), "lacks": tuple(data.get("lacks", ()))})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confidence:
-    """How sure the predicted time of a step is.
+    """Confidence of the predicted time of a step.
 
     Attributes:
         sigma: standard deviation of log(measured / predicted) of the whole step.
         known_share: of the step's time, spent in classes that real runs are behind.
-        unmeasured: the classes that no real runs are behind, what takes most of the time first.
+        unmeasured: the classes that no real runs are behind, by their share of the time, largest first.
         is_card_measured: whether real runs are behind the card.
-        is_stated: whether it is sure enough that seconds are said.
+        is_stated: whether the time is sure enough that its seconds are stated.
     """
 
     sigma: float
@@ -74,19 +74,19 @@ class Confidence:
     is_stated: bool
 
     def ends(self, seconds: float, level: float) -> tuple[float, float]:
-        """The interval around likely seconds that holds the real ones with a probability, such as 0.8."""
+        """Interval around likely seconds that holds the real ones with probability `level`, such as 0.8."""
         factor = math.exp(NormalDist().inv_cdf((1 + level) / 2) * self.sigma)
         return seconds / factor, seconds * factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeResiduals:
-    """How far predicted times are off.
+    """Errors of predicted times, by class of kernels and by card.
 
     Attributes:
         classes: by class of kernels, and `host`.
         cards: by name, or by architecture: on top of the classes.
-        class_sigma, card_sigma: of what has no rows.
+        class_sigma, card_sigma: of a class, and of a card, without rows.
         setting_sigma, other_sigma: of a step that is scaled by a measured one of the same workload and card,
             of its setting or of another.
         least_share, most_sigma: the confidence that seconds are said from on.
@@ -119,16 +119,16 @@ class TimeResiduals:
         )
 
     def exchange_factor(self, clock: StepClock) -> float:
-        """How much longer than predicted the collectives of a step may well take, by their sigma."""
+        """Factor by which a step's collectives may take longer than predicted, by their sigma."""
         nowhere = Residual(sigma=0.0)
         kinds = EXCHANGES & clock.class_seconds.keys()
         return math.exp(max(self._of_class(kind, nowhere).sigma for kind in kinds))
 
     def of(self, clock: StepClock, speeds: Speeds, *, conv_algo: str = "", late: float = 0.0) -> Confidence:
-        """How sure the time of a step on a device is.
+        """Confidence of the time of a step on a device.
 
         Args:
-            conv_algo: what convolutions run by, where that is not cuDNN's own choice.
+            conv_algo: the algorithm of convolutions, where it is not cuDNN's own choice.
             late: how much longer the step takes, as a share of it, where collectives take `exchange_factor`
                 times as long.
         """
@@ -159,7 +159,7 @@ class TimeResiduals:
         )
 
     def scaled(self, confidence: Confidence, *, is_of_setting: bool) -> Confidence:
-        """The same of a time that is scaled by measured steps of its workload on its card."""
+        """Confidence of a time that is scaled by measured steps of its workload on its card."""
         sigma = self.setting_sigma if is_of_setting else self.other_sigma
         sigma = min(sigma, confidence.sigma)
         return dataclasses.replace(
@@ -176,7 +176,7 @@ class TimeResiduals:
 
 
 def _shares(clock: StepClock, conv_algo: str) -> dict[str, float]:
-    """What a step's time is spent in, as shares of it."""
+    """Shares of a step's time by class of kernels, and for waiting on the host."""
     shares = {HOST: clock.waiting_seconds / clock.seconds}
     for kind, seconds in clock.class_seconds.items():
         name = f"{kind} {conv_algo}" if conv_algo and kind in CONVOLUTIONS else str(kind)
@@ -186,5 +186,5 @@ def _shares(clock: StepClock, conv_algo: str) -> dict[str, float]:
 
 @functools.cache
 def time_residuals() -> TimeResiduals:
-    """Those that come with this version."""
+    """Residuals that come with this version, read from residuals.toml once."""
     return TimeResiduals.from_toml(text_of("residuals.toml"))

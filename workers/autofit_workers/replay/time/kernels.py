@@ -1,4 +1,4 @@
-"""What operators run on a device: kernels, each with its class, products and bytes."""
+"""Kernels that operators run on a device, each with its class, products and bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofit_workers.spec.work import ELEMENT_BYTES, Convolution, ConvPass, Grou
 
 
 class KernelClass(StrEnum):
-    """Kernels that are bound by the same, and so have constants in common."""
+    """Class of kernels with the same bottleneck, which share constants."""
 
     MATMUL = "matmul"
     CONVOLUTION = "convolution"  # by products of matrices, one group
@@ -43,7 +43,7 @@ EXCHANGES = frozenset({KernelClass.ALL_REDUCE, KernelClass.COLLECTIVE})
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """So many products of an m×k matrix with a k×n matrix."""
+    """Product of an m×k matrix with a k×n matrix, `batch` times."""
 
     m: int
     n: int
@@ -57,13 +57,13 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """One kernel, or several that are alike and follow each other.
+    """Kernel, or several that are alike and follow each other.
 
     Attributes:
         kind: its class.
         moved_bytes: that it reads and writes.
-        dtype: what it computes in; `tf32` where tensor cores make float32's products.
-        product: what it multiplies, where it does.
+        dtype: the type it computes in; `tf32` where tensor cores make float32's products.
+        product: the matrix product it makes, if any.
         variant: tells kernels of a class apart that have constants of their own: a pass, a layout.
         copied_bytes: read and written before it, where it wants its operands in another order.
         num_launches: kernels that the host launches for it.
@@ -82,7 +82,7 @@ class Kernel:
 
 
 def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) -> tuple[Kernel, ...]:
-    """The kernels that an operator runs.
+    """Kernels that an operator runs.
 
     Args:
         allow_tf32: whether tensor cores may make products of float32 matrices, …
@@ -125,7 +125,7 @@ def _bytes(*operands: Operand) -> int:
 
 
 def _element_by_element(work: Work) -> tuple[Kernel, ...]:
-    """A kernel that goes through its operands once, if an element depends on those at its place alone."""
+    """Kernel of an operator without a maker: elementwise if flagged pointwise, else of class `OTHER`."""
     return _of_class(KernelClass.ELEMENTWISE)(work) if "pointwise" in work.flags else _other(work)
 
 
@@ -134,7 +134,7 @@ def _other(work: Work) -> tuple[Kernel, ...]:
 
 
 def _of_class(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
-    """A kernel of a class that goes through its operands once."""
+    """Maker of a kernel of a class that goes through its operands once."""
 
     def make(work: Work) -> tuple[Kernel, ...]:
         is_elementwise = kind is KernelClass.ELEMENTWISE  # it computes in what it returns
@@ -161,7 +161,7 @@ def _softmax(work: Work) -> tuple[Kernel, ...]:
 
 
 def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
-    """A kernel whose threads read and write one element at a time: those that vLLM has of its own."""
+    """Maker of a kernel whose threads read and write one element at a time, as vLLM's own do."""
 
     def make(work: Work) -> tuple[Kernel, ...]:
         return (Kernel(kind, _bytes(*work.inputs, *work.outputs), work.inputs[0].dtype, None, "one_by_one"),)
@@ -170,7 +170,7 @@ def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
 
 
 def _copy(work: Work) -> tuple[Kernel, ...]:
-    """A copy; whether it reorders dimensions is seen in how both ends lie."""
+    """Kernel of a copy: a transfer, a reordering where both ends differ in layout, or a plain copy."""
     if "transfer" in work.flags:
         return _of_class(KernelClass.TRANSFER)(work)
     first, last = (work.inputs or work.outputs)[-1], work.outputs[-1]
@@ -180,25 +180,25 @@ def _copy(work: Work) -> tuple[Kernel, ...]:
 
 
 def _copy_in(work: Work) -> tuple[Kernel, ...]:
-    """A rank's shards into its part of what all ranks gather: the first of the outputs."""
+    """Kernel that copies a rank's shards into its part of the gathered tensor: the first output."""
     part = work.outputs[0]
     return (Kernel(KernelClass.COPY, 2 * part.num_bytes, part.dtype),)
 
 
 def _copy_together(work: Work) -> tuple[Kernel, ...]:
-    """Tensors into one, which is the last of the inputs, and padded."""
+    """Kernel that copies tensors into one, which is padded and the last of the inputs."""
     whole = work.inputs[-1]
     return (Kernel(KernelClass.COPY, _bytes(*work.inputs), whole.dtype),)
 
 
 def _copy_apart(work: Work) -> tuple[Kernel, ...]:
-    """One tensor, the first of the inputs, into the others."""
+    """Kernel that copies one tensor, the first of the inputs, into the others."""
     first = work.inputs[0]
     return (Kernel(KernelClass.COPY, 2 * first.num_bytes, first.dtype),)
 
 
 def _matmul(work: Work) -> tuple[Kernel, ...]:
-    """`mm`, `addmm`, `bmm`, `baddbmm`: the last two inputs are the matrices."""
+    """Kernel of `mm`, `addmm`, `bmm` or `baddbmm`, whose last two inputs are the matrices."""
     left, right = work.inputs[-2:]
     *batch, m, k = left.shape
     n = right.shape[-1]
@@ -208,7 +208,7 @@ def _matmul(work: Work) -> tuple[Kernel, ...]:
 
 
 def _attention(work: Work) -> tuple[Kernel, ...]:
-    """Fused attention: two products of every query with every key, five in backward."""
+    """Kernel of fused attention: two products of every query with every key, five in backward."""
     backward = "backward" in work.operator
     query, key = work.inputs[1:3] if backward else work.inputs[:2]  # backward has the gradient first
     batch = math.prod(query.shape[:-2])
@@ -222,14 +222,14 @@ def _attention(work: Work) -> tuple[Kernel, ...]:
 
 
 def _batch_norm(work: Work) -> tuple[Kernel, ...]:
-    """Forward reads its input twice, for the mean and to normalise, in training."""
+    """Kernel of batch norm forward, which in training reads its input twice: mean, then normalisation."""
     first = work.inputs[0]
     moved = (2 if "training" in work.flags else 1) * first.num_bytes + work.outputs[0].num_bytes
     return (Kernel(KernelClass.BATCH_NORM, moved, first.dtype, variant=_layout(first)),)
 
 
 def _batch_norm_backward(work: Work) -> tuple[Kernel, ...]:
-    """Reads the gradient and the input twice, and writes a gradient."""
+    """Kernel of batch norm backward, which reads the gradient and the input twice, and writes a gradient."""
     big = [each for each in work.inputs if len(each.shape) > 1][:2]
     moved = 2 * _bytes(*big) + work.outputs[0].num_bytes
     return (Kernel(KernelClass.BATCH_NORM, moved, big[0].dtype, variant=_layout(big[0])),)
@@ -240,7 +240,7 @@ def _layout(operand: Operand) -> str:
 
 
 def _layer_norm_backward(work: Work) -> tuple[Kernel, ...]:
-    """One kernel for the input's gradient, and one that sums up those of weight and bias."""
+    """Kernels of layer norm backward: the input's gradient, and the sums of those of weight and bias."""
     big = [each for each in work.inputs if len(each.shape) > 1][:2]
     dtype = work.inputs[0].dtype
     return (
@@ -250,7 +250,7 @@ def _layer_norm_backward(work: Work) -> tuple[Kernel, ...]:
 
 
 def _index(work: Work) -> tuple[Kernel, ...]:
-    """Reads as much of its first input as it returns."""
+    """Kernel of indexing, which reads as much of its first input as it returns."""
     written = _bytes(*work.outputs)
     moved = 2 * written + _bytes(*work.inputs[1:])
     return (Kernel(KernelClass.INDEX, moved, (work.outputs or work.inputs)[0].dtype),)
@@ -286,7 +286,7 @@ _OWN_WIDTHS = (4, 8, 16, 24, 32, 48, 64)  # channels of a group that cuDNN has k
 
 
 def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
-    """One product of a convolution, as a product of matrices where it is one."""
+    """Kernel of one pass of a convolution, with its size as a product of matrices."""
     groups = call.groups
     samples, inputs = call.input_shape[:2]
     filters, per_group = call.weight_shape[:2]
@@ -340,7 +340,7 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
 
 
 def _recurrent(work: Work) -> tuple[Kernel, ...]:
-    """Recurrent layers of cuDNN and oneDNN, at least: each step of a sequence multiplies with all weights."""
+    """Kernel of recurrent layers of cuDNN and oneDNN, at least: each step multiplies with all weights."""
     sequence = work.inputs[0]
     tokens, width = math.prod(sequence.shape[:-1]), sequence.shape[-1]
     weights = sum(each.num_elements for each in work.inputs if len(each.shape) == 2)

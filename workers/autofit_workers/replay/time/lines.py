@@ -1,4 +1,4 @@
-"""The work of a step at any batch size, from its traces at several: dimensions are lines in the batch size.
+"""Work of a step at any batch size, from its traces at several: dimensions are lines in the batch size.
 
 Calls that have the same lines have the same work at every size, so that it is made once of all of them. Where
 traces differ in more than such dimensions, a step's work is known at the traced sizes alone.
@@ -27,14 +27,14 @@ from autofit_workers.spec.work import Group, Operand, Work, WorkCall
 
 
 class BatchDependentWorkError(ValueError):
-    """Which operators run depends on the batch size, so that a step's work needs a trace at that size."""
+    """Operators of a step depend on the batch size, so its work needs a trace at that size."""
 
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """The last calls of a generation, and how often they come again.
+    """Repetition of a generation's last calls in passes that were not traced.
 
-    Each pass has as much more to do than the one before as that had more than the one before it.
+    The work grows by the same amount from each pass to the next.
 
     Attributes:
         num_calls: of a pass. The last calls of a step are its last pass's, those before them those of the
@@ -47,7 +47,7 @@ class Repeated:
 
 
 class EventWait(NamedTuple):
-    """The host waits until one call is done, and those before it on its stream.
+    """Wait of the host until one call, and those before it on its stream, are done.
 
     Attributes:
         number: of the call before which it waits.
@@ -60,15 +60,15 @@ class EventWait(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """What a step's operators have to do, and when the host waits for it.
+    """Work of a step's operators, and the host's waits for it.
 
     Attributes:
         calls: in their order. Those that are alike share one `Work`.
         in_backward: by call, whether the autograd engine makes it.
         host_waits: the numbers of the calls before which the host waits until the device has done all that it
             was given; the number of all calls for a wait after the last of them.
-        event_waits: where it waits for some of that alone.
-        repeated: of a generation, what was not traced of it.
+        event_waits: where the host waits for one call and those before it on its stream.
+        repeated: of a generation, the passes that were not traced.
     """
 
     calls: tuple[WorkCall, ...]
@@ -79,20 +79,20 @@ class StepWork:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The groups of ranks that exchange anything, each once."""
+        """Groups of ranks that exchange anything, each once."""
         found = (call.work.group for call in self.calls if call.work.group is not None)
         return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLines:
-    """The work of a step at any batch size; of a single trace, at that trace's size alone.
+    """Work of a step at any batch size; from a single trace, at that trace's size alone.
 
     Attributes:
-        course: the step at the first of the traces, of which another size has the calls in their order.
+        course: the step at the first of the traces; other sizes have its calls in the same order.
         works: each different work as lines in the batch size.
         number_of: by call, the number of its work.
-        only_batch_size: where it is known at one alone.
+        only_batch_size: the one batch size at which the work is known; None where it is at any.
     """
 
     course: StepWork
@@ -102,7 +102,7 @@ class WorkLines:
 
     @classmethod
     def through(cls, traces: Sequence[Trace]) -> Self:
-        """The lines through traces of one workload and one knob setting at different batch sizes.
+        """Returns lines through traces of one workload and one knob setting at different batch sizes.
 
         Raises:
             BatchDependentWorkError: the traces differ in more than dimensions that are lines.
@@ -126,7 +126,7 @@ class WorkLines:
         return cls(course=steps[0], works=works, number_of=number_of, only_batch_size=only)
 
     def at(self, batch_size: int) -> StepWork:
-        """The work of the step at a batch size."""
+        """Returns the work of the step at a batch size."""
         assert self.only_batch_size in (None, batch_size)
         works = [lines.at(batch_size) for lines in self.works]
         calls = [
@@ -137,7 +137,7 @@ class WorkLines:
 
 
 def work_of(trace: Trace) -> StepWork:
-    """The work of the last step of a trace, at its own batch size."""
+    """Returns the work of the last step of a trace, at its own batch size."""
     start, stop = last_step(trace.marks, len(trace.events))
     positions = [call.position for call in trace.work]
     in_step = [wait for wait in trace.host_waits if start <= wait.position <= stop]
@@ -158,7 +158,7 @@ def work_of(trace: Trace) -> StepWork:
 def _event_waits(
     calls: Sequence[WorkCall], positions: Sequence[int], waits: Sequence[HostWait]
 ) -> tuple[EventWait, ...]:
-    """The waits for one stream each; for a stream that was given nothing by then there is none."""
+    """Waits of the host for one stream each; none for a stream that was given nothing by then."""
     by_stream: defaultdict[int, list[int]] = defaultdict(list)
     for number, call in enumerate(calls):
         by_stream[call.stream].append(number)
@@ -175,7 +175,7 @@ def _event_waits(
 
 @dataclass(frozen=True, slots=True)
 class _OperandLines:
-    """A tensor whose dimensions are lines of the batch size."""
+    """Operand with lines in the batch size for dimensions."""
 
     blank: Operand
     shape: tuple[Line, ...]
@@ -191,7 +191,7 @@ class _OperandLines:
 
 @dataclass(frozen=True, slots=True)
 class _WorkLines:
-    """Work whose operands have lines of the batch size for dimensions."""
+    """Work whose operands have lines in the batch size for dimensions."""
 
     blank: Work
     inputs: tuple[_OperandLines, ...]
@@ -225,7 +225,7 @@ class _WorkLines:
 
 
 def _numbered(works: Sequence[Sequence[Work]]) -> tuple[list[tuple[Work, ...]], list[int]]:
-    """The different columns of work over the traces, and for each call the number of its own.
+    """Distinct columns of work over the traces, and for each call the number of its column.
 
     Told apart by identity: a trace has equal work once, and a hash of all operands takes longer.
     """
@@ -254,7 +254,7 @@ def _is_same_course(first: StepWork, other: StepWork) -> bool:
 
 
 def _kind(call: WorkCall) -> tuple[object, ...]:
-    """What two calls have in common whose work differs in dimensions alone."""
+    """Key of a call that is equal for calls whose work differs in dimensions alone."""
     work = call.work
     operands = [(each.dtype, each.layout, each.repeated) for each in (*work.inputs, *work.outputs)]
     of_work = work.operator, len(work.inputs), operands, len(work.convolutions), work.flags, work.group
@@ -262,7 +262,7 @@ def _kind(call: WorkCall) -> tuple[object, ...]:
 
 
 def _in_backward(trace: Trace, positions: Sequence[int]) -> tuple[bool, ...]:
-    """By call, whether the last mark before it begins a backward pass."""
+    """For each call, whether the last mark before it begins a backward pass."""
     starts = [mark.position for mark in trace.marks]
     begins_backward = [False, *(mark.name.endswith(" backward") for mark in trace.marks)]
     return tuple([begins_backward[bisect_right(starts, position)] for position in positions])

@@ -1,10 +1,10 @@
-"""How long a product of matrices takes: tiles of the result, dealt out to the units in waves.
+"""Seconds of a product of matrices: tiles of the result, dealt out to the units in waves.
 
 A kernel makes the result in tiles, several at a time on each multiprocessor, so that a last wave may leave
 most of them without work; where there are few tiles the sum is split, and the parts are added afterwards.
 Wide tiles read less per product and so come nearer to the peak, and a multiprocessor wants several tiles at
 once, or wide ones, to hide that it waits. cuBLAS and cuDNN choose among such kernels by heuristics of their
-own, of which the fastest by this account stands in.
+own; the fastest kernel by this model stands in for their choice.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RESIDENT = 32768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductConstants:
-    """How near to a device's peak kernels of a class come.
+    """Constants that tell how near to a device's peak the products of a class of kernels come.
 
     Attributes:
         efficiency: of the widest tiles, of long sums.
@@ -40,8 +40,8 @@ class ProductConstants:
             comes to half of that.
         start: multiplications along the sum that a tile takes to begin and to end.
         quantized: how much of a last, unfilled wave is lost; 1 is all of it.
-        half_resident: results that a unit works on at once where it comes to half of its rate; 0 where how
-            many there are makes no difference.
+        half_resident: results that a unit works on at once where it comes to half of its rate; 0 where their
+            number makes no difference.
         overlapped: the share of the shorter of arithmetic and memory traffic that takes no time of its own.
     """
 
@@ -62,7 +62,7 @@ def product_seconds(
     constants: ProductConstants,
     tiles: Sequence[Tile] = TILES,
 ) -> float:
-    """Seconds of the arithmetic, by the tile and the split that are fastest.
+    """Seconds of a matrix product's arithmetic, by the tile and the split that are fastest.
 
     Args:
         flops: per second, of the whole device.
@@ -93,6 +93,6 @@ def product_seconds(
 
 
 def _filled(resident: int, half: float) -> float:
-    """The share of its rate that a unit reaches with so many results to work on."""
+    """Share of its rate that a unit reaches with `resident` results to work on."""
     resident = min(resident, _RESIDENT)
     return resident / (resident + half) * (_RESIDENT + half) / _RESIDENT

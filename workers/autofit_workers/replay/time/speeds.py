@@ -1,4 +1,4 @@
-"""What a device can do at most: arithmetic by data type, bytes a second."""
+"""Speed limits of a device: arithmetic by data type, bytes a second."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TF32 = "tf32"  # float32 whose products are made by tensor cores, with 10 bits o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """A device's speed limits.
+    """Speed limits of a device.
 
     Attributes:
         name: of the device.
@@ -42,11 +42,11 @@ class Speeds:
     launch_seconds: float = 1.5e-6
 
     def product_flops(self, dtype: str) -> float:
-        """Of products of matrices in a type; of one that no unit is made for, as in float32."""
+        """FLOP per second of matrix products in a data type; of vector units where no other unit has it."""
         return self.flops.get(dtype, self.vector_flops)
 
     def units(self, dtype: str) -> tuple[str, ...]:
-        """What makes products in a type, as constants name it: `tensor` cores, or `vector` units.
+        """Units that make products in a data type, as constants name them: `tensor` cores or `vector` units.
 
         Those of cards for desktops and inference (sm_86, sm_89, sm_120) are `narrow tensor` cores first.
         """
@@ -74,7 +74,7 @@ _BFLOAT16_SINCE = 80
 
 
 def sustained(name: str, architecture: str) -> Mapping[str, float]:
-    """The shares of a data sheet's `vector`, `tensor` and `memory` that a card keeps up, of sustained.toml.
+    """Shares of data-sheet `vector`, `tensor` and `memory` speeds that a card sustains (sustained.toml).
 
     Args:
         name: of the card, as CUDA has it.
@@ -92,7 +92,7 @@ def _sustained() -> dict[str, Any]:
 
 
 def speeds_of(properties: DeviceProperties) -> Speeds:
-    """What a card of NVIDIA's can do, by its clocks, multiprocessors and bus.
+    """Speed limits of an NVIDIA card, by its clocks, multiprocessors and memory bus.
 
     Raises:
         KeyError: nothing is known of its architecture.

@@ -1,4 +1,4 @@
-"""The time of a step: what the host launches, one operator after the other, and what the device does.
+"""Time of a step: the host launches one operator after the other, and the device runs their kernels.
 
     host      ──launch──launch──launch──launch──wait────────launch──
     stream 0       └kernel┘└kernel┘    └kernel┘  ▲               └kernel┘
@@ -30,11 +30,11 @@ CONVOLUTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """An operator of a step on the clock.
+    """Times of an operator of a step.
 
     Attributes:
         start_seconds, end_seconds: of its kernels on the device, from the step's begin.
-        launched_seconds: when the host had launched it.
+        launched_seconds: when the host had launched the operator.
     """
 
     start_seconds: float
@@ -44,7 +44,7 @@ class TimedCall:
 
 @dataclass(frozen=True, slots=True)
 class StepClock:
-    """A step on a device.
+    """Times of a step on a device, and of each of its operators.
 
     Attributes:
         calls: of the step, in its order.
@@ -53,7 +53,7 @@ class StepClock:
         seconds: until both are done.
         class_seconds: of the device's work, by class of kernels; of collectives what they cost: the time in
             which nothing else runs, and by which kernels beside them take longer.
-        exchange_seconds: of collectives, however much is hidden.
+        exchange_seconds: of collectives, hidden parts included.
     """
 
     calls: tuple[TimedCall, ...]
@@ -65,7 +65,7 @@ class StepClock:
 
     @property
     def waiting_seconds(self) -> float:
-        """That the device waits for the host."""
+        """Seconds that the device waits for the host."""
         return self.seconds - self.device_seconds
 
 
@@ -79,15 +79,15 @@ def clocked(
     convolution_cost: float = 1.0,
     exchange_cost: float = 1.0,
 ) -> StepClock:
-    """A step on the clock.
+    """Returns the times of a step on a device.
 
     Args:
         calls: of the step.
         in_backward: whether the autograd engine makes each.
         costs: of the device.
         host_waits, event_waits: see `StepWork`.
-        convolution_cost: of the algorithm of convolutions, over that of cuDNN's choice.
-        exchange_cost: of collectives, over what is known of them.
+        convolution_cost: seconds of the algorithm of convolutions, over those of cuDNN's choice.
+        exchange_cost: seconds of collectives, over those that the costs have.
     """
     host = costs.host
     now = host.step
@@ -122,7 +122,7 @@ def clocked(
 
 
 def kernel_seconds(kernel: Kernel, costs: Costs, convolution_cost: float = 1.0) -> float:
-    """What a kernel takes on the device, see `clocked`."""
+    """Seconds of a kernel on the device, see `clocked`."""
     return costs.seconds(kernel) * _factor(kernel.kind, convolution_cost)
 
 
@@ -133,7 +133,7 @@ def _factor(kind: KernelClass, convolution_cost: float, exchange_cost: float = 1
 
 
 def step_seconds(step: StepWork, clock: StepClock) -> float:
-    """What a step takes with the passes of a generation that were not traced.
+    """Seconds of a step with the passes of a generation that were not traced.
 
     Args:
         clock: of the traced part.
@@ -147,13 +147,13 @@ def step_seconds(step: StepWork, clock: StepClock) -> float:
 
 
 def done_after(clock: StepClock, num_calls: int) -> float:
-    """When host and device are done with the first calls: kernels end after the host launched them."""
+    """Time in seconds at which host and device are done with the first `num_calls` calls."""
     return clock.calls[num_calls - 1].end_seconds if num_calls else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """A call that waits on its stream."""
+    """Call that the host has launched and that waits on its stream."""
 
     number: int
     at: float
@@ -163,14 +163,14 @@ class _Launched:
 
 
 class _Lanes:
-    """Streams beside each other, on one device.
+    """Timelines of the streams of one device, side by side.
 
     Args:
         start: when the step begins.
         slowdown: what a kernel takes while a collective runs beside it, over what it takes alone.
 
     Attributes:
-        slowed_seconds: that kernels took longer.
+        slowed_seconds: by which kernels took longer beside collectives.
     """
 
     def __init__(self, start: float, slowdown: float) -> None:
@@ -185,7 +185,7 @@ class _Lanes:
         self._exchanges_until = start
 
     def launch(self, call: WorkCall, at: float, seconds: float) -> None:
-        """The host has launched the next call."""
+        """Adds the next call, which the host launched at `at`."""
         number = len(self._spans)
         after = tuple(number - distance for distance in call.after if distance <= number)
         is_exchange = call.work.group is not None
@@ -202,7 +202,7 @@ class _Lanes:
         self._waiting.setdefault(call.stream, deque()).append(launched)
 
     def done_at(self, number: int | None = None) -> float:
-        """When a call is done that was launched; None for all."""
+        """Time in seconds at which a launched call is done; of all calls for None."""
         wanted = None if number is None or number >= len(self._spans) else number
         while self._waiting and (wanted is None or self._spans[wanted] is None):
             self._run_next()
@@ -214,12 +214,12 @@ class _Lanes:
 
     @property
     def spans(self) -> list[tuple[float, float]]:
-        """By call, when it begins and ends; all are done."""
+        """Begin and end of each call, once all are done."""
         return [span for span in self._spans if span is not None]
 
     @property
     def exposed_seconds(self) -> float:
-        """That collectives run and nothing else does; all are done."""
+        """Seconds in which collectives run and nothing else does, once all calls are done."""
         spans = self.spans
         exchanges = set(self._exchanges)
         kernels = _merged(span for number, span in enumerate(spans) if number not in exchanges)
@@ -227,7 +227,7 @@ class _Lanes:
         return _length(_merged((*kernels, *beside))) - _length(kernels)
 
     def _run_next(self) -> None:
-        """Runs what can begin first, of the calls that are first on their streams."""
+        """Runs the call that can begin first, of those that are first on their streams."""
         if len(self._waiting) == 1:
             (stream,) = self._waiting
         else:
@@ -262,7 +262,7 @@ class _Lanes:
         return start
 
     def _slowed(self, start: float, seconds: float) -> float:
-        """When a kernel ends that a collective runs beside, until it is over itself."""
+        """Time in seconds at which a kernel ends that a collective runs beside, and so slows down."""
         beside = min(seconds * self._slowdown, self._exchanges_until - start)
         longer = beside - beside / self._slowdown
         self.slowed_seconds += longer
@@ -270,7 +270,7 @@ class _Lanes:
 
 
 def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The same time without overlaps."""
+    """Merges overlapping spans into disjoint ones, in order."""
     merged: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if merged and start <= merged[-1][1]:
@@ -285,7 +285,7 @@ def _length(spans: Iterable[tuple[float, float]]) -> float:
 
 
 class _OnDevice:
-    """Launches and seconds of work on the device, each different work once, told apart by identity."""
+    """Launches and seconds of work on the device, computed once for each work, by identity."""
 
     def __init__(self, costs: OperatorCosts, convolution_cost: float, exchange_cost: float) -> None:
         self._costs = costs
@@ -304,7 +304,7 @@ class _OnDevice:
         return found
 
     def class_seconds(self, calls: Sequence[WorkCall]) -> dict[KernelClass, float]:
-        """Of all calls together, by class; each of them was asked for."""
+        """Seconds of all calls together, by class; each call was passed to `of` before."""
         seconds: defaultdict[KernelClass, float] = defaultdict(float)
         for key, times in Counter(id(call.work) for call in calls).items():
             for kind, of_one in self._by_class[key]:

@@ -1,4 +1,4 @@
-"""The data files of this package."""
+"""Reading of this package's data files."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import importlib.resources
 
 
 def text_of(name: str) -> str:
-    """What is in one of them, such as `tiles.toml`."""
+    """Text of a data file of this package, such as `tiles.toml`."""
     return importlib.resources.files(__package__).joinpath(name).read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Which tiles cuBLAS has kernels of, by data type and architecture, of tiles.toml."""
+"""Tiles that cuBLAS has kernels for, by data type and architecture, from tiles.toml."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from autofit_workers.replay.time.tables import text_of
 
 @functools.cache
 def tiles_of(dtype: str, architecture: str, *, is_batched: bool) -> tuple[Tile, ...]:
-    """The tiles of products in a data type.
+    """Tiles of cuBLAS's matrix products in a data type.
 
     Args:
         architecture: `sm_XY`; one that is not known has the tiles of the next older one.
-        is_batched: whether many products are made at once.
+        is_batched: whether the kernels make many products at once.
     """
     by_architecture = _table().get(dtype, {}).get("batched" if is_batched else "single", {})
     older = [each for each in by_architecture if _capability(each) <= _capability(architecture)]

@@ -1,1 +1,1 @@
-"""A script's batches: their size, how it is set, and the lengths of their samples."""
+"""Batches of a script: their size, how it is set, and the lengths of their samples."""

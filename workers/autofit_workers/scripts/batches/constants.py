@@ -1,4 +1,4 @@
-"""A constant of a script's code, such as its batch size, gets another value."""
+"""Gives a constant of a script's code, such as its batch size, another value."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from autofit_workers.spec.errors import InvalidTrialError
 
 
 def with_constant(source: bytes, path: str, name: str, value: int) -> ast.Module:
-    """A script's code in which a name is set to another whole number.
+    """Parsed code of a script in which `name` is set to another whole number.
 
     Raises:
-        InvalidTrialError: no whole number is assigned to it.
+        InvalidTrialError: no whole number is assigned to `name`.
     """
     tree = ast.parse(source, path)
     editor = _Constants(name, value)
@@ -25,7 +25,7 @@ def with_constant(source: bytes, path: str, name: str, value: int) -> ast.Module
 
 
 class _Constants(ast.NodeTransformer):
-    """Puts a number in place of the constants that are assigned to a name, or are its default."""
+    """Puts a number in the place of constants that are assigned to a name, or are a parameter's default."""
 
     def __init__(self, name: str, value: int) -> None:
         self._name = name

@@ -1,8 +1,8 @@
-"""Libraries' own searches for a batch size, which a script may begin with.
+"""Leaves out libraries' own searches for a batch size, which a script may begin with.
 
-Such a search tries sizes until the card's memory is exhausted. On a GPU that is not there nothing is ever
-exhausted, and a trial ends within its first steps: the answer would be that of the search's first size. So it
-is left out, the script trains with the size that it was written with, and the answer says so.
+Such a search tries sizes until the card's memory is exhausted. On a fake GPU nothing is ever exhausted, and
+a trial ends within its first steps: the answer would be that of the search's first size. So the search is
+left out, the script trains with the size that it was written with, and the answer says so.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def leave_out_searches(note: _Note) -> None:
 
 
 def _of_lightning(note: _Note, module: ModuleType) -> None:
-    """Lightning's `BatchSizeFinder`, which `Tuner.scale_batch_size` runs too."""
+    """Leaves out Lightning's `BatchSizeFinder`, which `Tuner.scale_batch_size` runs too."""
     names: Any = module
 
     def scale(trainer: Any, *_args: Any, batch_arg_name: str = "batch_size", **_kwargs: Any) -> int | None:
@@ -47,7 +47,10 @@ def _of_lightning(note: _Note, module: ModuleType) -> None:
 
 
 def _of_accelerate(note: _Note, module: ModuleType) -> None:
-    """Accelerate's `find_executable_batch_size`, which transformers calls for `auto_find_batch_size`."""
+    """Notes calls of Accelerate's `find_executable_batch_size`.
+
+    transformers calls that for `auto_find_batch_size`.
+    """
     names: Any = module
     find = names.find_executable_batch_size
 
@@ -71,7 +74,7 @@ def _of_accelerate(note: _Note, module: ModuleType) -> None:
 
 
 def _of_ultralytics(note: _Note, module: ModuleType) -> None:
-    """Ultralytics' AutoBatch, of `batch=-1` or a share of the card."""
+    """Leaves out Ultralytics' AutoBatch, which runs for `batch=-1` or a share of the card."""
     names: Any = module
     default = inspect.signature(names.autobatch).parameters["batch_size"].default
 

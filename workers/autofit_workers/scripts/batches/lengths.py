@@ -1,10 +1,10 @@
-"""The lengths of a script's batches, where they differ from step to step.
+"""Learns the lengths of a script's batches, where they differ from step to step.
 
     trained on              64 × 311   64 × 87   64 × 902     the steps that are traced
     coming from the loader  64 × 95    64 × 411  64 × 128 …   read on the CPU, and not trained on
 
-What a step takes is a function of the numbers in which its batch differs from others. Where there are more of
-these than a few steps can tell apart, it is taken for one of the number of elements.
+The memory of a step is a function of the numbers in which its batch differs from others. Where there are
+more of these than a few steps can tell apart, it is taken for a function of the number of elements.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ class LengthWatch:
     """Learns the lengths of the batches of one run of a script.
 
     Args:
-        batches: of that run.
+        batches: the batches of that run.
     """
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
 
     def wants_more(self, num_steps: int) -> bool:
-        """Whether more steps would tell more than so many."""
+        """Whether more steps would tell more than `num_steps` do."""
         passes = self._batches.trained_passes
         numbers = _differing([_shapes_of(each) for each in _whole(passes)])
         if not numbers:
@@ -50,7 +50,7 @@ class LengthWatch:
         return num_steps < (_NUM_STEPS[len(numbers[0])] if has_loader else _NUM_DRAWN)
 
     def lengths(self) -> Lengths | None:
-        """What was learned once the script has made its steps; None where all batches are alike."""
+        """Lengths learned, once the script has made its steps; None where all batches are alike."""
         passes = self._batches.trained_passes
         shapes = [_shapes_of(each) for each in passes]
         whole = [_shapes_of(each) for each in _whole(passes)]
@@ -80,7 +80,7 @@ class LengthWatch:
 
 
 def _unless_it_fails(coming: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
-    """What comes until the user's data set fails, as it may once its script has ended."""
+    """Yields batches until the user's data set fails, as it may once its script has ended."""
     while True:
         try:
             batch = next(coming, None)
@@ -92,7 +92,7 @@ def _unless_it_fails(coming: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
 
 
 def _whole(passes: Sequence[Pass]) -> list[Pass]:
-    """Those of batches with as many samples as most have: the last one of an epoch may have fewer."""
+    """Passes on batches of the usual number of samples: the last batch of an epoch may have fewer."""
     counts = [None if each.batch is None else each.batch.num_collated for each in passes]
     usual = max(counts, key=counts.count, default=None)
     return [each for each, count in zip(passes, counts, strict=True) if count == usual]
@@ -103,7 +103,7 @@ def _shapes_of(each: Pass) -> _Shapes:
 
 
 def _differing(batches: Sequence[_Shapes]) -> list[tuple[int, ...]]:
-    """For each of some batches the numbers in which they differ; nothing where they do not."""
+    """For each batch, the numbers in which the batches differ; empty where they do not."""
     if len(set(batches)) < 2:
         return []
     rows = [[dimension for shape in shapes for dimension in shape] for shapes in batches]
@@ -116,7 +116,7 @@ def _differing(batches: Sequence[_Shapes]) -> list[tuple[int, ...]]:
 
 
 def _independent(columns: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """The columns without those that are another one and a constant, as of targets without their first."""
+    """Columns without those that differ from another by a constant, as for targets without their first."""
     found: dict[tuple[int, ...], tuple[int, ...]] = {}
     for column in columns:
         found.setdefault(tuple(value - column[0] for value in column), column)
@@ -124,7 +124,7 @@ def _independent(columns: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def _largest_differing(batches: Sequence[_Shapes]) -> tuple[tuple[int, ...], ...]:
-    """Of each batch the shape of the tensor that differs, the largest if there are several."""
+    """For each batch, the shape of the tensor that differs, the largest if several do."""
     if len({len(shapes) for shapes in batches}) > 1:
         return tuple((sum(map(math.prod, shapes)),) for shapes in batches)
     tensors = [tensor for tensor in zip(*batches, strict=True) if len(set(tensor)) > 1]

@@ -1,7 +1,7 @@
-"""Follows a script's data loaders: sets their batch size, and counts the samples of what they give.
+"""Follows a script's data loaders: sets their batch size, and counts the samples of their batches.
 
 A sample is counted where a loader collates: its collate function is given one entry for each. The shapes of a
-batch do not tell: boxes of many images lie in one tensor, texts are packed into one row.
+batch do not tell the number: boxes of many images lie in one tensor, texts are packed into one row.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ _IN_PROCESS: dict[str, Any] = {
 
 @dataclass(slots=True, kw_only=True)
 class LoadedBatch:
-    """A batch that a data loader gave.
+    """Batch that a data loader gave.
 
     Attributes:
-        loader: tells loaders apart.
+        loader: number that tells loaders apart.
         num_collated: samples that it was collated from; None where the data set makes whole batches, or
             processes of the loader collate.
         num_told: samples as the batch itself tells, graphs or entries of its lists; None where it does not.
-        shapes: of its tensors that have dimensions.
+        shapes: shapes of its tensors that have dimensions.
         num_in_dataset: samples of the data set, or of the part of it that is drawn from; None where that
             is not known.
-        is_shuffled: whether its loader may draw in another order the next time.
-        is_used: whether a model was given it.
+        is_shuffled: whether the loader may draw in another order the next time.
+        is_used: whether a model was given the batch.
     """
 
     loader: int
@@ -53,7 +53,7 @@ class LoadedBatch:
     is_used: bool = False
 
     def num_samples(self, given: list[tuple[int, ...]]) -> int | None:
-        """Samples of the batch.
+        """Number of samples of the batch; None where nothing tells it.
 
         Args:
             given: the shapes that a model was given; where nothing else tells, the batch's own tensor among
@@ -66,15 +66,15 @@ class LoadedBatch:
 
 
 class Loaders:
-    """The data loaders of one run of a script.
+    """Data loaders of one run of a script.
 
     Args:
-        batch_size: that the first loader with more than one sample gets, and whichever others have the
-            same; None to leave them as they are.
+        batch_size: the size that the first loader with more than one sample gets, and any other of the
+            same size; None to leave loaders as they are.
         loads_here: whether loaders load in this process: the few batches that are needed, and no more.
 
     Attributes:
-        is_loading: whether a batch is being made; the modules that this calls are no models.
+        is_loading: whether a batch is being made; modules that are called for this are no models.
         num_in_dataset: samples of the data set that the last batch came from, where that is known.
     """
 
@@ -94,11 +94,11 @@ class Loaders:
         return bool(self._given)
 
     def num_given_by(self, batch: LoadedBatch) -> int:
-        """How many batches the loader of this one has given."""
+        """Number of batches that the loader of `batch` has given."""
         return self._num_given[batch.loader]
 
     def coming(self, batch: LoadedBatch) -> Iterator[LoadedBatch]:
-        """What the loader of a batch gives next, to the end of its epoch."""
+        """Yields the batches that the loader of `batch` gives next, to the end of its epoch."""
         while True:
             try:
                 yield self._iterators[batch.loader]()[1]
@@ -106,10 +106,10 @@ class Loaders:
                 return
 
     def batch_of(self, given: list[tuple[int, ...]]) -> LoadedBatch | None:
-        """The batch that a model is given as tensors of these shapes; None where no loader gave any.
+        """Batch that a model is given as tensors of the `given` shapes; None where no loader gave any.
 
         Loaders may be ahead of the model. Where no shape tells, as where batches of two loaders are joined,
-        it is the first one that was not used.
+        it is the first batch that was not used.
         """
         if not self._given:
             return None
@@ -122,7 +122,7 @@ class Loaders:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Sees what data loaders give meanwhile, and sets their batch size."""
+        """Follows what data loaders give in the block, and sets their batch size."""
         loader: Any = data.DataLoader
         iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
         sampler: Any = data.BatchSampler
@@ -184,7 +184,7 @@ class Loaders:
         return batch, self._described(batch, iterator)
 
     def _count_collated(self, fetcher: Any) -> None:
-        """Counts what the collate function of a loader in this process is given, from now on."""
+        """Counts from now on the samples that the collate function of a loader in this process is given."""
         collate = getattr(fetcher, "collate_fn", None)
         if collate is None or not fetcher.auto_collation or hasattr(collate, "counts_samples"):
             return
@@ -212,7 +212,7 @@ class Loaders:
         )
 
     def _num_told_by(self, iterator: Any) -> int | None:
-        """The size of the batches that processes of a loader collate, of which the last may be smaller."""
+        """Size of the batches that processes of a loader collate, of which the last may be smaller."""
         if hasattr(iterator, "_dataset_fetcher"):
             return None
         size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
@@ -220,7 +220,7 @@ class Loaders:
 
 
 def _num_told(batch: Any) -> int | None:
-    """Samples that a batch says it has: graphs of PyTorch Geometric's, or entries of all of its lists."""
+    """Samples that a batch itself tells: graphs of PyTorch Geometric, or entries of all of its lists."""
     graphs = getattr(batch, "num_graphs", None)
     if isinstance(graphs, int):
         return graphs

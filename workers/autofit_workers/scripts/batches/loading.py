@@ -1,6 +1,6 @@
-"""Batches of a few samples: where samples are of one shape, a large batch repeats the first of them.
+"""Loads only a few samples of a batch: where samples are of one shape, a large batch repeats the first.
 
-A prediction needs the shapes of a batch. To decode and augment thousands of images for it takes minutes.
+A prediction needs only the shapes of a batch. To decode and augment thousands of images takes minutes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NUM_LOADED = 16  # samples of a batch
 
 @contextmanager
 def few_samples_loaded() -> Iterator[None]:
-    """Data loaders of this process load no more samples than they need to meanwhile."""
+    """Makes data loaders of this process load, in the block, no more samples than they need to."""
     fetcher: Any = fetch._MapDatasetFetcher  # noqa: SLF001 - no public name
     whole = fetcher.fetch
 
@@ -51,7 +51,7 @@ def _are_alike(samples: list[Any]) -> bool:
 
 
 def _described(sample: Any) -> Hashable | None:
-    """What decides the shapes of a batch with this sample; None where that is not known."""
+    """Description of a sample that decides the shapes of its batch; None where not known."""
     leaves, structure = tree_flatten(sample)
     described: list[Hashable] = []
     for leaf in leaves:

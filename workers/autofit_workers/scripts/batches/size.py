@@ -1,9 +1,9 @@
-"""The batch of a script: how its size is set, and the proof that a batch of that size was trained on.
+"""Batch of a script: how its size is set, and the proof that a batch of that size was trained on.
 
     --batch-arg, --batch-env   the script is told
     --batch-name               a constant in its code gets another value, `scripts.constants`
     none of them               its data loader gets another batch size, `scripts.loaders`
-    no size is asked for       the script's own is found out
+    no size is asked for       the script's own size is found out
 
     loader ──▶ model call ──▶ output ──▶ backward reaches it: what the model is trained on
                            └▶ no backward does: a probe, an actor, an evaluation
@@ -35,7 +35,7 @@ _NUM_SHOWN = 4
 
 
 class _Rank(IntEnum):
-    """What a pass of a model says of the batch."""
+    """Order of what a pass of a model proves about the batch, the least first."""
 
     NOTHING = 0
     SHOWN = 1  # without gradients, where no loader gave anything
@@ -53,14 +53,14 @@ class _Rank(IntEnum):
 
 @dataclass(slots=True)
 class Pass:
-    """A call of an outermost module.
+    """Call of an outermost module.
 
     Attributes:
-        module: tells modules apart.
-        position: so many memory events came before it.
-        shapes: of the tensors that it was given.
-        batch: that those come from, where a loader gave any.
-        is_trained: whether a backward pass has reached what it returned.
+        module: number that tells modules apart.
+        position: number of memory events before the call.
+        shapes: shapes of the tensors that the module was given.
+        batch: the batch that the tensors come from, where a loader gave any.
+        is_trained: whether a backward pass has reached what the module returned.
     """
 
     module: int
@@ -71,7 +71,7 @@ class Pass:
 
     @property
     def num_samples(self) -> int | None:
-        """Samples of its batch; None where it was given nothing with a dimension."""
+        """Number of samples of the batch; None where the module was given nothing with a dimension."""
         if self.batch is not None:
             return self.batch.num_samples(self.shapes)
         return next((shape[0] for shape in self.shapes if shape), None)
@@ -79,13 +79,13 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A size of the batch.
+    """Size of the batch as it was found.
 
     Attributes:
-        size: as the script is told it.
-        source: what shows it.
-        num_parts: the size that was told is that of so many batches.
-        batch: the loader's, where there is one.
+        size: the size as the script is told it.
+        source: what shows the size.
+        num_parts: number of batches that `size` is divided into.
+        batch: the loader's batch, where there is one.
     """
 
     size: int
@@ -98,12 +98,12 @@ class Batches:
     """Follows the batches of one run of a script.
 
     Args:
-        name: of the script.
-        call: how it is called.
-        batch_size: what is asked for; None for the script's own.
+        name: name of the script.
+        call: how the script is called.
+        batch_size: the size that is asked for; None for the script's own.
         loads_here: see `Loaders`.
-        num_ranks: how many ranks the script has been started as.
-        position: how many memory events there were so far.
+        num_ranks: tells how many ranks the script has been started as.
+        position: tells how many memory events there were so far.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Batches:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a batch is being made; the modules that this calls are no models."""
+        """Whether a batch is being made; modules that are called for this are no models."""
         return self._loaders.is_loading
 
     @property
@@ -144,28 +144,28 @@ class Batches:
 
     @property
     def is_settled(self) -> bool:
-        """Whether nothing that models are given from here on says more."""
+        """Whether further inputs of models say nothing more about the batch."""
         return self._rank is _Rank.TRAINED
 
     @property
     def size(self) -> int | None:
-        """The size of the batches that ran, as the script is told it, once one was seen."""
+        """Size of the batches that ran, as the script is told it; None until one was seen."""
         return None if self._found is None else self._found.size
 
     @property
     def whole_dataset(self) -> int | None:
-        """Samples of a data set that is smaller than the batch that was asked for."""
+        """Samples of the data set, if it is smaller than the batch that was asked for; else None."""
         found = self._found
         return found.size if found is not None and found.source is BatchSource.WHOLE_DATASET else None
 
     @property
     def num_in_dataset(self) -> int | None:
-        """Samples of the data set, or the part of it, that the last batch came from, where that is known."""
+        """Samples of the data set, or of its part, that the last batch came from; None where unknown."""
         return self._loaders.num_in_dataset
 
     @property
     def count(self) -> BatchCount:
-        """How the batch was found, and how many of them a step has, once one was seen."""
+        """Source of the batch's size, and number of batches of a step; `AS_ASKED` until one was seen."""
         if self._found is None:
             return AS_ASKED
         return BatchCount(
@@ -175,7 +175,7 @@ class Batches:
         )
 
     def _num_batches(self) -> int:
-        """Batches of a step on this rank, by its loader, which may be one ahead, or by backward passes."""
+        """Number of batches of a step on this rank, by its loader (maybe one ahead) or by backward passes."""
         assert self._found is not None
         num_backwards = self._num_backwards / max(1, self._num_steps)
         if self._found.source is BatchSource.MODEL_INPUT or not self._num_given:
@@ -185,7 +185,7 @@ class Batches:
 
     @property
     def notes(self) -> list[str]:
-        """What differs from what was asked for, in sentences."""
+        """Sentences on how the script divides the batch that was asked for; empty where it does not."""
         found = self._found
         if found is None or found.num_parts == 1:
             return []
@@ -197,12 +197,12 @@ class Batches:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Sees what data loaders give meanwhile, and sets their batch size where that is the way."""
+        """Follows what data loaders give in the block, and sets their batch size where that is the way."""
         with self._loaders.followed():
             yield
 
     def taken(self, module: torch.nn.Module, given: Any) -> Pass | None:
-        """A model is given this; None where that says nothing more."""
+        """Notes the input of a model's call and returns its pass; None where it says nothing more."""
         if self.is_settled and (id(module) != self._trained_module or not torch.is_grad_enabled()):
             return None
         shapes = [tuple(tensor.shape) for tensor in tensors_of(given)]
@@ -218,16 +218,16 @@ class Batches:
 
     @property
     def trained_passes(self) -> list[Pass]:
-        """Those of the model that was trained first which backward passes reached, one after the other."""
+        """Passes of the model that was trained first which backward passes reached, in order."""
         return [each for each in self._of_steps if each.is_trained and each.module == self._trained_module]
 
     def coming(self) -> Iterator[LoadedBatch]:
-        """The batches that come next from the loader that gave the trained one, which are not trained on."""
+        """Yields the batches that come next from the trained batch's loader, and are not trained on."""
         batch = None if self._found is None else self._found.batch
         return iter(()) if batch is None else self._loaders.coming(batch)
 
     def returned(self, each: Pass, result: Any) -> None:
-        """The model returned this: it was trained if a backward pass reaches it."""
+        """Notes what a pass returned: the pass is trained if a backward pass reaches its result."""
         if not torch.is_grad_enabled():
             return
 
@@ -240,7 +240,7 @@ class Batches:
                 tensor.register_hook(reached)
 
     def after_backward(self) -> None:
-        """A backward pass has ended."""
+        """Notes that a backward pass has ended, and takes the size from the passes that it reached."""
         trained = [each for each in self._passes if each.is_trained]
         self._passes.clear()
         if not trained or self.is_settled:
@@ -252,10 +252,10 @@ class Batches:
         self._note(proof, _Rank.TRAINED)
 
     def stepped(self, num_backwards: int) -> None:
-        """A step of the script has ended.
+        """Notes that a step of the script has ended.
 
         Args:
-            num_backwards: that were made so far.
+            num_backwards: number of backward passes so far.
         """
         self._num_steps += 1
         self._num_backwards = num_backwards
@@ -275,7 +275,7 @@ class Batches:
             self._found, self._rank = found, rank
 
     def _shown_by(self, each: Pass) -> _Found | None:
-        """The size of the batch that a model was given, where that is one that was asked for."""
+        """Size of the batch that a pass shows, where it agrees with what was asked for; else None."""
         wanted, num_samples, batch = self._wanted, each.num_samples, each.batch
         source = BatchSource.MODEL_INPUT if batch is None else BatchSource.DATA_LOADER
         found = functools.partial(_Found, source=source, batch=batch)
@@ -292,7 +292,7 @@ class Batches:
         return found(wanted, source=BatchSource.MODEL_INPUT) if wanted in rows else None
 
     def require_proof(self) -> None:
-        """Raises `InvalidTrialError` where the model took batches, and none of the wanted size."""
+        """Raises `InvalidTrialError` where the model took batches, but none of the wanted size."""
         if self.is_proved or not self._shapes or self._wanted is None:
             return
         shapes = list(dict.fromkeys(self._shapes))
@@ -307,6 +307,6 @@ class Batches:
 
 
 def _packed(given: Any) -> list[PackedSequence]:
-    """The packed sequences in what a model is given, whose first step has one row for each sample."""
+    """Packed sequences in a model's input, whose first step has one row for each sample."""
     leaves = tree_leaves(given, is_leaf=lambda value: isinstance(value, PackedSequence))
     return [leaf for leaf in leaves if isinstance(leaf, PackedSequence)]

@@ -1,4 +1,4 @@
-"""What Python does, as it tells it: what a rule of the table refuses is not done."""
+"""Asks the rules of the table about Python's audit events; an event that a rule refuses is not done."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ Judge = Callable[[str, Any, Any], None]
 
 
 class Audit:
-    """Asks rules about every event of this process from here on; Python knows no way back.
+    """Asks rules about every audit event of this process from here on; Python knows no way back.
 
     Args:
         judges: raise `PermissionError` where an event is not to take place.
 
     Attributes:
-        is_on: whether they are asked.
+        is_on: whether the judges are asked.
     """
 
     def __init__(self, judges: Mapping[Rule, Judge]) -> None:
@@ -39,5 +39,5 @@ class Audit:
 
 
 def _at(arguments: tuple[Any, ...], position: int | None) -> Any:
-    """An argument; older Pythons tell fewer."""
+    """Argument of an event at a position; None where the event has none, as in older Pythons."""
     return None if position is None or position >= len(arguments) else arguments[position]

@@ -1,4 +1,4 @@
-"""Connections of a script that is predicted where there is no boundary: to itself alone."""
+"""Lets a script that is predicted outside the boundary connect to itself alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HERE = ("", "localhost", "localhost.localdomain", "0.0.0.0", "::", "::1", "::ff
 
 
 class Network:
-    """Sees every connection that is asked for by way of Python, and every name."""
+    """Judges each connection, and each name looked up, that is asked for by way of Python."""
 
     def __init__(self) -> None:
         self._bound: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -28,7 +28,7 @@ class Network:
         self._audit = Audit(judges)
 
     def end(self) -> None:
-        """Lets the process do what it likes again."""
+        """Lets the process connect anywhere again."""
         self._audit.is_on = False
 
     def _bind(self, _event: str, bound: Any, _beside: Any) -> None:
@@ -61,7 +61,7 @@ class Network:
 
 
 def _is_unused(port: int, kind: int) -> bool:
-    """Whether nobody listens there on this machine, as launchers ask by connecting."""
+    """Whether nobody listens at a port of this machine, which launchers ask by connecting."""
     with socket.socket(type=kind) as trial, suppress(OSError):
         trial.bind(("127.0.0.1", port))
         return True
@@ -69,7 +69,7 @@ def _is_unused(port: int, kind: int) -> bool:
 
 
 def _is_number(host: Any) -> bool:
-    """Whether it is an address, which nobody is asked for."""
+    """Whether a host is given as an IP address, which needs no look-up."""
     for family in _FAMILIES:
         with suppress(OSError):
             socket.inet_pton(family, os.fsdecode(host))

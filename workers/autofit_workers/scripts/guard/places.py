@@ -1,10 +1,10 @@
-"""Whose a file is: its user's, which stays as it is, or the script's, which made it while it is tried.
+"""Tells whose a file is: its user's, which stays as it is, or the script's, which made it in the trial.
 
-our folder         the script's copies
+autofit's folder   the script's copies
 temporary, caches  what was there before is the user's; what comes there is the script's, and stays
 everywhere else    the user's; what the script makes there is noted, and taken away at the end
 
-What is the script's it may change, and remove.
+The script may change and remove what is its own.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _inquiry = threading.local()
 
 
 class Places:
-    """Knows the files of a script that is tried.
+    """Tells which files are the user's and which are those of a script that is tried.
 
     Args:
-        folder: ours, of the copies.
+        folder: autofit's folder, for the copies.
         guarded: folders that are the user's, wherever they are.
-        notes: of what the script makes among its user's files.
+        notes: take down what the script makes among its user's files.
     """
 
     def __init__(self, folder: str, guarded: Collection[str], notes: Notes) -> None:
@@ -48,13 +48,13 @@ class Places:
         self._made: set[str] = set()
 
     def is_free(self, path: str) -> bool:
-        """Whether the script may put there what it likes."""
+        """Whether `path` lies where the script may put what it likes."""
         return path.startswith(self._folder) or (
             path.startswith(self._free) and not path.startswith(self._guarded)
         )
 
     def is_made(self, path: str) -> bool:
-        """Whether the script has made the file, or a folder that it is in."""
+        """Whether the script has made the file at `path`, or a folder above it."""
         while path not in self._made:
             path, _, name = path.rpartition("/")
             if not name:
@@ -62,7 +62,7 @@ class Places:
         return True
 
     def is_users(self, path: str) -> bool:
-        """Whether something is there that the script has not made, be it a folder."""
+        """Whether `path` has a file or folder that the script has not made."""
         if path.startswith(self._folder) or _is_of_python(path) or self.is_made(path):
             return False
         try:
@@ -74,7 +74,7 @@ class Places:
         return not (is_new and self.is_free(path))
 
     def is_users_content(self, path: str) -> bool:
-        """Whether something is there that writing to it would change: no folder, terminal or pipe."""
+        """Whether writing to `path` would change a user's file; not so for a folder, terminal or pipe."""
         try:
             kind = _lstat(path).st_mode
         except OSError:
@@ -82,16 +82,16 @@ class Places:
         return (stat.S_ISREG(kind) or stat.S_ISBLK(kind)) and self.is_users(path)
 
     def may_be_written(self, path: str) -> bool:
-        """Whether a file there may be written as it is, rather than a copy."""
+        """Whether the file at `path` may be written itself, rather than a copy."""
         return self.is_free(path) and not self.is_users_content(path)
 
     def make(self, path: str) -> None:
-        """Notes a path where something new comes, as often as it does: it is taken away before its folder."""
+        """Notes a path that is made, each time it is: it is taken away at the end, before its folder."""
         if not is_there(path) and not _is_of_python(path):
             self._add(path)
 
     def follow(self, old: str, new: str) -> None:
-        """Knows what the script made under its new name, a folder with all that is in it."""
+        """Notes a rename of what the script made, for a folder with all that is in it."""
         below = f"{old}/"
         for path in [each for each in self._made if each == old or each.startswith(below)]:
             self._made.discard(path)
@@ -108,10 +108,10 @@ class Places:
 
 
 def absolute(path: Any, folder: Any = None) -> str | None:
-    """The path that a function is given, or the open file's; None of what is neither.
+    """Absolute path of a path, or of an open file's descriptor; None for anything else.
 
     Args:
-        folder: the descriptor of the one that it is relative to, if it is not the current one.
+        folder: descriptor of the folder that `path` is relative to, if that is not the current one.
     """
     if isinstance(path, int) and not isinstance(path, bool):
         return _of_descriptor(path)
@@ -125,13 +125,13 @@ def absolute(path: Any, folder: Any = None) -> str | None:
 
 
 def named(path: str) -> str:
-    """The path without the links on the way to it, but for itself: what removing and renaming it is about."""
+    """Path with the links above its last part resolved: the one that a removal or a renaming acts on."""
     folder, name = os.path.split(path)
     return f"{followed(folder).rstrip('/')}/{name}"
 
 
 def followed(path: str) -> str:
-    """The path without any links: what opening it is about."""
+    """Path with all links resolved: the one that opening acts on."""
     _inquiry.is_on = True
     try:
         return os.path.realpath(path)
@@ -140,12 +140,12 @@ def followed(path: str) -> str:
 
 
 def is_inquiry() -> bool:
-    """Whether this thread asks about a path as it is, wherever it leads the script."""
+    """Whether the current thread asks about a path as it is, not as the script is to see it."""
     return getattr(_inquiry, "is_on", False)
 
 
 def is_there(path: str) -> bool:
-    """Whether the path is that of something, be it a link to nothing, wherever it leads the script."""
+    """Whether `path` itself exists, be it a link to nothing, wherever it leads the script."""
     try:
         _lstat(path)
     except OSError:
@@ -165,5 +165,5 @@ def _of_descriptor(number: int) -> str | None:
 
 
 def _is_of_python(path: str) -> bool:
-    """Whether Python itself keeps compiled modules there."""
+    """Whether `path` lies in a folder in which Python keeps compiled modules."""
     return "/__pycache__/" in path

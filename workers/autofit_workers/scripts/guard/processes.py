@@ -1,11 +1,11 @@
-"""The ways to start another process, of a script that is predicted where there is no boundary.
+"""Guards the ways to start another process, of a script that is predicted outside the boundary.
 
     commands             those that only look at something are started, others are refused by name
     pools of processes   are pools of threads, and managers' objects in this process
     fork, exec, Process  are refused
     signals              reach this process and those below it
 
-The same where it may start what it likes, but that nothing is refused.
+Where the script may start what it likes, starts are only noted, and nothing is refused.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _MOST_SHOWN = 80
 
 
 class Processes:
-    """Sees every process that a script starts by way of Python.
+    """Judges every process that a script starts by way of Python.
 
     Args:
-        allowed: whether it may start any.
-        started: called before one is.
+        allowed: whether the script may start any process.
+        started: is called before a process is started.
     """
 
     def __init__(self, *, allowed: bool, started: Callable[[], None]) -> None:
@@ -68,7 +68,7 @@ class Processes:
         self._replaced.when_imported("concurrent.futures.process", self._execute_in_threads)
 
     def end(self) -> None:
-        """Takes all back; for a process that goes on with something else."""
+        """Undoes all replacements, for a process that goes on with something else."""
         self._replaced.take_back()
 
     def _follow_posix(self, module: ModuleType) -> None:

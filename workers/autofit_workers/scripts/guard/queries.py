@@ -1,6 +1,6 @@
-"""Commands that only look at something: a script that is predicted may start them wherever it runs.
+"""Commands that only look at something, which a predicted script may start wherever it runs.
 
-Each has a pattern of its arguments, in which a blank is the end of an argument.
+Each command has a pattern of its arguments, in which a blank is the end of an argument.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def is_query(words: Sequence[str]) -> bool:
 
 
 def is_query_of_shell(line: str) -> bool:
-    """Whether each command of a line for a shell does; one that the shell would expand is not read."""
+    """Whether all commands of a shell's line only look at something; False for a line with expansions."""
     if _EXPANDED.search(line):
         return False
     text = _REDIRECTION.sub(" ", _COMMENT.sub("", line))

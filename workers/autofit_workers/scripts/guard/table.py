@@ -1,6 +1,6 @@
-"""What is guarded while a script is tried, and how: a line for each function, and for each event.
+"""Table of what is guarded while a script is tried, and how: a line per function, and per audit event.
 
-Functions are replaced by some that are given another path. Events are what Python tells its audit hooks,
+Functions are replaced by others that use another path. Events are what Python tells its audit hooks,
 before anything is done and whoever does it (PEP 578); what is refused there is not done.
 """
 
@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 
 class Way(Enum):
-    """What becomes of a path that a function is given."""
+    """Way in which a path that a function is given is replaced."""
 
     READ = auto()  # it leads to what was written there, if anything was
     LOOK = auto()  # likewise, but not through a link that was made there
@@ -22,13 +22,13 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function that opens a file by itself, or asks about one.
+    """Function that opens a file by itself, or asks about one.
 
     Attributes:
-        module: that it is in, which the script may import later.
-        name: in the module; of a class's method with the class.
-        position: of the path among its arguments.
-        keyword: that the path may be given by.
+        module: the function's module, which the script may import later.
+        name: name in the module; for a class's method with the class.
+        position: position of the path among the arguments.
+        keyword: keyword that the path may be given by.
         default: the path where none is given.
     """
 
@@ -74,7 +74,7 @@ CALLS = (
 
 
 class Rule(Enum):
-    """What is asked of an event before it takes place."""
+    """Rule that an event has to satisfy before it takes place."""
 
     OPENED = auto()  # a file that is written to is the script's
     CHANGED = auto()  # what is there is the script's
@@ -91,10 +91,10 @@ class Rule(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An event of Python's audit.
+    """Audit event of Python, with the rule for it.
 
     Attributes:
-        places: where among its arguments what is asked about is, and what goes with it: the descriptor of the
+        places: positions of the argument that is asked about, and of what goes with it: the descriptor of the
             folder that a path is relative to, the flags that it is opened with, a command's program, the
             number of a signal, the socket of an address.
     """

@@ -1,1 +1,1 @@
-"""What a script saves while it is tried, and loads again."""
+"""Handles what a script saves while it is tried, and loads again."""

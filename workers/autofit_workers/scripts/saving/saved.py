@@ -1,6 +1,6 @@
-"""What a script saves while it is tried: kept in this process, so that it can be loaded again.
+"""Keeps in this process what a script saves while it is tried, so that it can be loaded again.
 
-A file gets a token in place of the objects. Whoever copies, renames or reads it finds them by that.
+A file gets a token in place of the objects, by which a copy or a renamed file still finds them.
 Tensors without values keep their shapes; others keep their values.
 """
 
@@ -20,7 +20,7 @@ _TOKEN_BYTES = len(_TOKEN) + 16
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """A tensor whose values nobody has."""
+    """Description of a saved tensor without values."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -45,16 +45,16 @@ class _Shape:
 
 
 class SavedObjects:
-    """The objects that a script saved in this process, by their tokens."""
+    """Objects that a script saved in this process, by their tokens."""
 
     def __init__(self) -> None:
         self._saved: list[tuple[bytes, list[_Shape | Tensor]]] = []
 
     def save(self, obj: Any) -> bytes:
-        """Keeps an object; returns what its file is to hold.
+        """Keeps an object; returns the token for its file to hold.
 
         Raises:
-            Exception: it cannot be pickled.
+            Exception: the object cannot be pickled.
         """
         tensors: list[_Shape | Tensor] = []
 
@@ -71,10 +71,10 @@ class SavedObjects:
         return _TOKEN + f"{len(self._saved) - 1:016d}".encode()
 
     def load(self, head: bytes, map_location: Any = None) -> Any:
-        """The object of a file that begins so.
+        """Saved object of a file that begins with `head`.
 
         Raises:
-            LookupError: nothing that was saved here begins so.
+            LookupError: `head` is no token of an object saved here.
         """
         if not head.startswith(_TOKEN):
             raise LookupError("not a file of this process")
@@ -87,7 +87,7 @@ class SavedObjects:
         return Unpickler(io.BytesIO(text)).load()
 
     def head_of(self, file: Any) -> bytes:
-        """The beginning of a path's file, or of an open one, whose position stays."""
+        """Beginning of a path's file, or of an open file, whose position stays."""
         if hasattr(file, "read"):
             position = file.tell()
             head: bytes = file.read(_TOKEN_BYTES)

@@ -1,4 +1,4 @@
-"""What a script saves: written as it is, or kept as objects where tensors have no values."""
+"""Replaces `torch.save` and its like: writes files, or keeps objects where tensors have no values."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ _MOST_OF_DISK = 0.5  # of what is free, that one checkpoint may take
 
 
 class Files(Protocol):
-    """Where a script's files are.
+    """Interface of the files of a script, which tells where they are written.
 
     Attributes:
-        folder: ours, for what it writes.
+        folder: autofit's folder, for what the script writes.
     """
 
     folder: str
 
     def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
-        """Where a path is to be written."""
+        """Path to write to in the place of `path`."""
 
 
 class Saves:
-    """`torch.save` and its like, as a script calls them.
+    """Replacements of `torch.save`, `torch.load` and safetensors' functions for a script.
 
     Args:
-        files: where they go.
+        files: tell where saved files go.
         saves, saving: see `KeptFiles`.
     """
 
@@ -73,7 +73,7 @@ class Saves:
         return saved
 
     def keep(self, obj: Any, file: Any) -> None:
-        """Keeps an object as the content of a file, a path's or an open one."""
+        """Keeps an object as the content of a file, which is given by path or open."""
         head = self._objects.save(obj)
         if hasattr(file, "write"):
             file.write(head)
@@ -92,11 +92,11 @@ class Saves:
         return loaded
 
     def kept(self, file: Any, device: Any = "cpu") -> Any:
-        """The object that a file is of; raises `LookupError` where it is another file."""
+        """Saved object of a file; raises `LookupError` where the file has none."""
         return self._objects.load(self._objects.head_of(file), device)
 
     def _execute_with_own_saves(self, module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-        """Of safetensors, which writes by itself: with ways to save that do not."""
+        """Executes safetensors' module, and replaces its functions, which write files by themselves."""
         execute(module)
         load_file = module.load_file
 

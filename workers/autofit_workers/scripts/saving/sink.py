@@ -1,13 +1,13 @@
-"""A file that takes what a checkpoint writes, and only counts it."""
+"""File object that counts the bytes that a checkpoint writes, and keeps none."""
 
 from __future__ import annotations
 
 
 class CountingSink:
-    """A file that is written to and keeps nothing: what a save to disk needs of memory, no more.
+    """File object that keeps nothing of what is written: a save takes only the memory of one to disk.
 
     Attributes:
-        num_bytes: how much was written.
+        num_bytes: number of bytes written.
     """
 
     def __init__(self) -> None:
@@ -19,4 +19,4 @@ class CountingSink:
         return num_bytes
 
     def flush(self) -> None:
-        """Nothing is kept, so there is nothing to write out."""
+        """Does nothing: nothing is kept, so there is nothing to write out."""

@@ -1,12 +1,11 @@
-"""The convolution algorithms: one description each, in the order they are offered.
+"""Descriptions of the convolution algorithms, in the order they are offered.
 
     backend policies   cudnn cudnn_benchmark cudnn_deterministic cudnn_capped onednn native
     rewrites           im2col im2col_chunked fft matmul_1x1 chunked
     mixed              one of these for every layer
 
-Policies are switches that hold for all convolutions; what a backend then needs is another matter
-(`autofit_workers.replay.plans.workspace`). A rewrite says itself what it needs;
-`autofit_workers.conv` runs it.
+Policies are switches that hold for all convolutions; the workspace that a backend then takes is in
+`autofit_workers.replay.plans.workspace`. A rewrite computes its own memory; `autofit_workers.conv` runs it.
 """
 
 from __future__ import annotations
@@ -67,33 +66,33 @@ _NUMBERS = {"cudnn-capped": 256, "im2col-chunked": 4096, "chunked": 8}
 
 
 def find(name: str) -> ConvAlgorithm:
-    """The algorithm of a knob's value, such as `fft` or `chunked:8`.
+    """Convolution algorithm by its name, such as `fft` or `chunked:8`.
 
     Raises:
-        ValueError: there is none of that name, or its number is missing or wrong.
+        ValueError: there is no such algorithm, or its number is missing or wrong.
     """
     family, number = split_conv_algo(name)
     return _PLAIN[family] if number is None else _WITH_NUMBER[family](number)
 
 
 def rank(name: str) -> tuple[int, int]:
-    """Orders algorithms as they are offered, those of a family by their number."""
+    """Sort key of a convolution algorithm: its family's place in the list, then its number."""
     family, number = split_conv_algo(name)
     return [*_PLAIN, *_WITH_NUMBER].index(family), number or 0
 
 
 def offered() -> tuple[ConvAlgorithm, ...]:
-    """One of each, those with a number at a usual one."""
+    """Convolution algorithms of all families, those with a number at a usual one."""
     return (*_PLAIN.values(), *(make(_NUMBERS[family]) for family, make in _WITH_NUMBER.items()))
 
 
 def applicable(device_kind: str) -> tuple[str, ...]:
-    """The names of those that mean something on a device of this kind (`cuda`, `cpu`)."""
+    """Names of the algorithms that apply to a kind of device (`cuda`, `cpu`)."""
     return tuple(algorithm.name for algorithm in offered() if device_kind in algorithm.device_kinds)
 
 
 def defaults(device_kind: str) -> tuple[str, ...]:
-    """The names of those that are searched where none is named: what a backend has of itself."""
+    """Names of the algorithms searched by default: the backend's own on a kind of device."""
     return {
         "cuda": ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native"),
         "cpu": ("onednn",),
@@ -101,7 +100,7 @@ def defaults(device_kind: str) -> tuple[str, ...]:
 
 
 def policy_of(algorithm: ConvAlgorithm, device_kind: str) -> ConvPolicy:
-    """The switches of an algorithm; with a rewrite they are the device's default."""
+    """Switches of an algorithm; for a rewrite and `mixed` those of the device's default."""
     found = algorithm if isinstance(algorithm, ConvPolicy) else find(defaults(device_kind)[0])
     assert isinstance(found, ConvPolicy)
     return found

@@ -1,4 +1,4 @@
-"""The backend's convolution, a few samples at a time."""
+"""Chunked convolution: the backend's own algorithm on a few samples at a time."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from autofit_workers.spec.work import Convolution, ConvPass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunked(Rewrite):
-    """Micro-batches.
+    """Rewrite of a convolution into calls of the backend on micro-batches.
 
     Attributes:
-        num_samples: of one of them.
+        num_samples: samples of a micro-batch.
     """
 
     num_samples: int
 
     def own_bytes(self, call: Convolution) -> int:
-        """What the backend returns for a micro-batch, before it is put in its place."""
+        """Bytes of the backend's result for a micro-batch, before it is put in its place."""
         part = self.handed_on(call)
         made = {
             ConvPass.FPROP: part.output_shape,
@@ -33,7 +33,7 @@ class Chunked(Rewrite):
         return call.of_samples(min(self.num_samples, call.input_shape[0]))
 
     def moved_bytes(self, call: Convolution) -> int:
-        """Every portion's result is copied to its place, and the weight is read for each."""
+        """Bytes read and written, with each result's copy and a read of the weight per portion."""
         weight = call.element_bytes * math.prod(call.weight_shape)
         copied = 2 * self.own_bytes(call) * self.num_portions(call)
         return tensor_bytes(call) + copied + weight * (self.num_portions(call) - 1)
@@ -43,7 +43,7 @@ class Chunked(Rewrite):
 
 
 def algorithm(num_samples: int) -> Chunked:
-    """The algorithm with micro-batches of so many samples."""
+    """Chunked convolution with micro-batches of `num_samples` samples."""
     name = f"chunked:{num_samples}"
     return Chunked(
         name=name,

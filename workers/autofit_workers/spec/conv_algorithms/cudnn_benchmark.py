@@ -1,4 +1,4 @@
-"""cuDNN's fastest plan, found by timing them."""
+"""cuDNN in benchmark mode: the fastest plan, found by timing the plans."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """cuDNN asked to keep its workspaces within a cap.
 
-The variable is of cuDNN 8.0.5, whose release notes have it limit what
-`cudnnConvolution…GetWorkspaceSize` returns. PyTorch asks for plans instead, and those that cuDNN 9.8
-and 9.20 name for a card that is not there are the same with it and without. So a prediction takes
-the cap as likely, and cuDNN's own choice as the high end; a measured trial has the variable set.
+The release notes of cuDNN 8.0.5 say that the variable limits what `cudnnConvolution…GetWorkspaceSize`
+returns. PyTorch asks for plans instead, and the plans that cuDNN 9.8 and 9.20 name for a card that is
+not there are the same with and without it. So a prediction takes the cap as likely, and cuDNN's own
+choice as the high end; a measured trial sets the variable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _MIB = 1024**2
 
 
 def policy(cap_mib: int) -> ConvPolicy:
-    """The policy with a cap of so many MiB."""
+    """Policy that asks cuDNN for workspaces of at most `cap_mib` MiB."""
     return ConvPolicy(
         name=f"cudnn-capped:{cap_mib}",
         explanation=f"asks cuDNN for workspaces of at most {cap_mib} MiB, which it may not keep to",

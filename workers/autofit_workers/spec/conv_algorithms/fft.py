@@ -1,4 +1,4 @@
-"""Products of spectra: what a large filter costs does not grow with its size."""
+"""FFT convolution: products of spectra, whose cost does not grow with the filter."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FLOPS_OF_PRODUCT = 8  # a complex multiplication and addition
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fft(Rewrite):
-    """Spectra of the whole batch, of one tile at a time."""
+    """Rewrite of a convolution into products of spectra: the whole batch, one tile at a time."""
 
     def why_not(self, call: Convolution) -> str | None:
         if call.dtype not in _DTYPES:
@@ -33,9 +33,9 @@ class Fft(Rewrite):
         return None
 
     def own_bytes(self, call: Convolution) -> int:
-        """The spectra of inputs, filters and outputs, textbook 8·H·(W/2+1)·(N·C + K·C + N·K) for fp32.
+        """Peak bytes of the spectra, textbook 8·H·(W/2+1)·(N·C + K·C + N·K) for fp32.
 
-        More where `torch.fft` copies: on the way back it works in copies of the spectra.
+        It is more as `torch.fft` copies: the inverse transform works in copies of the spectra.
         """
         return peak(self._changes(call))
 
@@ -49,7 +49,7 @@ class Fft(Rewrite):
         return int(len(tiles.corners) * per_tile + filters * transforms)
 
     def moved_bytes(self, call: Convolution) -> int:
-        """Sums are read and written for every channel that is added to them."""
+        """Bytes read and written, with the sums read and written for each channel added to them."""
         tiles = self._tiling(call)
         _, filters, _ = _counts(call)
         sums = 3 * call.output_shape[0] * filters * tiles.num_frequencies * 2 * call.element_bytes
@@ -62,7 +62,7 @@ class Fft(Rewrite):
         return tiling(padded_shape(call), extents(call), call.stride)
 
     def _changes(self, call: Convolution) -> Iterator[int]:
-        """What `autofit_workers.conv.fft` takes and gives back, in its order."""
+        """Yields the bytes that `autofit_workers.conv.fft` takes and, negative, gives back."""
         tiles = self._tiling(call)
         images, filters, outputs = _counts(call)
         if call.conv_pass is ConvPass.WGRAD:
@@ -93,13 +93,16 @@ class Fft(Rewrite):
         yield -self._points(call, tiles, count)
 
     def _back(self, call: Convolution, tiles: Tiling, count: int) -> Iterator[int]:
-        """Over several dimensions complex transforms come first, in copies, and then one more copy."""
+        """Yields the changes of memory in bytes of an inverse transform.
+
+        Over several dimensions complex transforms come first, in copies, and then one more copy.
+        """
         spectra, points = self._spectra(call, tiles, count), self._points(call, tiles, count)
         yield from [points] if len(tiles.lengths) == 1 else [spectra, spectra, -spectra, points, spectra]
 
 
 def _counts(call: Convolution) -> tuple[int, int, int]:
-    """How many images of one channel the input, the filters and the output are."""
+    """Number of one-channel images in the input, the filters and the output."""
     return tuple(math.prod(s[:2]) for s in (call.input_shape, call.weight_shape, call.output_shape))  # type: ignore[return-value]
 
 

@@ -1,4 +1,4 @@
-"""The whole batch laid out in columns, and one product of matrices."""
+"""im2col convolution: the whole batch laid out in columns, then matrix products."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from autofit_workers.spec.work import Convolution, ConvPass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Im2col(Rewrite):
-    """Columns of the whole batch."""
+    """Rewrite of a convolution into matrix products of columns of the whole batch."""
 
     def own_bytes(self, call: Convolution) -> int:
-        """N·C·filter·output for the columns, and while they are made the padded input."""
+        """Bytes of the columns, N·C·filter·output elements, and of the padded input."""
         num_samples, channels = call.input_shape[:2]
         columns = channels * math.prod(call.weight_shape[2:]) * math.prod(call.output_shape[2:])
         padded = 0
@@ -23,7 +23,7 @@ class Im2col(Rewrite):
         return call.element_bytes * num_samples * (columns + padded)
 
     def num_portions(self, call: Convolution) -> int:
-        """One product for each sample."""
+        """Number of matrix products, one for each sample."""
         return call.input_shape[0]
 
 

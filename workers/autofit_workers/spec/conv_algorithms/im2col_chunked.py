@@ -1,4 +1,4 @@
-"""Columns of a few output pixels of one image at a time."""
+"""Chunked im2col convolution: columns of a few output pixels of one image at a time."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from autofit_workers.spec.work import Convolution, ConvPass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkedIm2col(Rewrite):
-    """Columns of a few output pixels.
+    """Rewrite of a convolution into matrix products of columns of a few output pixels.
 
     Attributes:
-        num_pixels: so many at a time.
+        num_pixels: output pixels at a time.
     """
 
     num_pixels: int
 
     def own_bytes(self, call: Convolution) -> int:
-        """C·filter·pixels for the columns and one padded image, whatever the batch.
+        """Bytes of the columns, C·filter·pixels elements, and of one padded image.
 
-        The input's gradient is a convolution of the output's: with K for C, mirrored filters, and
-        one image with zeros put in for strides.
+        They do not depend on the batch. The input's gradient is a convolution of the output's: with K for C,
+        mirrored filters, and one image with zeros put in for strides.
         """
         filter_size = math.prod(call.weight_shape[2:])
         if call.conv_pass is ConvPass.DGRAD:
@@ -48,7 +48,7 @@ class ChunkedIm2col(Rewrite):
         return call.element_bytes * channels * (filter_size * pixels + image)
 
     def moved_bytes(self, call: Convolution) -> int:
-        """The columns of the whole batch, written and read, if only a few at a time."""
+        """Bytes read and written: the tensors, and the columns of the whole batch twice."""
         rows = call.input_shape[1] * math.prod(call.weight_shape[2:])
         columns = call.input_shape[0] * rows * math.prod(call.output_shape[2:])
         return tensor_bytes(call) + 2 * call.element_bytes * columns
@@ -58,7 +58,7 @@ class ChunkedIm2col(Rewrite):
 
 
 def algorithm(num_pixels: int) -> ChunkedIm2col:
-    """The algorithm with columns of so many output pixels."""
+    """Chunked im2col with columns of `num_pixels` output pixels."""
     name = f"im2col-chunked:{num_pixels}"
     return ChunkedIm2col(
         name=name,

@@ -1,4 +1,4 @@
-"""Filters of one point: a product of matrices without any layout."""
+"""Convolution with filters of one point as a matrix product, without columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autofit_workers.spec.work import Convolution, ConvPass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matmul1x1(Rewrite):
-    """Products of matrices, where a filter is one point."""
+    """Rewrite of a convolution into matrix products, for filters of one point."""
 
     def why_not(self, call: Convolution) -> str | None:
         filter_shape = call.weight_shape[2:]
@@ -20,7 +20,7 @@ class Matmul1x1(Rewrite):
         return f"its filter is {'×'.join(map(str, filter_shape))}, not one point"
 
     def own_bytes(self, call: Convolution) -> int:
-        """Nothing; with strides or zeros at the border, copies of what the filters see."""
+        """Bytes of copies of what the filters see, with strides or padding; else 0."""
         num_samples, channels = call.input_shape[:2]
         is_strided = set(call.stride) != {1}
         if not is_strided and not any(call.padding):
@@ -32,7 +32,7 @@ class Matmul1x1(Rewrite):
         return call.element_bytes * num_samples * (padded + (seen if is_strided else 0))
 
     def num_portions(self, call: Convolution) -> int:
-        """One product for each sample."""
+        """Number of matrix products, one for each sample."""
         return call.input_shape[0]
 
 

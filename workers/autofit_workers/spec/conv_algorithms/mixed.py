@@ -1,4 +1,4 @@
-"""An algorithm for each layer, which a planner chooses."""
+"""Mixed convolution: an algorithm for each layer, which a planner chooses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PyTorch's own kernels, without cuDNN."""
+"""PyTorch's own convolution kernels, without cuDNN or oneDNN."""
 
 from __future__ import annotations
 

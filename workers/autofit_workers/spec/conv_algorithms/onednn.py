@@ -1,4 +1,4 @@
-"""oneDNN, where it has a kernel: PyTorch's default on the CPU."""
+"""oneDNN's convolutions, PyTorch's default on the CPU where oneDNN has a kernel."""
 
 from __future__ import annotations
 

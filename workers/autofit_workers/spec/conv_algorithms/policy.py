@@ -9,14 +9,14 @@ from autofit_workers.spec.conv_algorithms.algorithm import ConvAlgorithm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvPolicy(ConvAlgorithm):
-    """Global switches, which hold for every convolution.
+    """Backend policy: global switches, which hold for every convolution.
 
     Attributes:
         enabled: whether the backend is used: cuDNN on CUDA, oneDNN on the CPU.
         benchmark, deterministic: the flags of `torch.backends.cudnn`.
         workspace_cap_bytes: the largest workspace that cuDNN may take; None for no cap.
-        variables: of the environment, which the backend reads when it is loaded.
-        lines_on_cpu: what a user adds to a training script on the CPU; `python_lines` are CUDA's.
+        variables: environment variables, which the backend reads when it is loaded.
+        lines_on_cpu: lines that a user adds to a training script on the CPU; `python_lines` are for CUDA.
     """
 
     enabled: bool = True

@@ -1,4 +1,4 @@
-"""How an FFT convolution is cut into tiles, and how long its transforms are."""
+"""Tiles of an FFT convolution, and the lengths of its transforms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Tiling:
 
     Attributes:
         sides: output pixels of a tile, in each dimension a multiple of the stride unless it is the only one.
-        lengths: of the transforms, which hold a tile and what the filters see around it.
+        lengths: lengths of the transforms, which hold a tile and the margin that the filters see around it.
         corners: the first output pixel of every tile.
     """
 
@@ -28,17 +28,17 @@ class Tiling:
 
     @property
     def num_points(self) -> int:
-        """Of one transform."""
+        """Points of one transform."""
         return math.prod(self.lengths)
 
     @property
     def num_frequencies(self) -> int:
-        """Complex numbers of one transform's result, half of them by the symmetry of real input."""
+        """Complex numbers of one transform's result; real input needs only about half."""
         return math.prod((*self.lengths[:-1], self.lengths[-1] // 2 + 1))
 
 
 def tiling(padded: tuple[int, ...], extents: tuple[int, ...], stride: tuple[int, ...]) -> Tiling:
-    """The tiles for an input of such a shape, zeros included, and filters that reach so far."""
+    """Tiles for an input of the spatial shape `padded`, and filters of the sizes `extents`."""
     sides, lengths, firsts = [], [], []
     for size, extent, step in zip(padded, extents, stride, strict=True):
         num_outputs = size - extent + 1
@@ -53,7 +53,7 @@ def tiling(padded: tuple[int, ...], extents: tuple[int, ...], stride: tuple[int,
 
 
 def fast_length(size: int) -> int:
-    """The next length that has small factors alone."""
+    """Smallest length of at least `size` whose prime factors are 2, 3, 5 and 7 only."""
     return next(length for length in itertools.count(size) if _is_fast(length))
 
 

@@ -1,10 +1,10 @@
-"""The knobs: what may be varied beside the batch size, one file each.
+"""Knobs that may be varied beside the batch size, one file for each.
 
-    knob.py      what is known of a knob: its values, help, words, usual cost
+    knob.py      properties of a knob: its values, help, words, usual cost
     setting.py   `KNOBS`, all of them; `Knobs`, a value for each
 
-To add one, write its file and give it a line and a field in `setting.py`; the command line, settings files,
-searches, texts and trials read the rest from there.
+To add a knob, write its file and give it a line and a field in `setting.py`; the command line, settings
+files, searches, texts and trials read the rest from there.
 """
 
 from autofit_workers.spec.knobs.knob import Knob, Part

@@ -1,7 +1,7 @@
 """The knob `adapter`: small weights that are trained in place of the model's own, by the library peft.
 
-Only the syntax is read here; which methods there are, and what each of them is told, peft says where it is
-installed (`autofit_workers.apply.adapter`).
+This module reads the syntax only; peft itself knows the methods and their options, where it is installed
+(`autofit_workers.apply.adapter`).
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _EXAMPLE = "lora:r=16,targets=q_proj,v_proj"
 
 
 def split_adapter(text: str) -> tuple[str, dict[str, Option]]:
-    """The method of an adapter and what it is told: `lora:r=16,targets=q_proj,v_proj`.
+    """Method and options of an adapter's text: `lora:r=16,targets=q_proj,v_proj`.
 
-    A piece without `=` belongs to the value before it, which makes a list of it. The same may be said as a
+    A piece without `=` belongs to the value before it, which makes a list of it. The text may also be a
     JSON object, with `peft_type` for the method, as peft saves it.
 
     Raises:
-        ValueError: it is not written so, says one thing twice, or names a rank below 1.
+        ValueError: `text` has neither form, gives an option twice, or names a rank below 1.
     """
     method, options = _of_json(text) if text.lstrip().startswith("{") else _of_pieces(text)
     for key in _RANKS:
@@ -112,10 +112,12 @@ def _read(value: Any) -> str:
 
 
 def _from_user(value: Any) -> Any:
-    """What a file says that peft saved, where one is named, so that a trial elsewhere does not need it.
+    """Text of a file saved by peft if `value` is a `.json` path; else `value` itself.
+
+    A trial on another machine then does not need the file.
 
     Raises:
-        ValueError: it cannot be read.
+        ValueError: the file cannot be read.
     """
     path = str(value)
     if not path.endswith(_FILE):

@@ -1,9 +1,9 @@
 """The knob `attention`: which attention kernels a step takes.
 
-Those of PyTorch concern `torch.nn.functional.scaled_dot_product_attention`, and with it
+PyTorch's kernels concern `torch.nn.functional.scaled_dot_product_attention`, and with it
 `nn.MultiheadAttention`, `nn.TransformerEncoderLayer` and the `sdpa` attention of transformers. A model that
-multiplies its scores itself is not touched. Others are implementations that a model of transformers is
-told to take (`autofit_workers.apply.attention`).
+multiplies its scores itself is not touched. The other values are implementations that a model of
+transformers is told to take (`autofit_workers.apply.attention`).
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ KERNELS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Implementation:
-    """An attention of transformers.
+    """Attention implementation of transformers.
 
     Attributes:
-        name: as `set_attn_implementation` of a model knows it.
-        package: of the library with its kernels, as it is imported; None where PyTorch has them.
-        distribution: the library as it is installed.
+        name: its name for a model's `set_attn_implementation`.
+        package: import name of the library with its kernels; None if PyTorch has them.
+        distribution: name by which that library is installed.
     """
 
     name: str
@@ -57,7 +57,7 @@ def _require(value: str, device_kind: str) -> None:
 
 
 def _lines(value: str) -> tuple[str, ...]:
-    """Every other kernel is switched off."""
+    """Lines of a script that switch off every kernel but the knob's value."""
     if value not in KERNELS:
         return ()
     others = (switch for name, (_, switch) in KERNELS.items() if name != value)

@@ -12,10 +12,10 @@ FLOATS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}  # as PyTorc
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Torchao:
-    """How torchao keeps a linear layer's weights: by `torchao.quantize_` and a configuration's defaults.
+    """Quantization of linear layers by `torchao.quantize_` with a configuration's defaults.
 
     Attributes:
-        config: path of its class.
+        config: path of the configuration's class.
     """
 
     config: str
@@ -23,14 +23,14 @@ class Torchao:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bitsandbytes:
-    """How bitsandbytes keeps a linear layer's weights.
+    """Quantization of linear layers by bitsandbytes.
 
     Attributes:
-        layer: its class of `bitsandbytes.nn`.
-        weight: that of its weights.
-        options: what the layer is told beside its size.
-        has_compute_type: whether it is told what to compute in, too.
-        mark: what transformers sets on a model with such layers, and peft asks for.
+        layer: class of the layer in `bitsandbytes.nn`.
+        weight: class of its weights there.
+        options: arguments of the layer beside its size.
+        has_compute_type: whether the layer is also told the type to compute in.
+        mark: attribute that transformers sets on a model with such layers, and peft looks for.
     """
 
     layer: str
@@ -71,7 +71,7 @@ BASES = (*FLOATS, *QUANTIZATIONS)
 
 
 def is_of_bitsandbytes(base: str | None) -> bool:
-    """Whether bitsandbytes keeps the weights of a base."""
+    """Whether bitsandbytes quantizes the weights for a value of the knob `base`."""
     return isinstance(QUANTIZATIONS.get(base or ""), Bitsandbytes)
 
 
@@ -79,7 +79,7 @@ _LEFT = {"fp32": 1.0, "fp16": 0.5, "bf16": 0.5, "nf4": 0.2, "nf4-dq": 0.2, "fp4"
 
 
 def _leaves(value: str | None) -> dict[Part, float]:
-    """Of weights in float32; embeddings and heads are not quantized."""
+    """Share of weights in float32 left by a value; embeddings and heads are not quantized."""
     return {} if value is None else {Part.WEIGHTS: _LEFT.get(value.partition("-torchao")[0], 0.3)}
 
 

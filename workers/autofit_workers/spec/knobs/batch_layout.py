@@ -1,7 +1,7 @@
-"""The knob `batch_layout`: how the sequences of a batch lie in it: as long as each other, padded, packed.
+"""The knob `batch_layout`: how the sequences of a batch lie in it: full, padded, packed, padding-free.
 
-A workload's `make_batch` makes it, which takes the value as a keyword `layout`; that of transformers'
-language models does (`autofit_workers.workload.libraries.token_batches`).
+The knob needs a `make_batch` with a keyword `layout`, as that of transformers' language models has
+(`autofit_workers.workload.libraries.token_batches`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ _LEAST_PACKED = 2
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the tokens of a batch lie in it.
+    """Layout of the tokens of a batch.
 
     Attributes:
-        percent_padded: of each sample's tokens, the last ones.
-        num_packed: sequences that follow each other in a sample.
+        percent_padded: percentage of each sample's tokens that are padding, at its end.
+        num_packed: number of sequences that follow each other in a sample.
         is_flattened: whether all samples follow each other in one row.
     """
 
@@ -32,10 +32,10 @@ class Layout:
 
 
 def split_layout(name: str) -> Layout:
-    """What a value of the knob says: `padded:25`, `packed:4`, `padding-free`.
+    """Layout for a value of the knob: `padded:25`, `packed:4`, `padding-free`.
 
     Raises:
-        ValueError: there is none of that name, or its number is missing or wrong.
+        ValueError: the knob has no such value, or its number is missing or wrong.
     """
     kind, colon, digits = name.partition(":")
     if kind == "padded":

@@ -13,10 +13,10 @@ _INPUTS_LEFT = 0.2
 
 
 def split_checkpointing(name: str) -> tuple[str, int | None]:
-    """The kind of checkpointing and its number, None for one without: `every:4`, `selective:50`.
+    """Kind of activation checkpointing and its number, None without one: `every:4`, `selective:50`.
 
     Raises:
-        ValueError: there is none of that name, or its number is missing or wrong.
+        ValueError: the knob has no such value, or its number is missing or wrong.
     """
     kind, colon, digits = name.partition(":")
     unit = CHECKPOINTINGS_WITH_NUMBER.get(kind)
@@ -33,7 +33,7 @@ def _read(value: object) -> str:
 
 
 def _recomputed(value: str) -> float:
-    """How much of the forward pass runs again: none, what is cheap and a part of the rest, all of it."""
+    """Cost of a value by how much of the forward pass runs again, from 0 for nothing to 3 for all."""
     kind, number = split_checkpointing(value)
     if kind == "none":
         return 0

@@ -1,4 +1,4 @@
-"""The knob `clip_grad_norm`: to which norm the gradients of all parameters together are clipped."""
+"""The knob `clip_grad_norm`: the norm that the gradients of all parameters together are clipped to."""
 
 from __future__ import annotations
 

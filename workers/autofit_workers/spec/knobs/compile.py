@@ -1,4 +1,4 @@
-"""The knob `compile`: whether `torch.compile` makes kernels of the model's own, with its defaults."""
+"""The knob `compile`: whether `torch.compile`, with its defaults, compiles the model."""
 
 from __future__ import annotations
 

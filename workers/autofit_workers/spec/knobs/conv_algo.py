@@ -1,6 +1,6 @@
 """The knob `conv_algo`: the algorithm of the model's convolutions.
 
-`autofit_workers.spec.conv_algorithms` describes each.
+`autofit_workers.spec.conv_algorithms` describes each algorithm.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ CONV_ALGO_NAMES = (*CONV_ALGOS, *(f"{family}:N" for family in CONV_ALGOS_WITH_NU
 
 
 def split_conv_algo(name: str) -> tuple[str, int | None]:
-    """The family of a convolution algorithm and its number, None for one without: `chunked:8`.
+    """Family of a convolution algorithm and its number, None without one: `chunked:8`.
 
     Raises:
-        ValueError: there is none of that name, or its number is missing or wrong.
+        ValueError: there is no such algorithm, or its number is missing or wrong.
     """
     family, _, digits = name.partition(":")
     unit = CONV_ALGOS_WITH_NUMBER.get(family)

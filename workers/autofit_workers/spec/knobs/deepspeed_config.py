@@ -1,6 +1,6 @@
-"""What DeepSpeed is told by knobs: its config, of which all the rest are DeepSpeed's defaults.
+"""DeepSpeed's config as a knob setting makes it; everything else is DeepSpeed's default.
 
-Its fields are those of DeepSpeed 0.19's runtime/config.py, precision_config.py and zero/config.py.
+The fields are those of DeepSpeed 0.19's runtime/config.py, precision_config.py and zero/config.py.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PRECISION_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {
 def deepspeed_config(
     zero: Zero, knobs: Knobs, batch_size: int, num_passes: int | None = None
 ) -> dict[str, Any]:
-    """The config of a rank.
+    """DeepSpeed's config for a rank.
 
     Args:
-        batch_size: of one rank, and of one pass of those that a step is accumulated from.
-        num_passes: how many those are; None for as many as a trial runs.
+        batch_size: batch size of one rank in one of the passes that a step is accumulated from.
+        num_passes: number of these passes; None for as many as a trial runs.
     """
     sharding: dict[str, Any] = {"stage": zero.stage}
     if zero.offloads:

@@ -20,7 +20,7 @@ def _require(value: str, device_kind: str) -> None:
 
 
 def liger_options(loss: str) -> dict[str, bool]:
-    """What Liger is told beside its defaults: where another loss is asked for, its own are off."""
+    """Options for Liger beside its defaults; with another `loss` than `full`, its losses are off."""
     return {} if loss == "full" else {"fused_linear_cross_entropy": False, "cross_entropy": False}
 
 

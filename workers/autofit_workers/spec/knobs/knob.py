@@ -1,4 +1,4 @@
-"""What is known of one knob, whoever asks: the command line, a search, a text, a trial."""
+"""Properties of a knob, for the command line, searches, texts and trials."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Require = Callable[[Any, str], None]
 
 
 class Part(StrEnum):
-    """What a step's memory goes to, as far as knobs make parts of it smaller.
+    """Part of a step's memory that knobs can make smaller.
 
     `TEMPORARIES` are those of the optimizer's step. Frozen weights have neither gradients nor states.
     """
@@ -38,11 +38,11 @@ Leaves = Callable[[Any], Mapping[Part, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a value usually costs in time: an order among the values of one knob, not seconds.
+    """Usual order of one knob's values by the time that they cost, not in seconds.
 
     Attributes:
         rank: knobs of a lower rank are compared first.
-        of: the order, by value and card.
+        of: place of a value in the order, by value and card.
         names_fast_kernels: whether a setting without a known cost is the last to be chosen.
     """
 
@@ -57,36 +57,36 @@ def _as_it_is(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """One thing that may be varied beside the batch size.
+    """Knob, a thing that may be varied beside the batch size.
 
-    Each has a file of its own. A field of that name in `Knobs` holds its value; everything else that
+    Each knob has a file of its own. A field of that name in `Knobs` holds its value; everything else that
     autofit has to know of it stands here.
 
     Attributes:
         name: the field of `Knobs`; the option has `-` for `_`.
-        default: what PyTorch does of itself.
+        default: value for PyTorch's own behaviour.
         read: checks and converts a value.
-        from_user: makes a value of what a user may write in its place, such as the path of a file, before it
-            is read; records have values alone.
-        help: of the option, one or two sentences.
-        values: what can be typed, as help and messages list it.
+        from_user: turns what a user may write in place of a value, such as the path of a file, into a value,
+            before it is read; records hold values only.
+        help: help of its option, one or two sentences.
+        values: texts that can be typed, as help and messages list them.
         aliases: other names of its option.
-        metavar: the same in the help of the option; None for the values.
+        metavar: placeholder for `values` in the help of the option; None for the values themselves.
         examples: values that the shell completes; None for `values`.
         is_searchable: whether `--search` may choose it.
         is_switch: whether its option takes no value.
-        of_training: whether it means nothing without gradients.
-        choice: knobs of one choice say the same in other ways, so that only one of them is given.
+        of_training: whether it has no effect without gradients.
+        choice: name that alternative knobs share, of which only one may be given.
         levers: values that `--what-if` tries.
-        degrees: how much further than the others those of them go that do: 4 bits than 8.
-        leaves: about what is left of a step's parts, by value; None where only a trace tells.
-        never_saving: those of them that take at least as much memory as any other value.
-        words, phrase: what values are called in sentences: by value, else the phrase with the value in it.
+        degrees: degree of those levers that go further than others, such as 4 bits than 8.
+        leaves: rough share of a step's parts that is left, by value; None if only a trace tells.
+        never_saving: levers that take at least as much memory as any other value.
+        words, phrase: names of values in sentences: by value, else the phrase with the value in it.
         script_lines: Python lines for the head of a training script, by value; None where the lines are part
             of the loop, which several knobs make together.
-        model_lines: likewise, for after the model was made, by value and the `Knobs` that it is one of.
-        cost: which values are usually faster; None where that depends on the model.
-        require: refuses values on devices where they mean nothing; None where all values go with all.
+        model_lines: Python lines for after the model is made, by value and the `Knobs` that it is part of.
+        cost: usual order of the values by time; None if that depends on the model.
+        require: refuses values on devices where they have no effect; None if all devices take all values.
     """
 
     name: str
@@ -115,16 +115,16 @@ class Knob:
 
     @property
     def option(self) -> str:
-        """Its name on the command line and in files, without the dashes in front."""
+        """Name of the knob's option on the command line and in files, without leading dashes."""
         return self.name.replace("_", "-")
 
     def in_words(self, value: Any) -> str:
-        """A value as a reader knows it: `amp-bf16`, `checkpointing blocks`."""
+        """Text for a value of the knob in a sentence: `amp-bf16`, `checkpointing blocks`."""
         return self.words.get(value) or self.phrase.format(value)
 
 
 def one_of(values: tuple[str, ...]) -> Read:
-    """Reads one of these words."""
+    """Reader of a value that must be one of `values`."""
 
     def read(value: Any) -> str:
         if value not in values:
@@ -135,7 +135,7 @@ def one_of(values: tuple[str, ...]) -> Read:
 
 
 def whole_number(*, minimum: int = 1, maximum: float = math.inf) -> Read:
-    """Reads a whole number between these."""
+    """Reader of a whole number from `minimum` to `maximum`, of type int or in digits."""
 
     def read(value: Any) -> int:
         is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -148,7 +148,7 @@ def whole_number(*, minimum: int = 1, maximum: float = math.inf) -> Read:
 
 
 def positive_number(value: Any) -> float:
-    """Reads a number above 0."""
+    """Reads a finite number above 0."""
     try:
         found = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -159,12 +159,12 @@ def positive_number(value: Any) -> float:
 
 
 def or_none(read: Read) -> Read:
-    """Reads the same, and lets None be."""
+    """Reader that keeps None and reads every other value with `read`."""
     return lambda value: None if value is None else read(value)
 
 
 def switch(value: Any) -> bool:
-    """Reads yes or no."""
+    """Reads a boolean: True or False, or a word such as `true`, `no` or `1`."""
     words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
     if isinstance(value, bool):
         return value
@@ -179,7 +179,7 @@ def number_after(
     """Reads the number of a value such as `every:4`.
 
     Raises:
-        ValueError: it is missing, or not between these.
+        ValueError: the number is missing, or not from `minimum` to `maximum`.
     """
     if not (digits.isascii() and digits.isdecimal() and minimum <= int(digits) <= maximum):
         kind = name.partition(":")[0]

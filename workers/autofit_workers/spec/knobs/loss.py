@@ -1,7 +1,7 @@
-"""The knob `loss`: how a causal language model makes its cross entropy.
+"""The knob `loss`: how a causal language model computes its cross entropy.
 
-A model of transformers makes all logits, a copy of them in float32, and the loss of that. The others are the
-library functions in `autofit_workers.apply.loss` that take the head's weight and never hold all logits.
+A model of transformers makes all logits, a copy of them in float32, and the loss from that. The other values
+are library functions in `autofit_workers.apply.loss` that take the head's weight and never hold all logits.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ LOSS_NAMES = (*LOSSES, "chunked:N")
 
 
 def split_loss(name: str) -> tuple[str, int | None]:
-    """The kind of loss and its number of chunks, None where the library chooses them: `chunked:8`.
+    """Kind of loss and its number of chunks, None if the library chooses it: `chunked:8`.
 
     Raises:
-        ValueError: there is none of that name, or its number is missing or wrong.
+        ValueError: the knob has no such value, or its number is missing or wrong.
     """
     kind, colon, digits = name.partition(":")
     if kind != "chunked" or not colon:

@@ -1,7 +1,7 @@
 """The knob `optimizer`: an optimizer by name, in place of the workload's own.
 
-`NAMED` is the table of all: what each name makes, of which library, in which implementations. To add one,
-give it a line there.
+`NAMED` is the table of all names, with class, library and implementations. To add an optimizer, give it a
+line there.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ _ITS_OWN = ("default",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedOptimizer:
-    """What a name stands for.
+    """Optimizer that a value of the knob names.
 
     Attributes:
-        path: of its class, from its library on: `torch.optim.Adam`.
+        path: path of its class, from its library on: `torch.optim.Adam`.
         options: arguments that the name stands for; all others are the library's defaults.
-        implementations: those of `OPTIMIZER_IMPLS` that it has on a GPU.
-        distribution: what to install for its library; empty for PyTorch's own.
+        implementations: members of `OPTIMIZER_IMPLS` that it has on a GPU.
+        distribution: name by which its library is installed; empty for PyTorch's own.
         hidden: options of a group of their own for the weights of hidden layers (see
             `autofit_workers.workload.hidden_weights`); empty where all parameters are treated alike.
-        rest: path of the class of a second optimizer, for what is no such weight, where the first takes
-            those alone.
-        states: bytes that it keeps for each byte of gradients in float32, about.
-        same_rule_as: the optimizers whose update it makes, with states of fewer bits.
-        left_out: what of its step is not predicted, as a sentence; empty for nothing.
+        rest: path of the class of a second optimizer, for all other parameters, if the first takes such
+            weights only; else empty.
+        states: approximate bytes of its states for each byte of gradients in float32.
+        same_rule_as: optimizers with the same update, whose states have more bits.
+        left_out: sentence on a part of its step that is not predicted; empty for none.
     """
 
     path: str
@@ -46,12 +46,12 @@ class NamedOptimizer:
 
     @property
     def library(self) -> str:
-        """The package that is imported for it."""
+        """Name of the package that has the optimizer."""
         return self.path.partition(".")[0]
 
     @property
     def tells_hidden_weights(self) -> bool:
-        """Whether it treats the weights of hidden layers in another way than the rest."""
+        """Whether the optimizer treats the weights of hidden layers differently from the rest."""
         return bool(self.hidden or self.rest)
 
 
@@ -115,7 +115,7 @@ _FEW_STATES = 0.5  # of the gradients: what is tried where memory is short keeps
 
 
 def _leaves(value: str | None) -> dict[Part, float]:
-    """Beside the states: optimizers of other libraries step one parameter after the other."""
+    """Share of temporaries left: none for other libraries, which step parameters one by one."""
     is_of_torch = value is None or NAMED[value].library == "torch"
     return {} if is_of_torch else {Part.TEMPORARIES: 0.0}
 

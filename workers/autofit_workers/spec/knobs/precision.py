@@ -31,7 +31,10 @@ def _leaves(value: str) -> dict[Part, float]:
 
 
 def _cost(value: str, capability: int | None) -> float | None:
-    """None on the CPU, where oneDNN and vector units decide, and they differ too much."""
+    """Place of a precision in the order of costs on a card; None on the CPU or if unknown.
+
+    On the CPU oneDNN and vector units decide, which differ too much.
+    """
     if capability is None:
         return None
     return (_SINCE_AMPERE if capability >= _BFLOAT16_SINCE else _BEFORE_AMPERE).get(value)

@@ -1,4 +1,4 @@
-"""A knob setting: one value for every knob."""
+"""Knob settings: one value for every knob."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ _MAX_PASSES = 2  # forward and backward passes a trial takes before its optimize
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knobs:
-    """What may be varied beside the batch size.
+    """Knob setting: a value for each knob, beside the batch size.
 
     Attributes:
         conv_algo: one of `CONV_ALGOS`, or one of `CONV_ALGOS_WITH_NUMBER` with a colon and its
@@ -76,7 +76,7 @@ class Knobs:
             not in matrix products; `ieee-fp32` has it nowhere, `tf32` in both. `amp-…` is
             autocast, with float16 under a gradient scaler; `bf16` converts model and inputs.
         memory_format: one of `MEMORY_FORMATS`, of the model's weights and its inputs.
-        optimizer: one of `OPTIMIZERS`, or None for the workload's own.
+        optimizer: one of `OPTIMIZERS`, or None for the workload's own optimizer.
         optimizer_impl: one of `OPTIMIZER_IMPLS`; `default` leaves the choice to PyTorch, which
             takes `foreach` on a GPU; `loop` updates one parameter after the other.
         optimizer_in_backward: whether each parameter is stepped, and its gradient freed, as soon as backward
@@ -84,23 +84,23 @@ class Knobs:
         set_to_none: whether a step begins without gradients, as is PyTorch's default, or with
             gradients of zeros.
         checkpointing: one of `CHECKPOINTINGS`, or one of `CHECKPOINTINGS_WITH_NUMBER` with a colon and
-            its number. `blocks` keeps of every repeated block of the model its inputs alone and runs it
-            again in backward; `every:N` does so with each N blocks that follow each other as with one;
-            `selective` also keeps what matrix products, convolutions and attention put out, of which
-            `selective:N` keeps at most N percent of a block's bytes.
-        allocator: one of `ALLOCATORS`, or `max_split:N`, blocks of N MiB and more not being split; of
-            CUDA's caching allocator. `default` leaves the environment as it is.
-        grad_accumulation: so many batches, each with a forward and a backward pass, make an optimizer
-            step; None where `global_batch` decides it.
-        global_batch: samples an optimizer step is made of, exactly, whatever the batch size: it is
+            its number. `blocks` keeps only the inputs of every repeated block of the model and runs it
+            again in backward; `every:N` treats each N blocks that follow each other as one block;
+            `selective` also keeps the outputs of matrix products, convolutions and attention, of
+            which `selective:N` keeps at most N percent of a block's bytes.
+        allocator: one of `ALLOCATORS`, or `max_split:N`, by which blocks of N MiB and more are not split,
+            for CUDA's caching allocator. `default` leaves the environment as it is.
+        grad_accumulation: number of batches, each with a forward and a backward pass, of an optimizer
+            step; None if `global_batch` decides it.
+        global_batch: exact number of samples of an optimizer step, whatever the batch size: it is
             accumulated from as many batches as that takes.
-        compile: whether `torch.compile` makes kernels of the model's own, with its defaults. What they
-            take is measured, never predicted.
+        compile: whether `torch.compile`, with its defaults, compiles the model. The memory of its kernels
+            is measured, never predicted.
         attention: one of `ATTENTIONS`: the kernel of `scaled_dot_product_attention`; `default` leaves the
             choice to PyTorch. `eager`, `fa2` and `fa3` are what a model of transformers is told to take in
             its place, the latter two with the kernels of FlashAttention.
-        adapter: what is trained in place of the model's own weights: `METHOD:KEY=VALUE,…`, by the library
-            peft; None for nothing.
+        adapter: adapter that is trained in place of the model's own weights: `METHOD:KEY=VALUE,…`, by the
+            library peft; None for no adapter.
         base: one of `BASES`: how the model's own weights are kept, before the adapter; None as they are made.
         clip_grad_norm: the norm that all gradients together are clipped to before the optimizer steps; None
             where they are not.
@@ -110,9 +110,9 @@ class Knobs:
             entropy; `full` of all logits, as it does itself.
         batch_layout: one of `LAYOUT_NAMES` with its number: whether sequences of a batch are padded, or lie
             one after the other.
-        new_tokens: in mode generate, how many tokens are generated after each prompt.
-        cache: in mode generate, one of `CACHES`.
-        num_beams: in mode generate, the beams of beam search.
+        new_tokens: number of tokens that mode generate generates after each prompt.
+        cache: one of `CACHES`, for mode generate.
+        num_beams: number of beams of beam search in mode generate.
 
     Raises:
         ValueError: a knob has no such value.
@@ -164,7 +164,7 @@ class Knobs:
 
     @property
     def tf32_in_convolutions(self) -> bool:
-        """Whether convolutions of fp32 tensors may run in TF32, as PyTorch lets them by default."""
+        """Whether convolutions of fp32 tensors may run in TF32, as is PyTorch's default."""
         return self.precision != "ieee-fp32"
 
     @property
@@ -173,7 +173,7 @@ class Knobs:
         return self.grad_accumulation != 1
 
     def num_batches(self, batch_size: int) -> int:
-        """How many batches of this size make an optimizer step.
+        """Number of batches of `batch_size` that make an optimizer step.
 
         Raises:
             ValueError: the batch size does not divide the global batch.
@@ -189,10 +189,10 @@ class Knobs:
         return self.global_batch // batch_size
 
     def samples_per_step(self, batch_size: int, num_own: int = 1) -> int:
-        """Samples of an optimizer step: of all ranks together, and of all batches that make it up.
+        """Samples of an optimizer step, of all ranks and of all accumulated batches.
 
         Args:
-            num_own: how many batches one pass of all ranks has, see `Parallel.num_batches`.
+            num_own: number of batches in one pass of all ranks, see `Parallel.num_batches`.
 
         Raises:
             ValueError: the batch size does not divide the global batch.
@@ -200,11 +200,11 @@ class Knobs:
         return num_own * self.num_batches(batch_size) * batch_size
 
     def num_passes(self, batch_size: int) -> int:
-        """How many of them a trial runs: two, because every further one does as the second did."""
+        """Number of passes that a trial runs: at most two, as every further one repeats the second."""
         return min(_MAX_PASSES, self.num_batches(batch_size))
 
     def for_passes(self, num_passes: int) -> Self:
-        """The same, accumulated from so many batches of any size."""
+        """Knob setting that accumulates `num_passes` batches of any size, without a global batch."""
         return dataclasses.replace(self, grad_accumulation=num_passes, global_batch=None)
 
     def to_dict(self) -> dict[str, str | bool | int | float | None]:

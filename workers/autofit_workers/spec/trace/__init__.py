@@ -1,8 +1,8 @@
-"""The trace artifact: what a prediction hands to the peak curve and to the views.
+"""Trace artifact, from which the peak curve and the views of a prediction are made.
 
-parts   what a trace is made of: allocations, marks, waits, and what was listed of tensors, layers, operators
-seen    which part of a run it is of
-rows    how those stand in its document: each string, stack and convolution once
+parts   parts of a trace: allocations, marks, waits, and the lists of tensors, layers and operators
+seen    part of a run that was traced
+rows    rows of the trace's document: each string, stack and convolution once
 trace   the trace itself, and its document
 """
 

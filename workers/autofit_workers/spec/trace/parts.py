@@ -1,4 +1,4 @@
-"""What a trace is made of: allocations, marks, waits, and what was listed of tensors, layers, operators."""
+"""Parts of a trace: allocations, marks, waits, and lists of tensors, layers and operators."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ FORWARD_END = "step 1 output"  # the mark where the model has returned, in a tra
 
 
 class Category(StrEnum):
-    """What an allocation holds.
+    """Category of an allocation's content.
 
-    `PARAMETER` covers parameters and buffers. `ACTIVATION` is whatever the forward pass and the
-    loss allocate. `GRADIENT` is what ends as a parameter's `.grad`; the gradients of activations,
-    which pass by in backward, are `OTHER`, with the optimizer's temporaries.
+    `PARAMETER` covers parameters and buffers. `ACTIVATION` is all that the forward pass and the loss
+    allocate. `GRADIENT` is what ends as a parameter's `.grad`; the gradients of activations in backward
+    and the optimizer's temporaries are `OTHER`.
     """
 
     PARAMETER = "parameter"
@@ -37,8 +37,8 @@ class Scratch:
     roundings and thresholds, on the batch.
 
     Attributes:
-        formula: one of those of `autofit_workers.replay.curve.scratch.formulas`.
-        dimensions: what the formula takes, each a line in the batch size.
+        formula: name of a formula of `autofit_workers.replay.curve.scratch.formulas`.
+        dimensions: arguments of the formula, each a linear function of the batch size.
         element_bytes: size of one element.
     """
 
@@ -58,28 +58,28 @@ DATA_PARALLEL = "DistributedDataParallel"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """One request to the allocator.
+    """Request of memory from the allocator.
 
     Attributes:
-        num_bytes: bytes requested; 0 where `convolution` or `scratch` decides.
+        num_bytes: bytes requested; 0 if `convolution` or `scratch` decides.
         operator: the ATen operator that asked, or the part of the step outside any operator.
-        module: path of the `nn.Module` that ran it (in backward: whose forward made the node).
+        module: path of the `nn.Module` that ran it; in backward, whose forward made the node.
         source: innermost line of the user's code, `file:line:function`.
-        correction: the name in `autofit_workers.replay.curve.corrections` of what put it there, where that
-            is no operator's output.
-        span_bytes: the low and the high end of `num_bytes` where that is an estimate of what a
-            library asks for, each a line in the batch size; None where it is exact.
-        stack: the lines of Python that led to it, outermost first, each `file:line:function`, where
-            stacks were asked for; in backward those of the forward pass that made the node. Lines of
-            PyTorch and of the standard library have their path from where those are installed.
-        name: what model and optimizer call it, where calls were asked for: `conv1.weight`, its gradient
+        correction: the name in `autofit_workers.replay.curve.corrections` of the correction that added it;
+            empty for an operator's output.
+        span_bytes: the low and the high end of `num_bytes` if that is an estimate of a library's request,
+            each a linear function of the batch size; None if it is exact.
+        stack: the lines of Python that led to it, outermost first, each `file:line:function`, if stacks
+            were asked for; in backward those of the forward pass that made the node. Paths of PyTorch and
+            the standard library begin where these are installed.
+        name: its name in model and optimizer, if calls were asked for: `conv1.weight`, its gradient
             `conv1.weight.grad`, its state `conv1.weight.exp_avg`; empty for anything else.
-        counted_shape: of the tensor that the operator counts in 32 bits, where that is not the one that it
-            returns (`autofit_workers.tracing.recording.counted`); empty for most.
+        counted_shape: shape of the tensor that the operator counts in 32 bits, if that is not its result
+            (`autofit_workers.tracing.recording.counted`); empty for most.
         stream: the CUDA stream that was current, which the allocator keeps the block for; 0 is the default
             one, the others are numbered by the recorder.
         stream_uses: the other streams that `Tensor.record_stream` named while it lived. After its free the
-            block is handed out again only when each has done what it was given until then.
+            block is handed out again only when each has done the work that it was given until then.
     """
 
     num_bytes: int
@@ -101,7 +101,7 @@ class Allocation:
 
 
 class Role(StrEnum):
-    """What a listed tensor is to the forward pass."""
+    """Role of a listed tensor in the forward pass."""
 
     PARAMETER = "parameter"
     BUFFER = "buffer"
@@ -111,11 +111,11 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedTensor:
-    """A tensor of one forward pass, with memory of its own or as a view of another's.
+    """Tensor of one forward pass, with memory of its own or as a view of another tensor.
 
     Attributes:
-        name: a parameter's or buffer's own; `input:0` of the batch; of what an operator returns the path of
-            the module, the operator and the number of its result: `features.0/convolution:0`.
+        name: a parameter's or buffer's own; `input:0` for the batch; for an operator's result the path of the
+            module, the operator and the number of the result: `features.0/convolution:0`.
         storage: the number of the allocation that it lies in; tensors with the same share it.
         element_bytes: size of one element.
     """
@@ -133,23 +133,23 @@ class ListedTensor:
 
     @property
     def num_bytes(self) -> int:
-        """By its shape, whatever memory it lies in."""
+        """Bytes of the tensor's elements by its shape, whatever memory it lies in."""
         return self.num_elements * self.element_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedLayer:
-    """One call of a module in one forward pass, as a summary of a model lists it.
+    """Call of a module in one forward pass, as a summary of a model lists it.
 
     Attributes:
         name: path of the module; empty for the model itself.
         module_type: name of its class.
-        input_shapes, output_shapes: of the tensors that it was given and that it returned.
-        inputs, outputs: the numbers of the allocations that these lie in.
+        input_shapes, output_shapes: shapes of the tensors that it took and that it returned.
+        inputs, outputs: the numbers of the allocations that these tensors lie in.
         num_parameters: elements of its own parameters, not of its children's.
-        num_weights: elements of its attributes `weight` and `bias`, which is what torchsummary counts.
+        num_weights: elements of its attributes `weight` and `bias`, as torchsummary counts them.
         is_container: whether it has children.
-        is_sequence: whether it is an `nn.Sequential`, which only passes on what its children return.
+        is_sequence: whether it is an `nn.Sequential`, which only passes on its children's results.
     """
 
     name: str
@@ -166,14 +166,14 @@ class ListedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One operator that ran: what a plan of the memory of a whole step has to know.
+    """Operator that ran, with the facts that a memory plan of a whole step needs.
 
     Attributes:
-        position: so many events came before its own.
+        position: number of events before its own.
         inputs: numbers of the allocations that its tensor arguments lie in.
-        outputs: of those that its results lie in; an input's own for a view or a result in place.
-        is_elementwise: whether each element of the result depends on those at its place alone.
-        name: what Python code bound the result to; empty for a temporary without one.
+        outputs: numbers of those that its results lie in; an input's for a view or a result in place.
+        is_elementwise: whether each element of the result depends only on the elements at its place.
+        name: name that Python code bound the result to; empty for a temporary without one.
     """
 
     position: int
@@ -186,7 +186,7 @@ class Call:
 
 
 class BatchSource(StrEnum):
-    """What shows the size of a batch."""
+    """Source that shows the size of a batch."""
 
     DATA_LOADER = "data_loader"  # the samples that its data loader collates
     MODEL_INPUT = "model_input"  # the rows that its model is trained on
@@ -197,13 +197,13 @@ class BatchSource(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchCount:
-    """How the size of a batch was found, and how many batches a step has.
+    """Source of a batch's size, and the number of batches of a step.
 
     Attributes:
-        num_parts: the size that a script is told is that of so many batches, on all ranks or one after the
-            other.
-        num_batches: of an optimizer step of a script, on all ranks and one after the other; None where knobs
-            say it.
+        num_parts: number of batches, on all ranks or one after the other, that the batch size of a script
+            is the sum of.
+        num_batches: batches of an optimizer step of a script, on all ranks and one after the other; None if
+            knobs decide it.
     """
 
     source: BatchSource = BatchSource.MAKE_BATCH
@@ -211,7 +211,7 @@ class BatchCount:
     num_batches: int | None = None
 
     def samples_per_step(self, batch_size: int) -> int | None:
-        """Samples of an optimizer step of a script that is told a size; None where knobs say it."""
+        """Samples of an optimizer step of a script told a batch size; None if knobs decide it."""
         return None if self.num_batches is None else batch_size * self.num_batches // self.num_parts
 
 
@@ -220,13 +220,13 @@ AS_ASKED = BatchCount()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
-    """A size that depends on values, which a trace does not have.
+    """Assumed size of something that depends on values, which a trace does not have.
 
     Attributes:
         site: the user's line, `file:line:function`.
-        what: that has the size.
-        size: what was assumed, in elements.
-        largest: what it can be at most; None where nothing limits it.
+        what: name of what has the size.
+        size: the size that was assumed, in elements.
+        largest: the largest possible size; None if nothing limits it.
     """
 
     site: str
@@ -237,12 +237,12 @@ class Assumption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSize:
-    """The size of a trace's samples, of a workload that makes them of any size.
+    """Size of a trace's samples, for a workload that makes samples of any size.
 
     Attributes:
-        size: such as tokens, or pixels of a side; None where only the workload knows.
-        multiple: sizes that lie so far apart differ in nothing that is rounded.
-        longest: the largest that the model was made for; None where nothing limits it.
+        size: tokens, pixels of a side or the like; None if only the workload knows.
+        multiple: distance between sizes for which all roundings are alike.
+        longest: the largest size that the model was made for; None if nothing limits it.
     """
 
     size: int | None
@@ -251,7 +251,7 @@ class SampleSize:
 
 
 def parameters_in_words(num_parameters: int) -> str:
-    """A number of parameters, such as `1.54 billion parameters`."""
+    """Number of parameters in words, such as `1.54 billion parameters`."""
     for unit, name in ((10**9, "billion"), (10**6, "million")):
         if num_parameters >= unit:
             return f"{num_parameters / unit:.3g} {name} parameters"
@@ -260,14 +260,14 @@ def parameters_in_words(num_parameters: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedModel:
-    """What a model was that was built, before knobs changed it.
+    """Model as it was built, before knobs changed it: class, parameters and inputs.
 
     Attributes:
         model_class: the name of its class.
         num_parameters: elements of its parameters.
-        named: the class that its configuration names, where that is another one.
-        inputs: of the batches that were made for it, the shape of each part of one sample; empty where the
-            workload makes its own.
+        named: the class that its configuration names, if that is another one.
+        inputs: shape of each part of one sample of the batches made for it; empty if the workload makes its
+            own batches.
     """
 
     model_class: str
@@ -277,7 +277,7 @@ class TracedModel:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """What it is and what it was given, where batches were made for it."""
+        """Sentence on the model and its samples; none if the workload makes its own batches."""
         if not self.inputs:
             return ()
         size = parameters_in_words(self.num_parameters)
@@ -290,17 +290,17 @@ class TracedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """A named position in the events: `position` events come before it."""
+    """Named position in the events: `position` events come before the mark."""
 
     position: int
     name: str
 
 
 def last_step(marks: Sequence[Mark], num_events: int) -> tuple[int, int]:
-    """Where the last step begins and ends that is whole: one with an optimizer's part, if any has one.
+    """Start and end position of the last whole step: one with an optimizer's part, if any has one.
 
-    Both are positions in the events; what comes between its last phase and the next step belongs to neither,
-    such as a checkpoint.
+    Both are positions in the events; events between its last phase and the next step, such as those of a
+    checkpoint, belong to neither step.
     """
     named = ((mark.name.split(" ", 2), mark.position) for mark in marks)
     phases = [(words[1], words[2], position) for words, position in named if words[0] == "step"]
@@ -316,17 +316,17 @@ def last_step(marks: Sequence[Mark], num_events: int) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostWait:
-    """The host waited until a stream had done what it was given.
+    """Wait of the host until a stream had done its work.
 
-    Only what waits for `Allocation.stream_uses` depends on it. `Tensor.item`, `Stream.synchronize` and
-    `torch.cuda.synchronize` wait for all of it, `Event.synchronize` for what came before the event. Where
-    the stream itself had waited for others, their work is done too: each has a wait of its own.
+    Only blocks that wait for `Allocation.stream_uses` depend on it. `Tensor.item`, `Stream.synchronize` and
+    `torch.cuda.synchronize` wait for all work, `Event.synchronize` for the work before the event. If the
+    stream itself had waited for others, their work is done too: each has a wait of its own.
 
     Attributes:
-        position: so many events come before it.
-        stream: None for all of them.
-        up_to: what was issued before this many events is done; at most `position`.
-        releases: whether it then gives back what is cached, as `torch.cuda.empty_cache` does.
+        position: number of events before it.
+        stream: number of the stream; None for all streams.
+        up_to: work issued before this many events is done; at most `position`.
+        releases: whether cached memory is then given back, as `torch.cuda.empty_cache` does.
     """
 
     position: int
@@ -337,15 +337,15 @@ class HostWait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repetition:
-    """Passes that follow the end of a trace's events and do as its last one did.
+    """Passes after the end of a trace's events that repeat its last pass.
 
-    Each takes as much more than the one before as that took more than the one before it.
+    Each grows over the pass before it by as much as that one grew over its own.
 
     Attributes:
         start: position in the events where the last pass begins; it ends with them.
-        num_allocations: of a pass. The last ones of a trace are its last pass's, those before them those of
-            the pass before.
-        times: how many more of them there are.
+        num_allocations: allocations of a pass. The last ones of a trace are its last pass's, those before
+            them those of the pass before.
+        times: number of the further passes.
     """
 
     start: int
@@ -358,8 +358,8 @@ class AlikeRanks:
     """Ranks that have equally large parts of a model, and do the same with them.
 
     Attributes:
-        first: the first of them.
-        num_ranks: how many they are.
+        first: number of the first of these ranks.
+        num_ranks: number of these ranks.
     """
 
     first: int

@@ -1,4 +1,4 @@
-"""Rows of a trace's document: numbers for strings, stacks and convolutions, each of which is written once."""
+"""Rows of a trace's document, with numbers for strings, stacks and convolutions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CATEGORIES = {category.value: category for category in Category}  # quicker tha
 
 
 class Table(Generic[_Value]):
-    """Names and convolutions repeat thousands of times; each is written once."""
+    """Table of distinct values, so that names and convolutions that repeat are written once."""
 
     def __init__(self) -> None:
         self._indices: dict[_Value, int] = {}
@@ -32,7 +32,7 @@ class Table(Generic[_Value]):
 
 
 def integers(values: Iterable[Any]) -> tuple[int, ...]:
-    """The same values; raises `TypeError` where one is no whole number."""
+    """Tuple of the values; raises `TypeError` if one is not a whole number."""
     read = tuple(values)
     if not {int}.issuperset(map(type, read)):
         raise TypeError("a whole number is missing where one has to be")
@@ -42,7 +42,7 @@ def integers(values: Iterable[Any]) -> tuple[int, ...]:
 def allocation_rows(
     allocations: Sequence[Allocation], strings: Table[str], convolutions: Table[Convolution]
 ) -> tuple[list[list[Any]], dict[str, Any]]:
-    """A row for each allocation, and the document's fields for what few of them have."""
+    """Rows of the allocations, and the document's fields for rare attributes."""
     rows = [
         [
             a.num_bytes,
@@ -76,7 +76,7 @@ def allocation_rows(
 def read_allocations(
     data: Mapping[str, Any], strings: Sequence[str], convolutions: Sequence[Convolution]
 ) -> tuple[Allocation, ...]:
-    """The inverse of `allocation_rows`, out of a document that has its fields."""
+    """Allocations of a document, whose rows and fields `allocation_rows` made."""
     rows = data["allocations"]
     stacks = _read_stacks(data.get("stacks", ()), strings)
     stacked = data.get("stacked") or [0] * len(rows)
@@ -118,7 +118,7 @@ def _allocation(
 
 
 def _encoded_correction(allocation: Allocation, strings: Table[str]) -> list[Any]:
-    """What few rows have; the others end before it."""
+    """End of an allocation's row: correction and scratch; empty for most allocations."""
     if not allocation.correction:
         return []
     scratch = allocation.scratch
@@ -137,7 +137,7 @@ def _scratch(row: list[Any], strings: Sequence[str]) -> Scratch:
 
 
 class _StackTable:
-    """Stacks as a tree: a row is its innermost line and the row of the stack that called it."""
+    """Table of stacks as a tree: a row has the innermost line and the row of its caller's stack."""
 
     def __init__(self, strings: Table[str]) -> None:
         self._strings = strings
@@ -145,7 +145,7 @@ class _StackTable:
         self.rows: list[tuple[int, int]] = []
 
     def index(self, stack: tuple[str, ...]) -> int:
-        """0 for the empty stack, else the number of its row from 1."""
+        """Number of a stack's row, from 1; 0 for the empty stack."""
         if stack not in self._indices:
             caller = self.index(stack[:-1])
             self.rows.append((self._strings.index(stack[-1]), caller))
@@ -179,7 +179,7 @@ def _stream(number: Any) -> int:
 
 
 def call_rows(calls: Iterable[Call], strings: Table[str]) -> list[list[Any]]:
-    """A row for each operator that ran."""
+    """Rows of the operators that ran."""
     return [
         [
             c.position,
@@ -195,7 +195,7 @@ def call_rows(calls: Iterable[Call], strings: Table[str]) -> list[list[Any]]:
 
 
 def read_calls(rows: Iterable[list[Any]], strings: Sequence[str]) -> tuple[Call, ...]:
-    """The inverse of `call_rows`."""
+    """Operators that ran, read from the rows of `call_rows`."""
     return tuple(_call(row, strings) for row in rows)
 
 
@@ -214,12 +214,12 @@ def _call(row: list[Any], strings: Sequence[str]) -> Call:
 
 
 def host_wait_rows(waits: Iterable[HostWait]) -> list[list[Any]]:
-    """A row for each wait of the host."""
+    """Rows of the host's waits."""
     return [[wait.position, wait.stream, wait.up_to, *([True] if wait.releases else ())] for wait in waits]
 
 
 def read_host_waits(rows: Iterable[list[Any]]) -> tuple[HostWait, ...]:
-    """The inverse of `host_wait_rows`."""
+    """Waits of the host, read from the rows of `host_wait_rows`."""
     return tuple(map(_host_wait, rows))
 
 
@@ -235,5 +235,5 @@ def _host_wait(row: list[Any]) -> HostWait:
 
 
 def convolution_from_dict(data: dict[str, Any]) -> Convolution:
-    """The inverse of `dataclasses.asdict`, after a passage through JSON."""
+    """Convolution read from the JSON of its `dataclasses.asdict`."""
     return from_plain(Convolution, data)

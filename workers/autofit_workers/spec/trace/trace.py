@@ -1,7 +1,7 @@
-"""The trace artifact: every allocation and free of a few steps, in order, with its provenance.
+"""Trace artifact: every allocation and free of a few steps, in order, with its provenance.
 
-What a prediction hands to the peak curve and to the views. Standard library only, versioned, and
-written in a canonical form, so that its digest names it.
+The peak curve and the views are made from it. It needs the standard library only, is versioned, and has
+a canonical form, so that its digest names it.
 """
 
 from __future__ import annotations
@@ -56,34 +56,34 @@ _MOST_MARKS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Trace:
-    """The memory events of a workload's first steps at one batch size.
+    """Memory events of a workload's first steps at one batch size.
 
     Attributes:
-        events: `i` allocates `allocations[i]`, `~i` frees it. What is never freed is alive at the
-            end of the last step.
+        events: `i` allocates `allocations[i]`, `~i` frees it. Allocations that are never freed are alive
+            at the end of the last step.
         marks: where each phase begins: `model`, then `step 1 input`, `step 1 forward`,
             `step 1 backward`, `step 1 optimizer`, …
-        batch_kind: `typical` or `worst`, where the workload makes both; None where it makes one kind.
-        batch_count: how the size of its batch was found.
-        num_ranks: the step is that of one of so many ranks; 1 for a process by itself.
-        parallel: how they share the work, `fsdp:8`, or `script:8` as their script has it; empty with
+        batch_kind: `typical` or `worst` if the workload makes both; None if it makes one kind.
+        batch_count: source of its batch's size.
+        num_ranks: number of ranks, of which the step is one's; 1 for a single process.
+        parallel: how the ranks share the work, `fsdp:8`, or `script:8` as their script has it; empty with
             `DistributedDataParallel`.
         rank: which of those ranks the step is of; 0 with `DistributedDataParallel`, whose ranks are alike.
-        alike_ranks: the kinds of ranks that there are; empty where all are alike, or that was not asked for.
-        communicators: of a script's ranks, how many each process group has that exchanges anything.
-        versions: of what shaped the trace (torch, the recorder).
-        tensors: of the first step's forward pass, in their order, where the list was asked for.
-        layers: what its modules returned there, in the order in which they ended.
-        calls: the operators of all steps in their order, where they were asked for.
-        assumptions: the sizes in it that depend on values.
-        model: what the model is; None where a script builds it.
-        sample: of a workload that makes samples of any size, theirs.
-        notes: what else its reader has to know of how it was made, in sentences.
-        repetition: of a generation, the passes that were not traced, one for each further token.
-        host_waits: in the order of their positions.
-        work: what the operators of its last step had to do, in their order.
-        lengths: of a script whose batches differ, what is known of them; None of others.
-        seen: which part of the run it is of; None in traces of earlier versions, and of a generation.
+        alike_ranks: kinds of ranks; empty if all are alike, or if they were not asked for.
+        communicators: for a script's ranks, the size of each process group that exchanges anything.
+        versions: versions of torch and the recorder, which shaped the trace.
+        tensors: tensors of the first step's forward pass, in their order, if the list was asked for.
+        layers: calls of modules in that pass, in the order in which they ended.
+        calls: operators of all steps in their order, if they were asked for.
+        assumptions: sizes in the trace that depend on values.
+        model: the model as it was built; None if a script builds it.
+        sample: size of the samples, for a workload that makes samples of any size.
+        notes: further sentences on how the trace was made, for its reader.
+        repetition: passes of a generation that were not traced, one for each further token.
+        host_waits: waits of the host, in the order of their positions.
+        work: work of the operators of its last step, in their order.
+        lengths: sizes of a script's batches if they differ; else None.
+        seen: part of the run that was traced; None in traces of earlier versions, and of a generation.
     """
 
     workload: str
@@ -117,22 +117,22 @@ class Trace:
 
     @property
     def among_ranks(self) -> str:
-        """How its ranks share the work, as `Parallel.named` reads it; empty for a process by itself."""
+        """Parallelism of the trace's ranks, as `Parallel.named` reads it; empty for a single process."""
         return self.parallel or (f"ddp:{self.num_ranks}" if self.num_ranks > 1 else "")
 
     @property
     def shares_as_script(self) -> bool:
-        """Whether its ranks are a script's, whose groups were seen as it ran."""
+        """Whether the trace's ranks are a script's, whose process groups were seen as it ran."""
         return Parallel.named(self.parallel).is_of_script
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """How many ranks each process group has that exchanges anything."""
+        """Number of ranks of each process group that exchanges anything."""
         return self.communicators if self.shares_as_script else Parallel.named(self.among_ranks).mesh
 
     @property
     def convolves(self) -> bool:
-        """Whether the step has a convolution, so that algorithms for them matter."""
+        """Whether the step has a convolution, so that convolution algorithms matter."""
         return any(allocation.convolution is not None for allocation in self.allocations)
 
     @cached_property  # of all of its text, which takes longer than a replay
@@ -141,10 +141,10 @@ class Trace:
 
     @cached_property
     def identity(self) -> str:
-        """The digest that 0.2 had for the same step, by which a study of then is found again.
+        """Digest that version 0.2 gave the same step, by which its studies are found again.
 
-        How the step was made and what it is called do not belong to it: what the machine protects while it is
-        traced, how its batch was found, the model's class, which part of the run it is.
+        It leaves out how the step was made: notes on the boundary, the source of the batch size, the model,
+        and which part of the run was traced.
         """
         notes = tuple(note for note in self.notes if not note.startswith(UNPROTECTED))
         step = dataclasses.replace(
@@ -162,7 +162,7 @@ class Trace:
         return json.dumps(self.to_dict(), separators=(",", ":"))
 
     def to_dict(self) -> dict[str, Any]:
-        """The document's content, ready for `json`."""
+        """Content of the trace's document, ready for `json`."""
         strings, convolutions = Table[str](), Table[Convolution]()
         rows, of_few = allocation_rows(self.allocations, strings, convolutions)
         calls = call_rows(self.calls, strings)
@@ -206,7 +206,7 @@ class Trace:
         return document | {name: value for name, value in written_if_any.items() if value}
 
     def until(self, mark: str) -> Self:
-        """The same up to the last mark of that name, if there is one; what is alive there is never freed."""
+        """Trace up to the last mark named `mark`, if there is one; blocks alive there are never freed."""
         named = (each.position for each in self.marks if each.name == mark)
         position = max(named, default=len(self.events))
         marks = tuple(each for each in self.marks if each.position <= position)
@@ -227,12 +227,12 @@ class Trace:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Reads a trace back; raises `ValueError` for another schema or a malformed document."""
+        """Reads a trace from JSON; raises `ValueError` for another schema or a malformed document."""
         return cls.from_dict(parse_json(text))
 
     @classmethod
     def from_dict(cls, data: object) -> Self:
-        """The same of a document that is read already."""
+        """Reads a trace from a parsed document; raises `ValueError` as `from_json` does."""
         schema = data.get("schema") if isinstance(data, dict) else None
         if schema != TRACE_SCHEMA:
             raise ValueError(f"expected a trace of schema {TRACE_SCHEMA}, got {schema!r}")

@@ -1,1 +1,1 @@
-"""Which workload a trial runs: references to one, and what is known of workloads without importing them."""
+"""Workloads without importing them: references to a workload, and facts known by its name."""

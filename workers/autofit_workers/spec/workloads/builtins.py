@@ -1,4 +1,4 @@
-"""The built-in workloads by name; each has a file in `autofit_workers.workload.models`.
+"""Built-in workloads by name; their files are in `autofit_workers.workload.models`.
 
 To add one, write its file with a `Workload` in it, and add an entry below.
 """
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltinWorkload:
-    """What is known of a built-in workload without importing it.
+    """Facts about a built-in workload, known without importing it.
 
     Attributes:
-        description: what it is, in one line.
-        source: the paper that it was written from.
-        module, attribute: where its `Workload` is.
+        description: description in one line.
+        source: the paper or comparison that it was written from.
+        module, attribute: module and attribute of its `Workload`.
         sample: the natural size of one sample, in words.
-        optimizer: what it is trained with unless told otherwise.
+        optimizer: name of its default optimizer.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The commands that start a script as several ranks, from what a user says of them."""
+"""Commands of launchers that start a script as several ranks."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ TORCHRUN = "torchrun"
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """How a launcher is called.
+    """Form of a launcher's command.
 
     Attributes:
-        command: what comes before its options.
-        numbers: its options for so many processes on each of so many machines.
+        command: words before its options.
+        numbers: gives its options for a number of processes on each machine and a number of machines.
         module: its option for a module in place of a file.
     """
 
@@ -51,12 +51,12 @@ LAUNCHERS = tuple(_LAUNCHERS)
 def launcher_command(
     text: str | None, num_local: int | None = None, num_nodes: int = 1, *, module: bool = False
 ) -> tuple[str, ...]:
-    """The words before a script and its arguments; empty where nothing is said.
+    """Words of a launcher's command, before a script and its arguments; empty without one.
 
     Args:
-        text: a launcher's name, with options of its own where a user gives some; None for torchrun.
+        text: a launcher's name, with its own options if a user gives some; None for torchrun.
         num_local, num_nodes: processes on each machine, and machines; None, with one machine, leaves them to
-            those options.
+            the options in `text`.
         module: whether a module is started rather than a file.
 
     Raises:

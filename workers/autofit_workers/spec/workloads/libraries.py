@@ -1,4 +1,4 @@
-"""Models of installed libraries as workloads: `torchvision:NAME`, `timm:NAME`, `hf:NAME-or-config`.
+"""Libraries whose models are workloads: `torchvision:NAME`, `timm:NAME`, `hf:NAME-or-config`.
 
 A file of `autofit_workers.workload.libraries` loads the models of one library.
 """
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """Where models come from.
+    """Library that models come from.
 
     Attributes:
-        prefix: of the references, before the colon.
-        module: of ours; its `load(ref)` makes the workload.
-        example: a reference.
+        prefix: beginning of its references, before the colon.
+        module: module of this package whose `load(ref)` makes the workload.
+        example: an example of a reference.
         takes_files: whether a name may be a `config.json` or its folder.
-        options: what may be said of a sample: of `input` and `classes` those that mean something.
-        takes_task: whether what a model is trained for may be said.
-        arguments: of those that may follow a name (`?KEY=VALUE&…`), what one of `options` says too, by that;
-            None where none may follow.
+        options: those of `--input` and `--classes` that have a meaning for its models.
+        takes_task: whether `--task` may be given.
+        arguments: for each of `options`, the arguments after a name (`?KEY=VALUE&…`) with the same meaning;
+            None if no arguments may follow a name.
     """
 
     prefix: str
@@ -62,6 +62,6 @@ LIBRARIES = {
 
 
 def library_of(text: str) -> Library | None:
-    """The library that a reference names a model of; None where it is of another kind."""
+    """Library whose model a reference names; None for a reference of another kind."""
     prefix, colon, name = text.partition(":")
     return LIBRARIES.get(prefix) if colon and name else None

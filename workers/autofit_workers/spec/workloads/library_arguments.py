@@ -1,6 +1,6 @@
-"""What a reference tells a model of a library beside its name: `timm:NAME?img_size=384&drop_path_rate=0.1`.
+"""Arguments for a library's model in a reference: `timm:NAME?img_size=384&drop_path_rate=0.1`.
 
-The standard library alone, as all that reads references.
+This module needs the standard library only, as all that reads references.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _EXAMPLE = "timm:vit_base_patch16_224?img_size=384&drop_path_rate=0.1"
 
 
 def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
-    """A model's name, and the arguments that follow it.
+    """Splits a reference into the model's name and the arguments that follow it.
 
     Raises:
-        ValueError: one is not written `KEY=VALUE`, or is said twice.
+        ValueError: an argument is not written `KEY=VALUE`, or is given twice.
     """
     name, mark, told = text.partition("?")
     arguments: dict[str, Any] = {}
@@ -34,7 +34,7 @@ def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """A literal of Python's; what is none is a text."""
+    """Value of a Python literal, or of `true`, `false`, `none`, `null`; else the text itself."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:

@@ -1,4 +1,4 @@
-"""What knobs change in the loop of steps: only training has one, and not where the workload steps itself."""
+"""Checks of the knobs that change the training loop, which not every workload has."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from autofit_workers.spec.setup import Setup
 
 @dataclass(frozen=True, slots=True)
 class _LoopPart:
-    """One such change.
+    """Change to the loop of steps that a knob asks for.
 
     Attributes:
         is_asked: whether a knob setting asks for it.
-        done: what happens, as in "gradients are clipped".
-        to_do: the same, as in "clip gradients".
-        options: that ask for it.
+        done: the change as a clause, as in "gradients are clipped".
+        to_do: the change as a command, as in "clip gradients".
+        options: options that ask for it.
     """
 
     is_asked: Callable[[Knobs], bool]
@@ -51,14 +51,14 @@ _LOOP_PARTS = (
 
 
 def require_loop(knobs: Knobs, setup: Setup, *, mode: str, has_step: bool) -> None:
-    """Checks that the loop of steps can be as a knob setting asks for.
+    """Checks that the loop of steps can change as a knob setting asks.
 
     Args:
-        mode: of the workload, as it is run.
-        has_step: whether the workload steps itself.
+        mode: mode that the workload is run in.
+        has_step: whether the workload has its own step.
 
     Raises:
-        InapplicableError: it cannot, as there is no such loop, or as knobs do not go together.
+        InapplicableError: there is no such loop, or knobs cannot be combined.
     """
     for part in _LOOP_PARTS:
         if part.is_asked(knobs) and mode != "train":
@@ -73,7 +73,7 @@ def require_loop(knobs: Knobs, setup: Setup, *, mode: str, has_step: bool) -> No
 
 
 def _require_gradients_one_by_one(knobs: Knobs, setup: Setup) -> None:
-    """Checks that nothing needs a gradient once its parameter was stepped in backward."""
+    """Raises `InapplicableError` if a gradient is needed after its parameter's step in backward."""
     reasons = {
         "--grad-accumulation and --global-batch": (
             knobs.accumulates,

@@ -1,6 +1,6 @@
-"""From the text that names a workload to a reference. Nothing of the user's is imported.
+"""Makes references from the texts that name workloads, without importing user code.
 
-`autofit_workers.workload.loading` goes on from a reference to the object that it names.
+`autofit_workers.workload.loading` loads the object that a reference names.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _FORMS = (
 
 
 class WorkloadError(Exception):
-    """A workload that cannot be loaded or is not what it must be; the text says the next step."""
+    """A workload cannot be loaded or is not what it must be; the text says the next step."""
 
 
 class UnknownWorkloadError(WorkloadError):
@@ -35,7 +35,7 @@ class UnknownWorkloadError(WorkloadError):
 
 
 class SourceChangedError(WorkloadError):
-    """This worker's copy of the workload is not the one that was referred to."""
+    """The worker's copy of a workload differs from the one that a reference was made for."""
 
 
 def parse_reference(
@@ -46,21 +46,21 @@ def parse_reference(
     task: str | None = None,
     cwd: str | Path | None = None,
 ) -> WorkloadRef:
-    """Reads what a user wrote for a model, importing nothing of theirs and no torch.
+    """Reference of the workload that a user's text names; imports no user code and no torch.
 
     Args:
         text: a built-in's name, `timm:NAME` and its like, `package.module:attribute` or
             `path/file.py:attribute`.
-        input_shape: shape of one sample, where the attribute is an `nn.Module`; of an image, in place of
-            the model's own, where a library has it.
+        input_shape: shape of one sample, if the attribute is an `nn.Module`; for a library's model the shape
+            of an image, in place of the model's own.
         num_classes: number of classes of the labels that go with it.
-        task: what a library's model is trained for.
-        cwd: folder that relative paths start at and modules are searched in last; the current one
+        task: task that a library's model is trained for.
+        cwd: folder that relative paths start at and modules are searched in last; the current folder
             unless given.
 
     Raises:
-        UnknownWorkloadError: the text names nothing, or says no attribute.
-        WorkloadError: a shape or a number of classes that cannot be used.
+        UnknownWorkloadError: the text names nothing, or no attribute.
+        WorkloadError: the shape, the number of classes or the task cannot be used.
     """
     _check_sample(text, input_shape, num_classes, task)
     if text in BUILTINS:
@@ -85,7 +85,7 @@ def _reference_to(
     num_classes: int | None,
     task: str | None,
 ) -> WorkloadRef:
-    """What a text refers to that names no built-in; raises `OSError` where a file cannot be read."""
+    """Reference of a text that names no built-in; raises `OSError` if a file cannot be read."""
     library = library_of(text)
     if library is not None:
         configuration = _configuration_file(text, folder) if library.takes_files else None
@@ -120,7 +120,7 @@ def _reference_to(
 
 
 def find_source(module: str, folders: Iterable[str]) -> Path | None:
-    """Finds the file that `import module` would run, without importing its packages either."""
+    """File that `import module` would run, found without importing its packages; None if none."""
     *packages, name = module.split(".")
     for root in _import_roots(packages[0] if packages else name, folders):
         package = root.joinpath(*packages)
@@ -142,7 +142,7 @@ def _import_roots(top_level: str, folders: Iterable[str]) -> Iterator[Path]:
 
 
 def _configuration_file(text: str, folder: Path) -> Path | None:
-    """The file that a reference to a library's model names, or whose folder it names; None for a name."""
+    """Configuration file that a library's reference names, itself or by folder; None for a name."""
     path = (folder / text.partition(":")[2]).absolute()
     names_file = path.suffix == ".json" or ("/" in text and path.exists() and not path.is_dir())
     candidates = [path] if names_file else [path / "config.json"]
@@ -189,7 +189,7 @@ def _check_task(text: str, task: str, library: Library | None) -> None:
 
 
 def _check_arguments(text: str, library: Library, said: Iterable[str]) -> None:
-    """Refuses arguments that cannot be read, or that say what an option says."""
+    """Raises `WorkloadError` for unreadable arguments, or for one that repeats an option."""
     if library.arguments is None:
         return
     try:
@@ -249,12 +249,12 @@ def sha256_of(data: bytes) -> str:
 
 
 def names_like(name: str, known: Iterable[str]) -> list[str]:
-    """The names that are spelt almost so; where there are none, those that it is a part of."""
+    """Known names that are spelt like `name`; if there are none, those that contain it."""
     names = list(known)
     return difflib.get_close_matches(name, names, n=3) or [n for n in names if name and name in n]
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """A sentence that asks for names spelt almost so, after a blank; empty where there are none."""
+    """Sentence that suggests known names like `name`, after a blank; empty if there are none."""
     near = names_like(name, known)
     return f" Did you mean {' or '.join(near)}?" if near else ""

@@ -1,4 +1,4 @@
-"""A training script as a workload: what it is called with, and how another process finds it."""
+"""Training scripts as workloads: their call, and the reference for other processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AS_MODULE = "-m "  # as Python's own option, before a module's name
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """A training script that is run unmodified, in place of a `Workload`.
+    """Training script that is run unmodified, in place of a `Workload`.
 
     autofit counts its optimizer steps and ends it after a few of them. It is called with its own
     arguments, in the caller's current folder. Give one of `batch_argument`, `batch_variable` and
@@ -41,12 +41,12 @@ class Script:
             the size is joined to it.
         batch_variable: the environment variable that takes the batch size.
         batch_name: the name of the constant in the script's code that is the batch size.
-        keeps_trackers: whether wandb, TensorBoard and other trackers log what the script does while it is
+        keeps_trackers: whether wandb, TensorBoard and other trackers log the script's run while it is
             tried.
-        launcher: what starts it as several ranks, `torchrun`, `accelerate` or `deepspeed`, with options of
-            its own where some are given, as in `accelerate launch --config_file fsdp.yaml`.
-        num_processes: ranks on each machine; with neither this nor a launcher it is called by itself.
-        num_nodes: machines.
+        launcher: command that starts it as several ranks, `torchrun`, `accelerate` or `deepspeed`, with its
+            own options if some are given, as in `accelerate launch --config_file fsdp.yaml`.
+        num_processes: ranks on each machine; with neither this nor a launcher the script is called by itself.
+        num_nodes: number of machines.
 
     Raises:
         WorkloadError: several ways to set the batch size are given, or a name is impossible; or there is no
@@ -81,7 +81,7 @@ class Script:
 
     @property
     def name(self) -> str:
-        """The script's file name; a module's own."""
+        """File name of the script, or name of its module."""
         return self._module or Path(self.path).name
 
     @property
@@ -101,7 +101,7 @@ class Script:
         return program if is_program else path
 
     def reference(self) -> WorkloadRef:
-        """How to find the script again in another process, and how to call it.
+        """Reference by which another process finds the script and calls it.
 
         Raises:
             UnknownWorkloadError: there is no such file, or no such module.
@@ -135,10 +135,10 @@ class Script:
 
 
 def _file_of(module: str) -> Path:
-    """The file that `python -m` runs; neither it nor a package that it is in is imported.
+    """File that `python -m` runs for a module, found without importing it or its packages.
 
     Raises:
-        UnknownWorkloadError: there is none.
+        UnknownWorkloadError: there is no such module, or no Python file of it that could be run.
     """
     folders: Sequence[str] | None = [str(resolved(".")), *sys.path]
     origin = None
@@ -157,16 +157,16 @@ def _file_of(module: str) -> Path:
 
 
 def _prefixes(module: str) -> list[str]:
-    """`a`, `a.b`, `a.b.c` of `a.b.c`."""
+    """Names of a module's packages and of itself: `a`, `a.b`, `a.b.c` for `a.b.c`."""
     words = module.split(".")
     return [".".join(words[: number + 1]) for number in range(len(words))]
 
 
 def read_script(ref: WorkloadRef) -> bytes:
-    """The script's source, once it is known to be the one that was referred to.
+    """Source of a script, checked against the digest of its reference.
 
     Raises:
-        SourceChangedError: it is missing here, or differs.
+        SourceChangedError: the file is missing on this machine, or differs.
     """
     path = Path(ref.target)
     if not path.is_file():

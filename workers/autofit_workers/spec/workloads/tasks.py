@@ -1,8 +1,8 @@
-"""The tasks that `--task` names, as transformers' pipelines call them, and the tables of their classes.
+"""Tasks that `--task` names, as transformers' pipelines do, and the tables of their classes.
 
-A table is what stands between `MODEL_FOR_` and `_MAPPING` in transformers' models/auto/modeling_auto.py; the
-names are those of its pipelines/__init__.py, and for tasks without a pipeline those of Optimum's
-exporters/tasks.py. The command line offers the names.
+A table's name stands between `MODEL_FOR_` and `_MAPPING` in transformers' models/auto/modeling_auto.py; the
+task names are those of its pipelines/__init__.py, and for tasks without a pipeline those of Optimum's
+exporters/tasks.py. The command line offers the task names.
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ TASK_NAMES = tuple(TASKS_BY_NAME)
 
 
 def names_of(table: str) -> tuple[str, ...]:
-    """The tasks whose classes are in a table."""
+    """Names of the tasks whose classes are in a table."""
     return tuple(name for name, tables in TASKS_BY_NAME.items() if table in tables)

@@ -1,1 +1,1 @@
-"""The GPU that is not there: its tensors, its shapes, and the memory that libraries take on it."""
+"""Fake GPU: its tensors, its shapes, and the memory that libraries take on it."""

@@ -1,7 +1,7 @@
-"""Addresses of tensors without data: programs ask by them what lies in one memory, or in none.
+"""Addresses of fake tensors, by which programs tell which tensors share memory and which have none.
 
-So `FullyShardedDataParallel` asks whether a parameter is its shard, and who saves a model which weights are
-one.
+`FullyShardedDataParallel` finds out by them whether a parameter is its shard, and code that saves a model
+which weights are one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BITS = 9  # blocks of PyTorch's allocator begin at multiples of 512
 
 @functools.cache
 def install() -> None:
-    """Gives them addresses, for good."""
+    """Gives fake tensors, and storages on the device `meta`, addresses in this process, for good."""
     storage_type: Any = torch.UntypedStorage
     fake_type: Any = FakeTensor
     address = storage_type.data_ptr

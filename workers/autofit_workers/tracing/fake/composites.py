@@ -35,7 +35,7 @@ _MOST_OF_CUDNN = 128  # numbers a head, `check_cudnn_tensor_shapes`; more on the
 
 
 def register() -> torch.library.Library:
-    """Installs the replacements; they last as long as the returned library."""
+    """Registers the replacements of composite operators; they last as long as the returned library."""
     library = torch.library.Library("aten", "IMPL")
     lacking = _lacking_a_cuda_kernel()
     # A tensor that holds others, as a `DTensor`, is of the device that C++ was told; see `fake_gpu`.
@@ -74,7 +74,7 @@ def _never_called(*_args: object, **_kwargs: object) -> None:
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-    """Linear.cpp: the bias is folded into the product wherever the input is contiguous."""
+    """`linear` of CUDA tensors: the bias joins the product of a 2-D or contiguous input (Linear.cpp)."""
     if bias is not None and input.dim() == 2:
         output: Tensor = aten.addmm(bias, input, weight.t())
         return output
@@ -87,7 +87,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _dropout(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002
-    """Dropout.cpp: the fused kernel keeps a mask of one byte per element."""
+    """`dropout` of CUDA tensors: the fused kernel keeps a mask of one byte per element (Dropout.cpp)."""
     if p == 0 or not train or input.numel() == 0:
         return input
     if p == 1:
@@ -97,7 +97,7 @@ def _dropout(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002
 
 
 def _softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """SoftMax.cpp: the kernel itself makes float32 of float16, which autocast asks for."""
+    """`softmax` of CUDA tensors: the kernel makes float16 float32 itself, as for autocast (SoftMax.cpp)."""
     output: Tensor = aten._softmax(*_converted(self, dim, dtype))
     return output
 
@@ -108,7 +108,7 @@ def _log_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Te
 
 
 def _converted(tensor: Tensor, dim: int, dtype: torch.dtype | None) -> tuple[Tensor, int, bool]:
-    """The input of both, their dimension, and whether the kernel converts."""
+    """Arguments of both softmax kernels: the input, `dim`, and whether the kernel converts to float32."""
     if tensor.dtype == torch.float16 and dtype == torch.float32:
         return tensor, dim, True
     return tensor if dtype is None else tensor.to(dtype), dim, False
@@ -125,13 +125,14 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """transformers/attention.cpp and cuda/sdp_utils.cpp: flash, memory-efficient, math, cuDNN.
+    """`scaled_dot_product_attention` of CUDA tensors, by the first enabled kernel that takes them.
 
-    The first that is enabled (`torch.nn.attention.sdpa_kernel` and its like) and takes such tensors. cuDNN's
-    comes last: PyTorch prefers it on some cards of compute capability 9.0 and 10.0 alone, which is left out.
+    The order is flash, memory-efficient, math, cuDNN (transformers/attention.cpp and cuda/sdp_utils.cpp);
+    `torch.nn.attention.sdpa_kernel` and its like enable kernels. cuDNN's comes last: PyTorch prefers it on
+    some cards of compute capability 9.0 and 10.0 alone, which is left out.
 
     Raises:
-        InapplicableError: none that is enabled does.
+        InapplicableError: no enabled kernel takes such tensors.
     """
     if _ADDS_A_BATCH and query.dim() == key.dim() == value.dim() == 3:
         batched: Tensor = aten.scaled_dot_product_attention(
@@ -200,7 +201,7 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
 
 
 def _as_bias(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
-    """A boolean mask as what is added to the scores, in their type (`convert_boolean_attn_mask`)."""
+    """`attn_mask` as a bias on the scores, a boolean one in their dtype (`convert_boolean_attn_mask`)."""
     if attn_mask is None or attn_mask.dtype != torch.bool:
         return attn_mask
     masked = torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=query.device)
@@ -208,7 +209,7 @@ def _as_bias(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
 
 
 def _efficient_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """A boolean mask becomes a float one; rows are padded to 16 elements and sliced back."""
+    """`attn_mask` as the memory-efficient kernel's bias: rows padded to 16 elements and sliced back."""
     attn_mask = _as_bias(attn_mask, query)
     if attn_mask is None:
         return None
@@ -219,7 +220,7 @@ def _efficient_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Ten
 
 
 def _logsumexp(self: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
-    """ReduceOps.cpp: a shifted copy of the input is exponentiated in place."""
+    """`logsumexp`: a shifted copy of the input is exponentiated in place (ReduceOps.cpp)."""
     maxima = aten.amax(self, dim, True)
     sums: Tensor = aten.sum.dim_IntList(aten.sub(self, maxima).exp_(), dim, keepdim)
     return sums.log_().add_(maxima.view_as(sums))
@@ -231,7 +232,7 @@ def _elementwise_loss(
     reduction: int = 1,
     _beta: float = 1.0,
 ) -> Tensor:
-    """BinaryOps.cpp, of squared and smooth losses: the result keeps memory for all elements."""
+    """Squared or smooth L1 loss, whose result keeps memory for all elements (BinaryOps.cpp)."""
     dtype, shape = torch.result_type(input, target), torch.broadcast_shapes(input.shape, target.shape)
     result = input.new_empty(shape, dtype=dtype)
     if reduction == 0:
@@ -246,7 +247,7 @@ def _huber_loss(
     reduction: int = 1,
     _delta: float = 1.0,
 ) -> Tensor:
-    """Loss.cpp: the loss of all elements, then its reduction."""
+    """Huber loss: the loss of all elements, then its reduction (Loss.cpp)."""
     return _reduced(input.new_empty(torch.broadcast_shapes(input.shape, target.shape)), reduction)
 
 
@@ -255,7 +256,7 @@ def _soft_margin_loss(
     target: Tensor,
     reduction: int = 1,
 ) -> Tensor:
-    """Loss.cpp: the result keeps the memory of the loss of all elements, as `_binary_cross_entropy`."""
+    """Soft margin loss, whose result keeps the memory of the loss of all elements (Loss.cpp)."""
     return _binary_cross_entropy(input, target, None, reduction)
 
 
@@ -265,7 +266,10 @@ def _soft_margin_loss_backward(
     target: Tensor,
     _reduction: int,
 ) -> Tensor:
-    """Loss.cpp: what an expression makes is kept to its end, the exponential to the end of the call."""
+    """Gradient of the soft margin loss, whose exponential lives to the end of the call (Loss.cpp).
+
+    The other temporaries live to the end of the expression that makes them.
+    """
     negative = -target
     product = negative.mul(input)
     exponential = product.exp()
@@ -280,7 +284,7 @@ def _binary_cross_entropy(
     _weight: Tensor | None = None,
     reduction: int = 1,
 ) -> Tensor:
-    """cuda/Loss.cu: the result is resized into the memory of the loss before its reduction, and keeps it."""
+    """Binary cross entropy; the result is resized into the unreduced loss's memory and keeps it (Loss.cu)."""
     loss = torch.empty_like(input)
     reduced = _reduced(loss, reduction)
     return reduced if reduction == 0 else loss.as_strided(reduced.size(), reduced.stride())
@@ -293,7 +297,7 @@ def _binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
     reduction: int = 1,
 ) -> Tensor:
-    """Loss.cpp: the logarithm of the sigmoid and the loss before its reduction."""
+    """Binary cross entropy with logits: makes the sigmoid's logarithm and the unreduced loss (Loss.cpp)."""
     log_sigmoid = aten.log_sigmoid(input)
     if pos_weight is not None:
         log_sigmoid.mul_((pos_weight - 1).mul(target).add_(1))
@@ -304,12 +308,12 @@ def _binary_cross_entropy_with_logits(
 
 
 def _reduced(loss: Tensor, reduction: int) -> Tensor:
-    """Loss.cpp, `apply_loss_reduction`: 0 for none, 1 for the mean, 2 for the sum."""
+    """Loss after `reduction` 0 (none), 1 (mean) or 2 (sum), as `apply_loss_reduction` of Loss.cpp."""
     return loss if reduction == 0 else loss.mean() if reduction == 1 else loss.sum()
 
 
 def _safe_softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """SoftMax.cpp: rows that are masked altogether are found with a mask, and set to zero in place."""
+    """Softmax whose fully masked rows are found with a mask and set to zero in place (SoftMax.cpp)."""
     output: Tensor = aten.softmax.int(self, dim, dtype)
     return output.masked_fill_(aten.isneginf(self).all(dim, True), 0.0)
 
@@ -326,13 +330,13 @@ _IN_PLACE_IN_BACKWARD: dict[Any, Any] = {
 
 
 def as_no_subclass(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
-    """The operator that PyTorch's own formulas of gradients take for plain tensors in this one's place."""
+    """Operator that PyTorch's gradient formulas run on plain tensors in place of `func`."""
     in_place: torch._ops.OpOverload | None = _IN_PLACE_IN_BACKWARD.get(func)
     return func if in_place is None or not _in_a_formula() else in_place
 
 
 def _in_a_formula() -> bool:
-    """Whether backward runs C++: neither a function in Python, nor a forward pass that is computed again."""
+    """Whether backward runs a C++ formula, not a Python function or a recomputed forward pass."""
     if torch.is_grad_enabled():
         return False
     node: Any = torch._C._current_autograd_node()
@@ -340,7 +344,7 @@ def _in_a_formula() -> bool:
 
 
 def _written_in_python() -> dict[Any, Callable[..., Any]]:
-    """Of nn/modules/linear_cross_entropy.py, from PyTorch 2.13 on: operators by what they run."""
+    """Python functions by operator, of nn/modules/linear_cross_entropy.py, from PyTorch 2.13 on."""
     try:
         module = importlib.import_module("torch.nn.modules.linear_cross_entropy")
     except ModuleNotFoundError:
@@ -367,7 +371,7 @@ WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
 
 
 def consists_of_operators(func: torch._ops.OpOverload) -> bool:
-    """Whether the work of one that is several is that of the operators that its function calls."""
+    """Whether all work of `func` is in the operators that its function in `WITH_TEMPORARIES` calls."""
     if func.namespace in NAMESPACES:  # a collective moves what it is given, beside what its function does
         return False
     return func in WITH_TEMPORARIES and func not in recurrent.WITH_TEMPORARIES

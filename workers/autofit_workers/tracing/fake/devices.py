@@ -51,7 +51,7 @@ _NAMING = frozenset(
 
 
 class NamedDevices(TorchFunctionMode):
-    """Names the device in every call that leaves PyTorch to ask for the current one."""
+    """Function mode that names the GPU in calls that leave PyTorch to find the current device."""
 
     def __torch_function__(
         self,
@@ -89,7 +89,7 @@ class NamedDevices(TorchFunctionMode):
         return self._reading(func, args, kwargs)
 
     def _reading(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that may read values of the GPU's tensors, which are not there."""
+        """Runs a call, or answers it where it reads values of the GPU's tensors, which are not there."""
         if func in ANSWERS and (
             isinstance(args[0], FakeTensor) or (func in OF_MADE_UP and is_made_up(args[0]))
         ):
@@ -105,11 +105,11 @@ class NamedDevices(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _chosen(self, device: Any) -> Any:
-        """The device that a call uses; what is none (`to` also takes types and tensors) as it is."""
+        """Full name of the device that a call uses; an argument that is no device stays as it is."""
         return self.numbered(device)
 
     def numbered(self, device: Any) -> Any:
-        """A device's full name, whether there is such a one or not; what is none as it is."""
+        """Full name of a device, whether it exists or not; an argument that is no device stays as it is."""
         return _named(device)
 
 
@@ -119,7 +119,7 @@ def _is_unknown(tensor: FakeTensor) -> bool:
 
 
 def _read(value: Any) -> Any:
-    """The same with numbers in place of tensors of a GPU, each of which the host waits for."""
+    """`value` with GPU tensors of one element replaced by numbers; the host waits for each."""
     if isinstance(value, list | tuple):
         return type(value)(map(_read, value))
     if isinstance(value, FakeTensor) and value.numel() == 1:
@@ -129,9 +129,9 @@ def _read(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether it is a number, or a tensor on the CPU of which all is known.
+    """Whether a value is a number, or a CPU tensor of known values alone.
 
-    What `torch.func` wraps says that it is a plain tensor, whatever it wraps.
+    A tensor that `torch.func` wraps says that it is a plain one, whatever is inside.
     """
     return type(value) in (int, float) or (
         type(value) is torch.Tensor
@@ -141,7 +141,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _has_made_up(value: Any) -> bool:
-    """Whether a size or a place in it is made of values that are not there."""
+    """Whether a size or an index in a value is a made-up number."""
     if isinstance(value, list | tuple):
         return any(type(each) is MadeUpInt or (type(each) is slice and _has_made_up(each)) for each in value)
     if type(value) is slice:
@@ -150,7 +150,7 @@ def _has_made_up(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """The same with plain numbers, each noted as a size that is assumed."""
+    """`value` with made-up numbers made plain, each noted as an assumed size."""
     if type(value) is MadeUpInt:
         return running().assume("a size made of values", value.plain, None)
     if type(value) is slice:
@@ -159,12 +159,12 @@ def _plain(value: Any) -> Any:
 
 
 def _card(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`torch.device(0)` asks PyTorch which accelerator that is."""
+    """Arguments of `torch.device`; a lone index, whose accelerator PyTorch would look up, gets `cuda`."""
     return ("cuda", args[0]) if len(args) == 1 and type(args[0]) is int else args
 
 
 def _of_type(tensor: torch.Tensor, kind: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """`tensor.type("torch.cuda.FloatTensor")`, of which a build without CUDA knows nothing."""
+    """`tensor.type(kind)`, also for the `torch.cuda` types, which a build without CUDA does not know."""
     if kind is None:
         return tensor.type()
     if isinstance(kind, torch.dtype):
@@ -178,7 +178,7 @@ def _of_type(tensor: torch.Tensor, kind: Any = None, *args: Any, **kwargs: Any) 
 
 
 def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`tensor.new(2, 3)`, which C++ would make where no dispatch mode sees it."""
+    """`tensor.new(2, 3)`, made where a dispatch mode sees the new tensor, as it would not in C++."""
     if isinstance(tensor, FakeTensor) and tensor.layout is torch.sparse_coo:
         return torch.sparse_coo_tensor(*args, dtype=tensor.dtype, device=tensor.device)
     if isinstance(tensor, FakeTensor) and not kwargs:
@@ -188,7 +188,7 @@ def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _of_coordinates(indices: Any, values: Any, size: Any = None, **kwargs: Any) -> torch.Tensor:
-    """`torch.sparse_coo_tensor`, whose C++ reads the indices where no size is given."""
+    """`torch.sparse_coo_tensor`; refused where C++ would read unknown indices to find the size."""
     found = known(indices) if isinstance(indices, FakeTensor) else None
     if size is None and isinstance(indices, FakeTensor) and (found is None or found.is_made_up):
         raise UnsupportedError(
@@ -206,7 +206,7 @@ _MADE_HERE: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _is_there_already(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether `to` gives the tensor itself."""
+    """Whether `tensor.to(…)` returns the tensor itself."""
     if not isinstance(tensor, FakeTensor) or "copy" in kwargs or len(args) > 3:
         return False
     device, dtype, _non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
@@ -214,7 +214,7 @@ def _is_there_already(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[
 
 
 def _named(device: Any) -> Any:
-    """A device's full name; what is none as it is."""
+    """Full name of a device; an argument that is no device stays as it is."""
     if isinstance(device, int) and not isinstance(device, bool):
         return torch.device("cuda", device)
     if isinstance(device, str):

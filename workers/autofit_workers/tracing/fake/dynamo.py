@@ -1,9 +1,9 @@
-"""`torch._dynamo` without its compiler, which takes as long to import as PyTorch itself.
+"""Light stand-in for `torch._dynamo`, whose compiler takes as long to import as PyTorch itself.
 
-Fake tensors read settings of it, and PyTorch calls `disable` and `graph_break` of it everywhere,
-which do nothing where nothing is compiled. Nor does what libraries take of it as they are imported:
+Fake tensors read the package's settings, and PyTorch calls its `disable` and `graph_break` everywhere,
+which do nothing where nothing is compiled. Libraries take names from it at import, which do nothing either:
 transformers two decorators, torchvision a function of its `utils`, to ask later.
-Whatever else is asked for brings the real package.
+Any other name brings the real package.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UTILS = f"{_NAME}.utils"
 
 
 class _Light(ModuleType):
-    """Stands for the package until something asks for more than this."""
+    """Stand-in for `torch._dynamo` until something asks for a name that it lacks."""
 
     def __init__(self) -> None:
         super().__init__(_NAME)
@@ -60,7 +60,7 @@ class _Light(ModuleType):
         return getattr(importlib.import_module(_NAME), name)
 
     def give_way(self) -> None:
-        """Whoever imports the package from here on gets the real one."""
+        """Removes the light package, so that later imports get the real one."""
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
             if isinstance(sys.modules.get(_UTILS), _LightUtils):
@@ -68,7 +68,7 @@ class _Light(ModuleType):
 
 
 class _LightUtils(ModuleType):
-    """Stands for the package's `utils`, which need all of it."""
+    """Stand-in for `torch._dynamo.utils`, which needs the whole package."""
 
     def __init__(self, package: _Light) -> None:
         super().__init__(_UTILS)
@@ -86,7 +86,7 @@ class _LightUtils(ModuleType):
 
 
 class _RealFirst(MetaPathFinder):
-    """Imports the real package before `torch._inductor`, which else imports it half-way through itself."""
+    """Imports the real `torch._dynamo` before `torch._inductor`, which would import it half-way through."""
 
     def __init__(self, light: _Light) -> None:
         self._light = light
@@ -101,7 +101,7 @@ class _RealFirst(MetaPathFinder):
 
 
 def install() -> None:
-    """Puts the light package in place, unless the real one is there already."""
+    """Puts the light `torch._dynamo` in place, unless the real one is imported already."""
     flex_attention.install()
     if _NAME in sys.modules:
         return
@@ -117,15 +117,15 @@ def install() -> None:
 
 
 def not_compiled(model: Any = None, **_options: object) -> Any:
-    """In place of `torch.compile`, which under a dispatch mode would run the model as it is, too."""
+    """Replaces `torch.compile`, which under a dispatch mode would run the model as it is, too."""
     return not_compiled if model is None else flex_attention.compiled(model)
 
 
 def _use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Sets what eager code looks at; PyTorch's own tells the compiler as well, and so imports it."""
+    """Sets the mode for eager code; PyTorch's own function tells the compiler as well, and so imports it."""
     torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
 
 
 def _as_it_is(function: Any) -> Any:
-    """What a decorator makes that changes nothing, or such a decorator where it was given options alone."""
+    """Returns `function` unchanged, or a decorator that does so where only options were given."""
     return _as_it_is if function is None else function

@@ -1,6 +1,6 @@
-"""A device that is not there: tensors that have shapes and storages, and no data.
+"""Fake device: tensors that have shapes and storages, and no data.
 
-What a fake GPU (`fake_gpu`) and a fake CPU (`fake_cpu`) have in common.
+The common base of a fake GPU (`fake_gpu`) and a fake CPU (`fake_cpu`).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _HOST = torch.device("cpu")
 
 
 def _unseen(*_call: object) -> None:
-    """What is called where nobody asks for the work of operators."""
+    """Does nothing; called where nobody asks for the work of operators."""
 
 
 class FakeDeviceMode(TorchDispatchMode):
-    """Runs operators on fake tensors; which ones, its two kinds decide.
+    """Dispatch mode that runs operators on fake tensors; its two subclasses decide which operators.
 
     Args:
         observer: called after every operator on fake tensors with the operator, its arguments
@@ -54,7 +54,7 @@ class FakeDeviceMode(TorchDispatchMode):
 
     Attributes:
         observer: as it is given.
-        worked: called after operators of which the observer sees only what they allocate, likewise.
+        worked: called with the same after operators of which the observer sees only what they allocate.
     """
 
     def __init__(
@@ -79,12 +79,12 @@ class FakeDeviceMode(TorchDispatchMode):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader has to know of the operators that ran, in sentences."""
+        """Notes for the user about the operators that ran, a sentence each."""
         return following.notes(self._strangers)
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
-        """Operators run within this as ever, and nobody is told of them."""
+        """Runs the operators of a block without telling the observer."""
         observer, self.observer = self.observer, lambda *_call: None
         try:
             yield
@@ -93,7 +93,7 @@ class FakeDeviceMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether every operator passes through what keeps the compiler away, which does not run here."""
+        """Whether operators pass through a guard against the compiler: False, as none runs here."""
         return False
 
     def __enter__(self) -> Self:
@@ -108,11 +108,11 @@ class FakeDeviceMode(TorchDispatchMode):
         self._named_devices.__exit__(*exception)
 
     def in_step(self) -> AbstractContextManager[None]:
-        """The part of a trial that is a step, after its batch was made."""
+        """Context of a trial's step, entered after its batch was made."""
         return nullcontext()
 
     def taken_in(self, batch: Any) -> Any:
-        """The batch of a step, as it is on the device."""
+        """Batch of a step as it is on the device."""
         return batch
 
     def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -159,26 +159,26 @@ class FakeDeviceMode(TorchDispatchMode):
         return result
 
     def _fresh(self, shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
-        """A fake tensor on a tensor's device, which nothing is told of yet."""
+        """New fake tensor on the device of `like`, which the observer is not told of yet."""
         with self.fake_mode:
             return torch.empty(shape, dtype=dtype, device=like.device)
 
     def wrapped(self, elem: torch.Tensor) -> FakeTensor:
-        """The fake tensor on the device around one on the device `meta`."""
+        """Fake tensor on the device around `elem`, a tensor on the device `meta`."""
         return self._on_device(elem)
 
     def unseen(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
-        """A fake tensor on the device, which nothing is told of."""
+        """New fake tensor on the device, which the observer is not told of."""
         return self._on_device.strided(shape, make_contiguous_strides_for(shape), dtype)
 
     def note(
         self, operator: torch._ops.OpOverload, inputs: tuple[torch.Tensor, ...], result: torch.Tensor
     ) -> None:
-        """Notes the work of an operator of which the allocations were seen."""
+        """Tells `worked` of an operator whose allocations were observed already."""
         self.worked(operator, inputs, {}, result)
 
     def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """CPU tensors enter without their values: the fake mode would compute on small ones."""
+        """Arguments with CPU tensors made fake, without values: the fake mode would compute on small ones."""
         if all(map(self._is_fine, args)):
             return args
         return tuple(
@@ -191,13 +191,13 @@ class FakeDeviceMode(TorchDispatchMode):
         )
 
     def _is_fine(self, arg: object) -> bool:
-        """Whether it is neither a tensor that is not of this mode, nor anything that may hold one."""
+        """Whether an argument neither is nor may hold a tensor that is not of this mode."""
         if isinstance(arg, FakeTensor):
             return arg.fake_mode is self.fake_mode
         return not isinstance(arg, (torch.Tensor, list, tuple))
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A fake tensor of this mode; raises `StaleTensorError` for one of another."""
+        """Fake tensor of this mode for `tensor`; raises `StaleTensorError` for one of another mode."""
         if not isinstance(tensor, FakeTensor):
             return self.without_values(tensor)
         if tensor.fake_mode is not self.fake_mode:
@@ -205,11 +205,11 @@ class FakeDeviceMode(TorchDispatchMode):
         return tensor
 
     def without_values(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A fake CPU tensor of the same shape (`FakeTensorMode.from_tensor` would bring the compiler)."""
+        """Fake CPU tensor of the same shape (`FakeTensorMode.from_tensor` would import the compiler)."""
         return self._on_host.strided(tensor.size(), tensor.stride(), tensor.dtype)
 
     def placed(self, tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
-        """A fake tensor of the same shape on the device, or on another, allocated there."""
+        """Fake tensor of the same shape, allocated on `device`, by default the mode's own."""
         size, stride = tensor.size(), tensor.stride()
         make = self._on_device if device in (None, self.device) else FakeTensors(self.fake_mode, device)
         made = make.strided(size, stride, tensor.dtype)
@@ -217,11 +217,11 @@ class FakeDeviceMode(TorchDispatchMode):
         return made
 
     def moved(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """What `buffer.to(device)` gives."""
+        """Result of `buffer.to(device)`."""
         return self.placed(buffer, device)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Tells of a storage that took another size without an operator."""
+        """Tells the observer of a storage that was resized without an operator."""
         with torch._C._DisableTorchDispatch():
             elem = torch.empty(0, dtype=torch.uint8, device="meta").set_(storage)
         made = self._on_device(elem)
@@ -229,7 +229,7 @@ class FakeDeviceMode(TorchDispatchMode):
 
 
 def has_wrapper(types: tuple[type, ...]) -> bool:
-    """Whether an operator is of tensors that hold others, such as `DTensor`: their own class unwraps them."""
+    """Whether an operator takes wrappers of tensors, such as `DTensor`, whose class unwraps them itself."""
     return any(map(_is_wrapper, types))
 
 
@@ -252,7 +252,7 @@ def install() -> None:
 
 
 def _let_modules_convert_fake_parameters() -> None:
-    """`Module.to` swaps fake parameters, and cannot where anything holds a weak reference."""
+    """Lets `Module.to` convert fake parameters, whose swap fails where anything holds a weak reference."""
     utils: Any = torch.utils
     swap = utils.swap_tensors
 
@@ -269,10 +269,10 @@ def _let_modules_convert_fake_parameters() -> None:
 
 
 def _let_scalers_step_without_values() -> None:
-    """A gradient scaler asks whether a gradient overflowed; on a fake GPU none does.
+    """Lets a gradient scaler always step: on a fake GPU no gradient overflows.
 
-    The step with the optimizer in it is the one that needs the most memory. The question copies
-    one number to the host and allocates nothing on the GPU; fused optimizers do not ask it.
+    The step with the optimizer in it is the one that needs the most memory. The check for overflow copies
+    one number to the host and allocates nothing on the GPU; fused optimizers do without it.
     """
     scaler: Any = torch.amp.GradScaler
 
@@ -289,7 +289,7 @@ def _let_scalers_step_without_values() -> None:
 
 
 def _let_initializers_leave_fake_parameters() -> None:
-    """The truncated normal draws until all values are within its bounds, and here are no values."""
+    """Lets the truncated normal, which redraws values outside its bounds, skip fake tensors."""
     init: Any = torch.nn.init
     draw = init._no_grad_trunc_normal_
 
@@ -300,25 +300,25 @@ def _let_initializers_leave_fake_parameters() -> None:
 
 
 def _let_inference_mode_decompose() -> None:
-    """Without autograd's dispatch keys composite operators would reach the mode whole.
+    """Replaces inference mode by disabled gradients, so that composite operators decompose.
 
-    A convolution would then be another operator, of which no workspace is known. What all allocate is the
-    same as without gradients.
+    Without autograd's dispatch keys they would reach the mode whole, and a convolution would be another
+    operator, of which no workspace is known. Allocations are the same as without gradients.
     """
     c: Any = torch._C
     c._InferenceMode = lambda enabled: torch.set_grad_enabled(not enabled)
 
 
 def _let_models_be_copied() -> None:
-    """`copy.deepcopy` of a fake tensor copies its attributes, among them the mode that it belongs to."""
+    """Lets `copy.deepcopy` of a fake tensor keep its mode, which it would copy with the attributes."""
     mode: Any = FakeTensorMode
     mode.__deepcopy__ = lambda self, _memo: self
 
 
 def _become(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Lets a tensor be what another one is, which is not used after that.
+    """Makes `tensor` what `other` is; `other` is not used after that.
 
-    `torch.utils.swap_tensors` does so where nobody has a weak reference, of which no harm comes here.
+    `torch.utils.swap_tensors` refuses where there are weak references, which do no harm here.
     """
     torch._C._swap_tensor_impl(tensor, other)
     tensor.__class__, other.__class__ = other.__class__, tensor.__class__
@@ -326,7 +326,7 @@ def _become(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def _as_fake(like: FakeTensor, tensor: torch.Tensor) -> FakeTensor:
-    """A fake tensor on the host, of the mode of another, in the place of a real one."""
+    """Fake tensor on the host in place of a real one, of the mode of `like`."""
     with like.fake_mode:
         made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
     assert isinstance(made, FakeTensor)
@@ -334,11 +334,11 @@ def _as_fake(like: FakeTensor, tensor: torch.Tensor) -> FakeTensor:
 
 
 def _let_data_be_moved() -> None:
-    """`tensor.data = other`, with data of another device, which C++ does not see."""
+    """Lets `tensor.data = other` take data of another device, which C++ does not see."""
     plain: Any = torch.Tensor.data
 
     def taken(tensor: torch.Tensor, data: torch.Tensor) -> None:
-        """A real tensor, as a buffer is, becomes a fake one where its data are."""
+        """Makes a real tensor, such as a buffer, fake where its new data are."""
         if isinstance(data, FakeTensor) and not isinstance(tensor, FakeTensor):
             own, kind = dict(vars(tensor)), type(tensor)
             _become(tensor, data.detach())
@@ -361,7 +361,7 @@ def _let_data_be_moved() -> None:
 
 
 def _let_storages_tell_their_size() -> None:
-    """`storage.resize_` is no operator; so `fully_shard` frees whole parameters, and gets them again."""
+    """Reports `storage.resize_`, no operator, by which `fully_shard` frees and regains whole parameters."""
     storage_type: Any = torch.UntypedStorage
     resize = storage_type.resize_
     emptied: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -392,7 +392,7 @@ def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> It
     Parameters are diverted before their initializers touch them, which then do nothing.
 
     Args:
-        keeps_meta: whether those that are nowhere stay so, for whoever brings them somewhere himself.
+        keeps_meta: whether parameters on the device `meta` stay, for code that brings them elsewhere itself.
     """
     module: Any = torch.nn.Module
     register = module.register_parameter
@@ -420,9 +420,9 @@ def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> It
 
 @contextmanager
 def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
-    """`type(parameter)(data, requires_grad=…)`, by which libraries load a model, makes a fake parameter.
+    """Lets `type(parameter)(data, requires_grad=…)`, by which libraries load models, make a fake parameter.
 
-    So does `Parameter` itself, or a class of a library that is made of one, given fake data.
+    `Parameter` itself, or a library's class that is made of one, makes a fake parameter too, given fake data.
     """
     fake: Any = FakeTensor
     tensor: Any = torch.Tensor
@@ -439,7 +439,7 @@ def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
             initialize(self, *args, **kwargs)
 
     def made_of_class(cls: type, data: torch.Tensor, requires_grad: bool = False, **kwargs: Any) -> Any:
-        """A library's own class of parameters goes on with a fake one, which is one of that class too."""
+        """Makes a fake parameter, which is of the library's class `cls` too, where `data` is fake."""
         if isinstance(data, FakeTensor):
             parameter: Any = torch.nn.Parameter(_of_no_class(data), requires_grad=requires_grad)
             parameter.__class__ = _fake_class(cls)
@@ -456,20 +456,20 @@ def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
 
 
 def _of_no_class(data: torch.Tensor) -> torch.Tensor:
-    """The same data, not as a parameter of a library's class."""
+    """`data` as a plain tensor, not a parameter of a library's class."""
     return data if type(data) is FakeTensor else torch.Tensor.detach(data)
 
 
 @functools.cache
 def _fake_class(cls: type) -> type:
-    """Fake tensors that have the methods of a library's class of parameters, such as those that quantize."""
+    """Class of fake tensors with the methods of a library's parameters, such as those that quantize."""
     if cls is torch.nn.Parameter:
         return FakeTensor
     if issubclass(cls, FakeTensor):
         return cls
 
     def detach(self: Any) -> Any:
-        """One of the class, with what it knows: `Module.to` makes fake parameters of such."""
+        """Detached tensor of the same class and attributes; `Module.to` makes fake parameters of such."""
         data: Any = torch.Tensor.detach(self)
         data.__class__ = type(self)
         for name, value in vars(self).items():
@@ -493,8 +493,8 @@ def move_to_device(
     Parameters that several modules share stay shared.
 
     Args:
-        then: is given each module whose own parameters and buffers are there.
-        device_of: where those of a module go; None for all to the mode's own device.
+        then: called with each module once its own parameters and buffers are there.
+        device_of: where a module's own parameters and buffers go; None for all to the mode's own device.
     """
     moved: dict[int, torch.nn.Parameter] = {}
     keep_alive: list[torch.Tensor] = []
@@ -522,14 +522,14 @@ def move_to_device(
 
 
 def quantize_before_sharding(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
-    """Quantizes weights of a model whose parts a sharding brings to the device."""
+    """Quantizes a model's weights before a sharding brings their parts to the device."""
     quantized_before_sharding(
         model, lambda parameter: _fake_parameter(parameter, mode.placed), mode.without_values
     )
 
 
 def move_buffers(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
-    """Brings buffers to the device that are not there yet."""
+    """Moves buffers that are elsewhere to the device."""
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.device.type != mode.device.type:

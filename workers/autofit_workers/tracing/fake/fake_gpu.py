@@ -1,4 +1,4 @@
-"""A GPU that is not there: tensors that say `cuda:0`, have shapes and storages, and no data.
+"""Fake GPU: tensors that say `cuda:0`, have shapes and storages, and no data.
 
 PyTorch's `FakeTensorMode` makes such tensors on any machine, but training with them needs a GPU:
 the C++ autograd engine asks for the device's guard and stream. So C++ is told another device.
@@ -64,13 +64,13 @@ _installed: list[Any] = []
 
 
 class FakeGpuMode(FakeDeviceMode):
-    """Runs what touches the GPU on fake tensors, and everything else for real on the CPU.
+    """Dispatch mode that runs operators on the GPU's tensors as fake ones, all others for real on the CPU.
 
     CPU tensors stay real so that constructors and data preparation that read values work.
 
     Attributes:
-        offloads: whether large ones that are made are fake too: what a card's memory is offloaded to.
-        num_cards: how many the process has; a number beyond them, as other ranks have it, is the first.
+        offloads: whether large new CPU tensors are fake too: what a card's memory is offloaded to.
+        num_cards: number of the process's cards; an index beyond them, as other ranks have, means the first.
     """
 
     offloads = False
@@ -124,7 +124,7 @@ class FakeGpuMode(FakeDeviceMode):
         return buffer.to(device)
 
     def _kept_on_host(self, copy: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-        """A copy of what was on the GPU, which PyTorch pins where nobody waits (`_to_copy` of its ATen)."""
+        """Copy from GPU to host; a non-blocking one is pinned where the mode offloads (ATen's `_to_copy`)."""
         return pinned.pinned(copy) if self.offloads and kwargs.get("non_blocking") else copy
 
     def _device_for_cpp(self, tensor: FakeTensor) -> torch.device:
@@ -145,7 +145,7 @@ def _is_on_gpu(args: tuple[Any, ...]) -> bool:
 def _copied_to_host(
     func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor | None:
-    """A real tensor where a program copies a GPU's to the CPU; None for anything else."""
+    """Real tensor for a copy from GPU to CPU; None for anything else."""
     if func is torch.ops.aten.copy_.default and not isinstance(args[0], FakeTensor):
         target, source = args[:2]
         values = copied_to_host(source)
@@ -160,7 +160,7 @@ def _copied_to_host(
 
 
 def _is_phantom_copy(tensor: torch.Tensor, kwargs: dict[str, Any]) -> bool:
-    """Whether a GPU would return the tensor itself: C++ only copies because it was told `xla`."""
+    """Whether a GPU would return `tensor` itself: C++ only copies because it was told `xla`."""
     return (
         isinstance(tensor, FakeTensor)
         and tensor.fake_device.type == "cuda"
@@ -175,7 +175,7 @@ def install() -> None:
     """Prepares this process, for good, to train on fake CUDA tensors.
 
     Raises:
-        RuntimeError: this PyTorch has no such device-guard registry.
+        RuntimeError: this PyTorch's device-guard registry is not found.
     """
     if _installed:
         return
@@ -193,7 +193,7 @@ def install() -> None:
 
 
 def _execute_unseen(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    """Of libraries whose import calls the driver of a GPU: as where there is none."""
+    """Imports a library whose import calls a GPU's driver, as on a machine without a GPU."""
     with unseen():
         execute(module)
     if module.__name__ in _REPLACEMENTS:
@@ -202,7 +202,7 @@ def _execute_unseen(module: ModuleType, execute: Callable[[ModuleType], None]) -
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Lets a library be imported as where there is no GPU, whose kernels it would look for."""
+    """Hides the GPU while a library is imported that would look for its kernels."""
     cuda: Any = torch.cuda
     before = cuda.is_available
     cuda.is_available = lambda: False
@@ -262,7 +262,7 @@ def _pretend_that_cuda_is_available() -> None:
 
 
 def _type_of(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-    """As `Tensor.type`, whose name for a tensor's type has the device in it: `torch.cuda.HalfTensor`."""
+    """`Tensor.type`, with `cuda` for the device that C++ was told, as in `torch.cuda.HalfTensor`."""
     found = torch.Tensor.type(tensor, *args, **kwargs)
     return found.replace(f"torch.{TOLD.type}.", "torch.cuda.") if isinstance(found, str) else found
 
@@ -275,7 +275,7 @@ def _doing_nothing() -> Callable[..., None]:
 
 
 def _let_optimizers_take_fake_tensors() -> None:
-    """Without this optimizers, and the clipping of gradients, would take their single-tensor path.
+    """Lets optimizers, and the clipping of gradients, take their multi-tensor path for fake tensors.
 
     Clipping goes by the device that C++ names.
     """

@@ -1,4 +1,4 @@
-"""`flex_attention`, which PyTorch compiles into one kernel: what that takes, in place of many operators.
+"""Memory of `flex_attention`, which PyTorch compiles into one kernel in place of many operators.
 
     torch.compile(flex_attention)(…)         out, and the logarithm of the sum of each row; beside them the
                                              largest of each row, while it runs. In backward the gradients,
@@ -34,7 +34,7 @@ _compiled: set[str] = set()  # the names of what the program that runs compiled
 
 @functools.cache
 def install() -> None:
-    """From here on a compiled kernel needs no graph of its scores' gradients, which would be traced here."""
+    """Keeps the graph of the scores' gradients, which a compiled kernel does without, from being traced."""
     module: Any = sys.modules[flex_attention.__class__.__module__]
     traced = module.create_fw_bw_graph
 
@@ -45,17 +45,17 @@ def install() -> None:
 
 
 def begin_program() -> None:
-    """Another program runs from here on, which has compiled nothing yet."""
+    """Forgets what an earlier program compiled."""
     _compiled.clear()
 
 
 def is_followed_as_compiled(function: Any) -> bool:
-    """Whether what a compiled function takes is known here, a function of those that this file names."""
+    """Whether the memory of a compiled `function` is known: `flex_attention` or `create_block_mask`."""
     return _named(function) in {(_MODULE, "flex_attention"), (_MODULE, "create_block_mask")}
 
 
 def compiled(function: Any) -> Any:
-    """What `torch.compile` makes of a function or a module here."""
+    """Replacement for a function or module that a program gives to `torch.compile`."""
     module, name = _named(function)
     if module.startswith("torch.") and "<locals>" in name:
         return function  # PyTorch compiles an operator for itself, with its eager kernels
@@ -92,10 +92,10 @@ def _named(function: Any) -> tuple[str, str]:
 
 
 def run(mode: RunningDevice, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An operator that is given functions, on the fake device: one kernel where it is compiled, else many.
+    """Runs a higher-order operator on the fake device: one kernel where it is compiled, else many.
 
     Raises:
-        UnsupportedError: PyTorch itself has no eager code for it.
+        UnsupportedError: PyTorch itself has no eager code for the operator.
     """
     if not _compiled or func not in (flex_attention, flex_attention_backward):
         eager = func.py_kernels.get(DispatchKey.CompositeExplicitAutograd)

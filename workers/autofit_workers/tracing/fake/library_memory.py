@@ -33,12 +33,12 @@ LIBRARY_MEMORY: Any = torch.ops.autofit.library_memory.default
 
 
 def library_memory(span: Workspace, operator: str, *, kept: bool = False) -> Tensor:
-    """The likely of so many bytes on the fake GPU; a replay may assume the other ends.
+    """Tensor of the span's likely size on the fake GPU; a replay may assume its other ends.
 
     Args:
-        span: what is known of the size.
-        operator: the ATen operator that takes them, such as `aten._cudnn_rnn`.
-        kept: they are kept for backward, as activations are, and not workspace.
+        span: low, likely and high size in bytes.
+        operator: the ATen operator that takes the memory, such as `aten._cudnn_rnn`.
+        kept: whether the memory is kept for backward, as activations are, and is not workspace.
     """
     taken: Tensor = LIBRARY_MEMORY(
         [span.low_bytes, span.likely_bytes, span.high_bytes], operator, kept, device=GPU

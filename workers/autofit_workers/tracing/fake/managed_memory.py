@@ -1,9 +1,9 @@
-"""Managed memory, in which libraries keep what may leave the card: pages that move where they are used.
+"""Managed memory, whose pages move between card and host: libraries keep in it what may leave the card.
 
 bitsandbytes' paged optimizers take it for states of 100,000 elements and more (`get_state_buffer` of
 optim/optimizer.py), past PyTorch's allocator, by `cudaMallocManaged`. All of it is on the card where there
-is room, and the driver moves pages to the host's memory where there is none. So it is known as a span, from
-nothing, which is also what PyTorch's own counters say of it, to all.
+is room, and the driver moves pages to the host's memory where there is none. So its size on the card is a
+span, from nothing, which PyTorch's own counters say too, to all.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from autofit_workers.tracing.fake.library_memory import library_memory
 
 
 def replace_in_bitsandbytes(functional: Any) -> None:
-    """Takes the place of what `bitsandbytes.functional` asks CUDA's driver for."""
+    """Replaces the functions of `bitsandbytes.functional` that call CUDA's driver."""
     functional.get_paged = _paged
     functional.fill = functional.prefetch_tensor = _nothing
 
 
 def _paged(*shape: int, dtype: torch.dtype = torch.float32, device: torch.device = GPU) -> torch.Tensor:
-    """A tensor in the host's address space whose pages may be on the card."""
+    """Tensor in the host's address space whose pages may be on the card."""
     made: Any = torch.empty(shape, dtype=dtype, device="meta")
     made.is_paged, made.page_deviceid = True, device.index
     num_bytes = math.prod(shape) * dtype.itemsize

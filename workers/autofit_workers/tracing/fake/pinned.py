@@ -1,6 +1,6 @@
-"""Pinned memory of the host: nothing is pinned where there is no GPU, but what would be is counted.
+"""Pinned memory of the host, counted: nothing is pinned where there is no GPU.
 
-What was pinned once a process keeps: `CachingHostAllocator` hands it out again (ATen/core of PyTorch).
+A process keeps memory that was pinned once: `CachingHostAllocator` hands it out again (ATen/core of PyTorch).
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ _peak_bytes = [0]
 
 
 def begin_program() -> None:
-    """Another program begins, which has pinned nothing."""
+    """Forgets what an earlier program pinned."""
     _live.clear()
     _peak_bytes[0] = 0
 
 
 def pinned(tensor: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Tensor:
-    """`Tensor.pin_memory`, which here gives the tensor itself."""
+    """Replaces `Tensor.pin_memory`: counts the tensor's storage as pinned and returns the tensor itself."""
     storage = tensor.untyped_storage()
     key = storage._cdata
     _live[key] = weakref.ref(storage, lambda _gone: _live.pop(key, None)), storage.nbytes()
@@ -30,17 +30,17 @@ def pinned(tensor: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Ten
 
 
 def peak_bytes() -> int:
-    """Most bytes that were pinned at a time, as they were asked for."""
+    """Peak of the bytes that were pinned at a time, as they were asked for."""
     return _peak_bytes[0]
 
 
 def notes() -> tuple[str, ...]:
-    """How much that is, in a sentence; none where it is nothing."""
+    """Note for the user about the peak of pinned memory; none where it is 0."""
     num_mib = -(-peak_bytes() // 2**20)
     return (f"beside the card, this rank has {num_mib} MiB of pinned memory on the host",) if num_mib else ()
 
 
 def install() -> None:
-    """Counts what this process pins, for good."""
+    """Makes this process count what it pins, for good."""
     tensor: Any = torch.Tensor
     tensor.pin_memory = pinned

@@ -1,4 +1,4 @@
-"""What PyTorch says of a card that is not there."""
+"""Properties that PyTorch reports of a card that is not there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _UNKNOWN = "sm_80"
 
 
 def card_properties(architecture: str, total_bytes: int) -> SimpleNamespace:
-    """What `torch.cuda.get_device_properties` returns of a card of an architecture.
+    """Result of `torch.cuda.get_device_properties` for a card of an architecture.
 
     Raises:
-        ValueError: it has no compute capability, as AMD's.
+        ValueError: the architecture has no compute capability, as AMD's.
     """
     capability = Architecture.of(architecture).capability
     limits = ARCHITECTURE_LIMITS.get(architecture, ARCHITECTURE_LIMITS[_UNKNOWN])

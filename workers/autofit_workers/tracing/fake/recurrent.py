@@ -36,7 +36,7 @@ _DROPOUT_STATE = between(2 * 2**20, 2 * 2**20 + 512, 4 * 2**20)
 
 
 def register(library: torch.library.Library) -> None:
-    """Installs the networks for fake CUDA tensors; `flatten_parameters` is `nn.RNNBase`'s from then on."""
+    """Registers the networks for fake CUDA tensors, and replaces `nn.RNNBase.flatten_parameters`."""
     library.impl("lstm.input", _lstm, "AutogradCUDA")
     for name, mode in (("gru", _GRU), ("rnn_tanh", _TANH), ("rnn_relu", _RELU)):
         library.impl(f"{name}.input", _with_one_state(mode), "AutogradCUDA")
@@ -69,7 +69,7 @@ def flatten_parameters(module: torch.nn.RNNBase) -> None:
 
 
 def _parts(buffer: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """Views of the flat buffer, one for each weight; in which order they lie makes no difference."""
+    """Views of the flat buffer, one for each weight; the order of the weights in it makes no difference."""
     parts, offset = [], 0
     for weight in weights:
         parts.append(buffer.narrow(0, offset, weight.numel()).view(weight.shape))
@@ -184,7 +184,7 @@ def _run(
     batch_first: bool = False,
     batch_sizes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """`_cudnn_impl`, and under autocast `_cudnn_rnn_cast_reflatten` before it."""
+    """Runs a network as `_cudnn_impl` does, and under autocast `_cudnn_rnn_cast_reflatten` before it."""
     network = _network(mode, input, hidden_size, proj_size, num_layers, bidirectional)
     sizes = [] if batch_sizes is None else batch_sizes.tolist()
     buffer = _flat_buffer(params, network.num_weights)
@@ -205,7 +205,7 @@ def _run(
 
 
 def _flat_buffer(params: list[Tensor], num_weights: int) -> Tensor | None:
-    """The buffer that the weights are parts of, None where they are not (`try_get_weight_buf`)."""
+    """Buffer that the weights are parts of; None where they are not (`try_get_weight_buf`)."""
     storages = {param.untyped_storage()._cdata for param in params}
     first = params[0]
     if len(storages) > 1 or first.untyped_storage().nbytes() < num_weights * first.element_size():
@@ -215,7 +215,7 @@ def _flat_buffer(params: list[Tensor], num_weights: int) -> Tensor | None:
 
 
 def _in_half(params: list[Tensor], num_weights: int) -> tuple[Tensor, list[Tensor]]:
-    """The weights in half precision, whichever type autocast has, copied into one buffer."""
+    """Buffer of the weights in half precision, whichever type autocast has, and the parts copied into it."""
     with torch.no_grad():
         buffer = torch.zeros(num_weights, dtype=torch.float16, device=GPU)
         parts = _parts(buffer, params)
@@ -224,7 +224,7 @@ def _in_half(params: list[Tensor], num_weights: int) -> tuple[Tensor, list[Tenso
 
 
 def _dropout_state() -> Tensor:
-    """The random states of cuDNN's dropout, made once for all networks of a process."""
+    """Random states of cuDNN's dropout, made once for all networks of a process."""
     mode: Any = _get_current_dispatch_mode()  # the fake GPU, which stands for the process
     kept: dict[str, Tensor] = mode.kept
     if "dropout state" not in kept:
@@ -353,7 +353,7 @@ def _backward_weights(  # noqa: PLR0917 - an inner part of one call
     weight_buf: Tensor,
     batch_first: bool,
 ) -> list[Tensor]:
-    """All gradients of the weights are parts of one buffer."""
+    """Gradients of the weights, all of them parts of one buffer."""
     copied = _steps_first(input, batch_first).contiguous()  # noqa: F841 - lives as long as the call
     grad_buffer = torch.zeros_like(weight_buf)
     workspace = _workspace(network, input, hx, "aten._cudnn_rnn_backward")  # noqa: F841 - likewise
@@ -365,7 +365,7 @@ def _steps_first(sequence: Tensor, batch_first: bool) -> Tensor:
 
 
 def _sequence(like: Tensor, width: int, batch_first: bool) -> Tensor:
-    """A new sequence with its steps first in memory, whichever way it is looked at."""
+    """New sequence with its steps first in memory, whatever the order of its dimensions."""
     if like.dim() == 2:  # packed: the steps of all sequences
         return like.new_empty((like.size(0), width))
     first, second = like.shape[:2]

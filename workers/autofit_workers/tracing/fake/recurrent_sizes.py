@@ -1,4 +1,4 @@
-"""What cuDNN asks for to run a recurrent network: its weights in one buffer, a reserve, a workspace.
+"""Sizes that cuDNN asks for to run a recurrent network: weights in one buffer, reserve, workspace.
 
 cuDNN tells these sizes only where there is a GPU (`cudnnGetRNNTempSpaceSizes` wants a handle). They
 are worked out here from sizes that others printed, in elements for L layers of H units in D
@@ -44,7 +44,7 @@ class RecurrentNetwork:
     Attributes:
         num_gates: 4 for an LSTM, 3 for a GRU, 1 for a plain network.
         proj_size: width that an LSTM's output is projected to; 0 without a projection.
-        num_directions: 2 where it is bidirectional.
+        num_directions: 2 for a bidirectional network, else 1.
     """
 
     num_gates: int
@@ -69,7 +69,7 @@ class RecurrentNetwork:
 
     @property
     def num_weights(self) -> int:
-        """Elements of the flat buffer; with both biases, which cuDNN has room for in any case."""
+        """Number of elements of the flat buffer, with both biases, which cuDNN has room for in any case."""
         biases = 2 * self.num_gates * self.hidden_size * self.num_layers * self.num_directions
         return self.num_matrix_elements + biases
 

@@ -1,4 +1,4 @@
-"""The fake devices that are on, the innermost last."""
+"""Stack of the fake devices that are on, the innermost last."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, A
 
 
 class RunningDevice(AbstractContextManager[Any], Protocol):
-    """A `FakeDeviceMode`, as those see it that it imports.
+    """Interface of `FakeDeviceMode` for the modules that it imports.
 
     Attributes:
         fake_mode: PyTorch's own, which makes tensors without values.
-        observer: is told of each operator.
+        observer: called after each operator.
     """
 
     fake_mode: FakeTensorMode
@@ -29,7 +29,7 @@ class RunningDevice(AbstractContextManager[Any], Protocol):
         ...
 
     def resized(self, storage: Any) -> None:
-        """Tells that a storage has another size now."""
+        """Tells the observer that a storage has another size now."""
         ...
 
 

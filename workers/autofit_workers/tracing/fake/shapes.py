@@ -1,4 +1,4 @@
-"""What operators do to shapes, remembered: most of a training step repeats itself.
+"""Cache of what operators do to shapes, as most of a training step repeats itself.
 
 `FakeTensorMode` has a cache of its own, but its keys describe tensors so completely that hashing
 them takes most of a trace. Here only strided tensors of one fake device meet, so data type, sizes and
@@ -38,7 +38,7 @@ _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.la
 
 @dataclass(frozen=True, slots=True)
 class _Fresh:
-    """A result in a dense storage of its own."""
+    """Result of an operator in a dense storage of its own."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -46,7 +46,7 @@ class _Fresh:
 
 
 def as_computed(_func: torch._ops.OpOverload, _args: tuple[Any, ...], result: Any) -> Any:
-    """A result as the fake mode computes it."""
+    """Returns a result as the fake mode computes it, unchanged."""
     return result
 
 
@@ -54,7 +54,7 @@ class ShapeCache:
     """Runs operators on fake tensors, each combination of operator and shapes only once.
 
     Args:
-        fake_mode: computes what is not known yet, and owns the results.
+        fake_mode: computes results that are not cached yet, and owns all results.
         device: of all tensors that are remembered.
         finish: gives a result the format that the call would give it on that device.
     """
@@ -70,7 +70,7 @@ class ShapeCache:
         self._make = FakeTensors(fake_mode, device)
 
     def run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The operator's result, as the fake mode would give it."""
+        """Result of an operator, as the fake mode would give it."""
         if returns_its_first_argument(func):
             return args[0] if func._schema.returns else None
         if _returns_a_view(func) and type(args[0]) is FakeTensor and args[0].fake_device == self._device:
@@ -93,11 +93,11 @@ class ShapeCache:
         return result
 
     def _cache_of(self, func: torch._ops.OpOverload) -> AbstractContextManager[None]:
-        """The fake mode's own cache, but for operators whose storages would live as long as its keys do."""
+        """Context without the fake mode's cache where cached keys would keep an operator's storages alive."""
         return disable_fake_tensor_cache(self._fake_mode) if _takes_a_storage(func) else nullcontext()
 
     def _key(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What decides the shapes of a call's results; None where that is not known to suffice."""
+        """Cache key that decides the shapes of a call's results; None where no key is known to suffice."""
         of_args = _key(args, self._device)
         if of_args is None:
             return None
@@ -113,7 +113,7 @@ class ShapeCache:
 
 
 def _called(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a call returns, if CUDA would take its arguments.
+    """Result of a call, if CUDA would take its arguments; raises `RuntimeError` for mixed types.
 
     The fake function of grouped products takes bfloat16 alone. Other types are multiplied group by group into
     the same output (`_grouped_mm_fallback`, aten/src/ATen/native/GroupedMMUtils.h).
@@ -141,14 +141,14 @@ def _require_one_type(tensors: tuple[torch.Tensor, ...]) -> None:
 
 
 class FakeTensors:
-    """Makes the fake tensors of a mode on one device, in a third of the time that their class takes.
+    """Factory of a mode's fake tensors on one device, in a third of the time that their class takes.
 
-    All that a fake tensor of the mode has of its own is the tensor without data; what its class puts beside
-    that, the same for every one, is taken over from the first.
+    A fake tensor of the mode differs from others by its tensor without data alone; the attributes that its
+    class adds, the same for every one, are copied from the first.
 
     Args:
-        fake_mode: owns them.
-        device: that they are on.
+        fake_mode: owner of the tensors.
+        device: device that the tensors are on.
     """
 
     def __init__(self, fake_mode: FakeTensorMode, device: torch.device) -> None:
@@ -163,7 +163,7 @@ class FakeTensors:
         )
 
     def __call__(self, elem: torch.Tensor) -> FakeTensor:
-        """The fake tensor with the shape and the storage of a tensor on the device `meta`."""
+        """Fake tensor with the shape and the storage of a tensor on the device `meta`."""
         made: FakeTensor = torch.Tensor._make_subclass(
             FakeTensor,
             elem,
@@ -176,7 +176,7 @@ class FakeTensors:
         return made
 
     def strided(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> FakeTensor:
-        """A fake tensor in a storage of its own."""
+        """New fake tensor in a storage of its own."""
         with torch._C._DisableTorchDispatch():
             return self(torch.empty_strided(size, stride, dtype=dtype, device=_META))
 
@@ -218,7 +218,7 @@ def _returns_a_view(func: torch._ops.OpOverload) -> bool:
 
 @functools.cache
 def _returns_fresh_tensors(func: torch._ops.OpOverload) -> bool:
-    """Whether every result has a new storage, and the shapes decide all of them."""
+    """Whether every result of an operator has a new storage and a shape that the argument shapes decide."""
     dynamic = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
     schema = func._schema
     return (
@@ -232,7 +232,7 @@ def _returns_fresh_tensors(func: torch._ops.OpOverload) -> bool:
 
 
 def _key(value: Any, device: torch.device) -> Any:
-    """A hashable description, or None where something in it has none."""
+    """Hashable description of a value; None where something in it has none."""
     kind = type(value)
     if kind is FakeTensor or kind is torch.nn.Parameter:
         plain = value.layout is torch.strided and value.fake_device == device
@@ -264,7 +264,7 @@ def _describe(
 
 
 def _is_fresh(result: Any, device: torch.device, given: set[int]) -> bool:
-    """Whether a result fills a storage of its own, which is none of those that were given."""
+    """Whether a result fills a storage of its own, which is no argument's."""
     return (
         type(result) is FakeTensor
         and result.fake_device == device
@@ -276,7 +276,7 @@ def _is_fresh(result: Any, device: torch.device, given: set[int]) -> bool:
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Elements from the first to the last that the strides reach; all of them in a dense tensor."""
+    """Number of elements from the first to the last that the strides reach; a dense tensor's `numel`."""
     if tensor.numel() == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

@@ -1,8 +1,8 @@
-"""CUDA streams that are not there: objects with an identity, of which one is current.
+"""Fake CUDA streams: objects with an identity, of which one is current.
 
 The caching allocator keeps the blocks of each stream apart, so an allocation has to know on which stream it
-was made, whom `Tensor.record_stream` named, and when the host waited. Nothing is computed here, so that all
-is done at once; what a GPU may still have to do is told to an observer.
+was made, which streams `Tensor.record_stream` named, and when the host waited. Nothing is computed here, so
+all is done at once; an observer is told what a GPU may still have to do.
 
 PyTorch has 32 streams of each priority on a device and hands them out in turn (`kStreamsPerPool`,
 c10/cuda/CUDAStream.cpp); the 33rd is the first again.
@@ -25,40 +25,40 @@ Progress = Any
 
 
 class Observer(Protocol):
-    """Whoever is told what a program does with its streams, each by its number.
+    """Interface of an object that is told what a program does with its streams, each by its number.
 
     A program's order of work is `autofit_workers.tracing.recording.streams.order`'s to know.
     """
 
     def note_use(self, tensor: Tensor, stream: int) -> None:
-        """`Tensor.record_stream`."""
+        """Notes a use of a tensor on a stream: `Tensor.record_stream`."""
 
     def record(self, stream: int) -> Progress:
-        """A stream records an event; returns what is done when that is over."""
+        """Notes that a stream records an event; returns what is done when that event is over."""
 
     def wait(self, stream: int, done: Progress) -> None:
-        """A stream waits for an event."""
+        """Notes that a stream waits for an event."""
 
     def wait_for_collective(self, stream: int, work: object) -> None:
-        """A stream waits for a collective: `torch.distributed.Work.wait`."""
+        """Notes that a stream waits for a collective: `torch.distributed.Work.wait`."""
 
     def host_wait(self, done: Progress) -> None:
-        """The host waits for an event."""
+        """Notes that the host waits for an event."""
 
     def host_wait_for_all(self) -> None:
-        """The host waits for all that the GPU was given."""
+        """Notes that the host waits for all work of the GPU."""
 
     def release(self) -> None:
-        """The host gives back what the allocator has cached; of one stream alone too."""
+        """Notes that the host empties the allocator's cache; called with one stream alone too."""
 
 
 class _Device:
-    """What is known of the streams of the one GPU.
+    """State of the streams of the one GPU.
 
     Attributes:
         current: the stream that allocates; None for the default one.
-        watcher: is told of all.
-        num_events: how many events were recorded.
+        watcher: observer of the program's streams; None for nobody.
+        num_events: number of events that were recorded.
     """
 
     def __init__(self, observer: Observer | None = None) -> None:
@@ -70,7 +70,7 @@ class _Device:
 
     @property
     def observer(self) -> Observer | None:
-        """Whom to tell; nobody, as long as there is one stream alone."""
+        """Observer to tell of streams; None as long as there is one stream alone."""
         return self.watcher if len(self.numbers) > 1 else None
 
 
@@ -91,14 +91,14 @@ class _OnDevice:
 
 
 class Event(_OnDevice):
-    """`torch.cuda.Event`.
+    """Stand-in for `torch.cuda.Event`.
 
-    `query` says that it is not over before the host has waited for it: a program that waits where the device
-    is behind, as DeepSpeed does for its third gather, then shows for what. One that asks again, with nothing
-    recorded since, waits by asking.
+    `query` says that the event is not over before the host has waited for it: a program that waits where the
+    device is behind, as DeepSpeed does for its third gather, then shows what it waits for. A program that
+    asks again, with nothing recorded since, waits by asking.
 
     Attributes:
-        done: what is done when it is over.
+        done: what is done when the event is over.
     """
 
     def __init__(self, *_args: object, **_kwargs: object) -> None:
@@ -133,15 +133,15 @@ class Event(_OnDevice):
         self._is_over = True
 
     def elapsed_time(self, _end: object) -> float:
-        """A millisecond, by which programs may divide."""
+        """Returns 1 millisecond, by which programs may divide."""
         return 1.0
 
 
 class Stream(_OnDevice):
-    """`torch.cuda.Stream`.
+    """Stand-in for `torch.cuda.Stream`.
 
     Attributes:
-        number: by which the trace knows it; 0 is the default one.
+        number: the stream's number in the trace; 0 is the default stream.
     """
 
     def __init__(self, device: object = None, priority: int = 0, **kwargs: Any) -> None:  # noqa: ARG002
@@ -190,14 +190,14 @@ class Stream(_OnDevice):
 
 
 class ExternalStream(Stream):
-    """A stream that a library made: one more."""
+    """Stand-in for a stream that a library made: one stream more."""
 
     def __init__(self, _stream_ptr: int = 0, device: object = None, **_kwargs: Any) -> None:
         super().__init__(device)
 
 
 class _StreamContext:
-    """`torch.cuda.stream(...)`, which is left alone by None."""
+    """Stand-in for `torch.cuda.stream(...)`; with None the current stream stays."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -212,29 +212,29 @@ class _StreamContext:
 
 
 def current_number() -> int:
-    """The number of the stream that allocates now."""
+    """Number of the stream that allocates now."""
     current = _devices[0].current
     return 0 if current is None else current.number
 
 
 def begin_program(observer: Observer) -> None:
-    """Another program begins: it has the default stream alone.
+    """Starts another program, which has the default stream alone.
 
     Args:
-        observer: is told what it does with others.
+        observer: is told what the program does with other streams.
     """
     _devices[:] = [_Device(observer)]
 
 
 def wait_for_collective(work: object) -> None:
-    """The current stream waits for a collective, of which `torch.distributed` gave this `Work`."""
+    """Makes the current stream wait for a collective, whose `Work` of `torch.distributed` is `work`."""
     watcher = _device().watcher
     if watcher is not None:
         watcher.wait_for_collective(current_number(), work)
 
 
 def host_reads() -> None:
-    """The host waits for a value: for all that the current stream was given."""
+    """Makes the host wait for a value, and so for all work of the current stream."""
     _current_stream().synchronize()
 
 
@@ -270,7 +270,7 @@ def _empty_cache() -> None:
 
 
 def install() -> None:
-    """Puts them in the place of PyTorch's, for good."""
+    """Replaces PyTorch's streams and events by the stand-ins, for good."""
     cuda: Any = torch.cuda
     for module in (cuda, cuda.streams):
         module.Stream, module.Event, module.ExternalStream = Stream, Event, ExternalStream

@@ -1,7 +1,7 @@
-"""The types and constructors by which tensors on a GPU were made before there were devices.
+"""Types and constructors by which tensors on a GPU were made before there were devices.
 
 `torch.cuda.FloatTensor(2, 3)`, `tensor.new(2, 3)`, and `torch.Tensor([1.0])` where the default tensor type is
-a GPU's. They are C++ that no dispatch mode sees (`legacy_tensor_generic_ctor_new` of
+a GPU's. The constructors are C++ that no dispatch mode sees (`legacy_tensor_generic_ctor_new` of
 torch/csrc/utils/tensor_new.cpp), and types of CUDA make nothing in a build without it.
 """
 
@@ -24,7 +24,7 @@ _CUDA = "torch.cuda."
 
 
 class _TensorType(type):
-    """`torch.cuda.FloatTensor` and its like: makes tensors, and is the type of some."""
+    """Stand-in for `torch.cuda.FloatTensor` and its like: makes tensors, and is the type of some."""
 
     dtype: torch.dtype
     device: torch.device
@@ -43,7 +43,7 @@ class _TensorType(type):
 
 
 def constructed(dtype: torch.dtype, device: torch.device, args: tuple[Any, ...]) -> Tensor:
-    """What a constructor makes: of sizes an empty tensor, of a sequence its copy, of a tensor itself."""
+    """New tensor of a legacy constructor: empty by sizes, a copy of a sequence, or a given tensor itself."""
     if args and isinstance(args[0], Tensor) and (args[0].dim() or len(args) == 1):
         return args[0].detach()
     if args and isinstance(args[0], torch.Size):
@@ -54,7 +54,7 @@ def constructed(dtype: torch.dtype, device: torch.device, args: tuple[Any, ...])
 
 
 def _sparse_type(dtype: torch.dtype, gpu: torch.device) -> Callable[..., Tensor]:
-    """`torch.cuda.sparse.FloatTensor(indices, values, size)` and its like."""
+    """Stand-in for `torch.cuda.sparse.FloatTensor(indices, values, size)` and its like."""
 
     def made(*parts: Any) -> Tensor:
         return torch.sparse_coo_tensor(*parts, dtype=dtype, device=gpu)
@@ -63,7 +63,7 @@ def _sparse_type(dtype: torch.dtype, gpu: torch.device) -> Callable[..., Tensor]
 
 
 def install(gpu: torch.device) -> None:
-    """Lets `torch.cuda.FloatTensor` and its like make tensors on a GPU that is not there; for good."""
+    """Lets `torch.cuda.FloatTensor` and its like make tensors on the fake GPU; for good."""
     for name, dtype in _TYPES.items():
         members = {"dtype": dtype, "device": gpu, "__module__": "torch.cuda"}
         setattr(torch.cuda, name, _TensorType(name, (), members))
@@ -79,7 +79,7 @@ def _let_one_be_the_default(gpu: torch.device) -> None:
     is_of_gpu = False
 
     def made(*args: Any, **kwargs: Any) -> Any:
-        """`torch.Tensor` itself is of the default type; its subclasses make themselves.
+        """Makes a `torch.Tensor` of the default type; subclasses make themselves.
 
         The compiler compares parameters by name with a function of its own, unless there are no names.
         """
@@ -89,7 +89,7 @@ def _let_one_be_the_default(gpu: torch.device) -> None:
         return constructed(torch.get_default_dtype(), gpu, tuple(rest))
 
     def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Python initializes what `torch.Tensor` made as what it is."""
+        """Initializes fake tensors of a mode alone: Python also calls it on what `torch.Tensor` made."""
         if args and isinstance(args[0], FakeTensorMode):
             initialize(self, *args, **kwargs)
 

@@ -1,1 +1,1 @@
-"""A step on the CPU, traced: what it allocates on the host."""
+"""Traces of a step on the CPU, with what the step allocates on the host."""

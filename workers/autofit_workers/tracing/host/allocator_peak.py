@@ -1,7 +1,7 @@
-"""The peak of PyTorch's own CPU allocator, from the profiler's memory events of one step.
+"""Peak of PyTorch's own CPU allocator, from the profiler's memory events of one step.
 
 The allocator keeps no statistics of its own. The profiler tells of every block that is taken and
-given back while it watches; what was alive before is counted from the tensors that the
+given back while it watches; blocks that were alive before are counted from the tensors that the
 interpreter knows. Watching takes memory itself, so nothing else is measured meanwhile.
 """
 
@@ -23,10 +23,10 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def allocator_peak_bytes(step: Callable[[], None]) -> int:
-    """The most bytes that live CPU blocks come to during a step, those from before it included.
+    """Peak in bytes of the live CPU blocks during a step, those from before it included.
 
-    Blocks from before that the step gives back are not told by the profiler, so a step should
-    begin without what it would drop first.
+    The profiler does not tell of blocks from before that the step gives back, so a step should
+    begin without those that it would drop first.
     """
     from torch.autograd.profiler import profile
 
@@ -40,7 +40,7 @@ def allocator_peak_bytes(step: Callable[[], None]) -> int:
 
 
 def block_changes(profiler: Any) -> list[int]:
-    """The CPU blocks that a profile saw taken and, negative, given back; in order, in bytes."""
+    """Sizes in bytes of the CPU blocks that a profile saw taken and, negative, given back, in order."""
     events = [
         event
         for event in profiler.kineto_results.events()
@@ -50,7 +50,7 @@ def block_changes(profiler: Any) -> list[int]:
 
 
 def peak_of(changes: Iterable[int]) -> int:
-    """The highest sum of the first changes, 0 included."""
+    """Highest running sum of the changes, 0 included."""
     current = peak = 0
     for change in changes:
         current += change
@@ -69,7 +69,7 @@ def live_bytes(objects: Iterable[object]) -> int:
 
 
 def _storage_of(tensor: Any) -> dict[int, int]:
-    """The size of a tensor's storage by where it lies; nothing of one that has none on the CPU."""
+    """Size of a tensor's CPU storage by its address; empty for a tensor that has none there."""
     if is_lazy(tensor) or isinstance(tensor, FakeTensor | FunctionalTensor):
         return {}  # of a module that has not run yet; of a compiler
     if is_traceable_wrapper_subclass(tensor):
@@ -83,7 +83,7 @@ def _storage_of(tensor: Any) -> dict[int, int]:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Keeps what the profiler's libraries print out of the trial's log."""
+    """Silences the profiler's libraries, which would print into the trial's log."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = {number: os.dup(number) for number in (1, 2)}

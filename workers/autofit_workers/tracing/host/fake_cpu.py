@@ -1,8 +1,8 @@
-"""A CPU on which nothing is computed, so that a step at any size is traced in little time and memory.
+"""Fake CPU, which computes nothing, so that a step at any size is traced in little time and memory.
 
-To PyTorch's C++ code these tensors are on the CPU, so that it takes the branches, the operators and
-the optimizers that it takes there. What a model's constructor and `make_batch` make stays real:
-both may read values. Within a step all that is new is fake, except single numbers, which an
+To PyTorch's C++ code fake tensors are on the CPU, so that it takes the branches, the operators and
+the optimizers that it takes there. Tensors of a model's constructor and of `make_batch` stay real:
+both may read values. Within a step all new tensors are fake, except single numbers, which an
 optimizer counts its steps in and reads.
 """
 
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 class FakeCpuMode(FakeDeviceMode):
-    """Runs what has fake arguments on fake tensors, and makes fake tensors where it is `in_step`."""
+    """Dispatch mode that runs operators on fake arguments, and makes fake tensors where it is `in_step`."""
 
     def __init__(self, observer: OperatorObserver) -> None:
         super().__init__(observer, CPU, scratch.with_workspace)
@@ -34,7 +34,7 @@ class FakeCpuMode(FakeDeviceMode):
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
-        """From here on new tensors are fake, and what happens to fake ones is observed."""
+        """Context in which new tensors are fake, and operators on fake ones are observed."""
         self._in_step = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""The events of a step on a fake CPU, with what operators take there beside their outputs."""
+"""Recorder of a step's events on a fake CPU, with what operators take there beside their outputs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from autofit_workers.tracing.recording.recorder import Origin, Recorder
 
 
 class HostRecorder(Recorder):
-    """A recorder of what the CPU's allocator is asked for; pass `observe` to `FakeCpuMode`.
+    """Recorder of a step's requests to the CPU's allocator; pass `observe` to `FakeCpuMode`.
 
     What an operator takes beside its outputs is asked of `host_scratch`, and of convolutions of
     `host_convolutions`.
 
     Args:
-        algorithm: works out convolutions.
+        algorithm: algorithm of the convolutions.
         log: see `Recorder`.
     """
 
@@ -35,7 +35,7 @@ class HostRecorder(Recorder):
         self._reasons: list[str | None] = []  # why a convolution was not rewritten, None for one that was
 
     def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:  # noqa: ARG002
-        """Never known beforehand: kernels of the CPU take memory that no result tells of."""
+        """Whether an operator takes nothing: False, as CPU kernels take memory that no result tells of."""
         return False
 
     def _record(  # noqa: PLR0917 - an operator's call and where it came from
@@ -87,7 +87,7 @@ class HostRecorder(Recorder):
     def _allocate_with(
         self, leaves: list[Any], spans: list[Workspace | None], operator: str, origin: Origin
     ) -> None:
-        """Allocates outputs; what each takes beside it is taken after it, and given back at once."""
+        """Allocates outputs; the workspace of each is taken after it, and given back at once."""
         waiting = iter(spans)
         for leaf in leaves:
             if self._is_ours(leaf):

@@ -1,4 +1,4 @@
-"""What operators take on a CPU beside their outputs, learned by running them once.
+"""Scratch memory of operators on a CPU, learned by running them once.
 
 oneDNN, which runs convolutions and LSTM layers, chooses layouts and algorithms by the processor, the
 number of threads and the shapes, and copies what it is given into layouts of its own. Nothing but
@@ -47,11 +47,11 @@ _RNN_WORKSPACE = 3  # of the outputs of `mkldnn_rnn_layer`, which the fake mode 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of a call, a line in the batch size.
+    """Block that a call takes, whose size is a line in the batch size.
 
     Attributes:
-        constant_bytes, sample_bytes: of no sample, and of each.
-        touched_bytes: of the constant part, what is written to.
+        constant_bytes, sample_bytes: bytes of no sample, and of each sample.
+        touched_bytes: bytes of the constant part that are written to.
     """
 
     constant_bytes: int
@@ -59,7 +59,7 @@ class Block:
     touched_bytes: int
 
     def at(self, batch_size: int, more_bytes: int = 0) -> Workspace:
-        """Its size in a call: at the low end what is written to, at the high end with so much more."""
+        """Size of the block in a call: low is what is written to, high has `more_bytes` more."""
         samples = self.sample_bytes * batch_size
         likely = max(0, self.constant_bytes + samples)
         return between(min(likely, max(0, self.touched_bytes + samples)), likely, likely + more_bytes)
@@ -67,13 +67,13 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """What one pass of a call does with memory, in order.
+    """Blocks that one pass of a call takes and gives back, in order.
 
     Attributes:
         func: the operator called.
-        outputs: which of the call's outputs it makes.
+        outputs: numbers of the call's outputs that the pass makes.
         output_lines: the bytes of each output, as lines in the batch: of no sample, and of each.
-        blocks: what it takes beside them.
+        blocks: blocks that the pass takes beside the outputs.
         events: the number of a block where it is taken, inverted where it is given back, and None
             where the largest of the outputs is made.
     """
@@ -85,7 +85,7 @@ class Pass:
     events: tuple[int | None, ...]
 
     def spans(self, args: tuple[Any, ...]) -> list[Workspace]:
-        """The sizes of its blocks in a call with such arguments.
+        """Sizes of the pass's blocks in a call with such arguments.
 
         Threads that share a larger batch may each sum up the gradients of weights; the largest
         block has room for that at its high end.
@@ -93,7 +93,7 @@ class Pass:
         return self._spans_of(args, _batch_size(self.func, args))
 
     def peak(self, args: tuple[Any, ...], num_samples: int) -> Workspace:
-        """The most that its blocks come to at a time, in a call with so many samples."""
+        """Peak of the sum of the pass's blocks in a call with `num_samples` samples."""
         spans = self._spans_of(args, num_samples)
         ends = []
         for level in ("low_bytes", "likely_bytes", "high_bytes"):
@@ -112,7 +112,7 @@ class Pass:
 
 
 def passes(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ...]:
-    """The passes of convolutions and oneDNN's layers; of others none, for they take little beside outputs."""
+    """Passes of a convolution or a layer of oneDNN; none of others, which take little beside outputs."""
     if func not in _BATCH_DIMENSIONS or _batch_size(func, args) == 0:
         return ()
     if func is not aten.convolution_backward.default:
@@ -143,7 +143,7 @@ _known: dict[Any, Pass] = {}
 
 
 def _pass(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
-    """A pass that makes some of a call's outputs, or all; measured where it is the first of its kind."""
+    """Pass that makes some of a call's outputs, or all; measured where it is the first of its kind."""
     dimensions = _BATCH_DIMENSIONS[func]
     key = (
         func,
@@ -163,7 +163,7 @@ def _batch_size(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> int:
 
 
 def _described(arg: Any, batch_dimension: int | None) -> Any:
-    """An argument as far as it decides the lines: everything of a tensor but its batch dimension."""
+    """Key of an argument as far as it decides the lines: all of a tensor but its batch dimension."""
     if not isinstance(arg, Tensor):
         return tuple(arg) if isinstance(arg, list) else arg
     if arg.dtype == torch.uint8:
@@ -203,7 +203,7 @@ def _measured(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple
 
 
 def _line(fewer_bytes: int, more_bytes: int) -> _Line:
-    """The line of a block, negative where it is given back; one that shrinks stays at its largest."""
+    """Line of a block, negative where it is given back; one that shrinks stays at its largest."""
     if more_bytes < 0:
         constant, slope = _line(-fewer_bytes, -more_bytes)
         return -constant, -slope
@@ -217,7 +217,7 @@ def _line(fewer_bytes: int, more_bytes: int) -> _Line:
 def _matched(
     lines: list[_Line], output_lines: tuple[_Line, ...]
 ) -> tuple[list[_Line], tuple[int | None, ...]]:
-    """The blocks of a call and its events; a free is that of the last block of its line.
+    """Blocks of a call and its events; a free is that of the last block of its line.
 
     The last blocks of the outputs' lines that are never freed are the outputs.
     """
@@ -252,14 +252,14 @@ def _beside(changes: list[int], sizes: list[int]) -> int:
 
 
 def _changes(func: torch._ops.OpOverload, real: list[Any]) -> tuple[list[int], list[int]]:
-    """What a call takes and, negative, gives back in order, and the bytes of its outputs."""
+    """Sizes that a call takes and, negative, gives back in order, and the bytes of its outputs."""
     with profile(profile_memory=True) as profiler:  # that of `torch.profiler` would bring the compiler
         outputs = func(*real)
     return [c for c in block_changes(profiler) if abs(c) >= _SMALLEST_BYTES], _sizes(outputs)
 
 
 def _touched_bytes(func: torch._ops.OpOverload, real: list[Any]) -> int:
-    """What a call that ran before adds to the resident set at its peak."""
+    """Bytes that a call which ran before adds to the resident set at its peak."""
     with suppress(OSError):  # the peak is then the process's whole life's
         host_memory.reset_peak_resident()
     before_bytes = int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
@@ -272,7 +272,7 @@ def _sizes(outputs: Any) -> list[int]:
 
 
 def _real_arguments(func: torch._ops.OpOverload, args: tuple[Any, ...], batch_size: int) -> list[Any]:
-    """Arguments of the same shapes, the samples of another number."""
+    """Real arguments of the same shapes, with `batch_size` samples."""
     dimensions = _BATCH_DIMENSIONS[func]
     real = [
         _real(arg, _with_batch(arg, dimensions.get(index), batch_size)) if isinstance(arg, Tensor) else arg

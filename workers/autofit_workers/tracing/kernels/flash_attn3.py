@@ -24,7 +24,7 @@ _WIDTHS = (64, 96, 128, 192, 256)  # `round_up_headdim`
 def _forward(
     q: Tensor, v: Tensor, cu_seqlens_q: Tensor | None, num_splits: int, **_rest: Any
 ) -> tuple[Tensor, ...]:
-    """`mha_fwd`; what splits leave behind is returned too."""
+    """Outputs of `mha_fwd`, with what splits leave behind."""
     require_taken(q)
     if q.size(-1) % 8:
         raise InapplicableError(
@@ -43,7 +43,7 @@ def _forward(
 
 
 def _backward(q: Tensor, cu_seqlens_q: Tensor | None, **_rest: Any) -> Tensor:
-    """What `mha_bwd` returns beside the gradients depends on the card: it is counted as scratch memory."""
+    """Output of `mha_bwd` beside the gradients, left empty: it depends on the card and counts as scratch."""
     del cu_seqlens_q
     return q.new_empty(0, dtype=torch.float32)
 
@@ -63,7 +63,7 @@ def backward_scratch(
     softcap: float,
     **_rest: Any,
 ) -> tuple[Scratch, ...]:
-    """`softmax_d`, `softmax_lse_log2`, `dq_accum`; for heads that share keys `dk_accum` and `dv_accum`."""
+    """Scratch for `softmax_d`, `softmax_lse_log2`, `dq_accum`; `dk_accum`, `dv_accum` if heads share keys."""
     width = next(each for each in _WIDTHS if each >= max(q.size(-1), v.size(-1)))
     rows, keys = q.size(-3), k.size(-3)
     longest = rows if max_seqlen_q is None else max_seqlen_q
@@ -85,7 +85,7 @@ def backward_scratch(
 
 
 def _mask(left: int, right: int, rows: int, keys: int, *, is_causal: bool) -> int:
-    """`is_causal` and `is_local`, after windows that hold all are none."""
+    """Kind of mask by `is_causal` and `is_local`, where windows that hold all keys count as none."""
     left = -1 if left >= keys - 1 else left
     right = 0 if is_causal else -1 if right >= rows - 1 else right
     if left < 0 and right == 0:

@@ -1,7 +1,7 @@
-"""What is known of operators that are not PyTorch's, by their names. No torch at import.
+"""Registry of operators that are not PyTorch's, by their names; imports no torch.
 
-What users register goes before what a library's file here says. A process that predicts one program after
-the other keeps what their modules registered when they were imported, which happens once.
+Users' registrations go before those of a library's file here. A process that predicts one program after the
+other keeps what their modules registered when they were imported, which happens once.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ _LIBRARIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """An operator, as a prediction follows it.
+    """Operator of another library than PyTorch, as a prediction follows it.
 
     Attributes:
         outputs: see `autofit.register_kernel`; None where the operator has a fake function of its own.
@@ -89,7 +89,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a registration is made.
+    """Place in a program where a registration is made.
 
     Attributes:
         file, line: of the call.
@@ -103,14 +103,14 @@ class Place:
     is_prompt: bool = False
 
     def replaces(self, earlier: Place) -> bool:
-        """Whether this is the earlier registration, made again."""
+        """Whether a registration at this place is the one at `earlier`, made again."""
         if self.file == earlier.file:
             return self.line == earlier.line or self.module != earlier.module
         return self.is_prompt and earlier.is_prompt
 
 
 class RegisteredTwiceError(ValueError):
-    """Another registration of the operator stands elsewhere in the same program."""
+    """An operator is registered at two places of one program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +128,14 @@ class Registry:
         self._program = 0
 
     def begin_program(self) -> None:
-        """Another program is predicted from here on; what it registers replaces what an earlier one did."""
+        """Starts another program, whose registrations replace those of earlier ones."""
         self._program += 1
 
     def add(self, name: str, kernel: Kernel, place: Place) -> None:
-        """Registers a kernel.
+        """Registers a kernel under the name of its operator.
 
         Raises:
-            RegisteredTwiceError: it is registered already, elsewhere in the program.
+            RegisteredTwiceError: the operator is registered already, elsewhere in the program.
         """
         name = name.removesuffix(".default")  # as PyTorch itself calls it
         before = self._registered.get(name)
@@ -144,7 +144,7 @@ class Registry:
         self._registered[name] = _Registration(kernel, place, self._program)
 
     def find(self, names: Sequence[str]) -> Kernel | None:
-        """What is known of an operator by any of its names, the first before the others."""
+        """Kernel of an operator by any of its names, the first before the others; None if none is known."""
         for name in names:
             if name in self._registered:
                 return self._registered[name].kernel
@@ -161,7 +161,7 @@ def is_pytorchs(namespace: str) -> bool:
 
 
 def _known(namespace: str) -> dict[str, Kernel]:
-    """What a library's file says, imported with the first of its operators."""
+    """Kernels of a library's file, imported with the first of its operators; none for other namespaces."""
     if namespace not in _LIBRARIES:
         return {}
     kernels: dict[str, Kernel] = importlib.import_module(_LIBRARIES[namespace]).KERNELS

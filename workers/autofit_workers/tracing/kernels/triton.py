@@ -1,8 +1,8 @@
-"""Kernels that Python launches by Triton: here a launch does nothing.
+"""Triton's kernels, launched by Python: here a launch does nothing.
 
 A library of such kernels (Liger, unsloth's, flash-linear-attention, …) makes what they write to in Python,
 with PyTorch, before it launches them. So its own Python is run, and only the launches are left out: no kernel
-has to be known. What a kernel writes are values nobody has, as all on a fake GPU.
+has to be known. The values that a kernel writes are unknown, as all on a fake GPU.
 
     installed        `install` replaces where Triton launches, where it times, and its driver
     not installed    `stand_ins/triton_*.py` answer in its place, with the same launches and driver;
@@ -90,7 +90,7 @@ _tuned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 @functools.cache
 def install() -> None:
-    """From here on, in this process for good, launches do nothing, and there is a Triton to import."""
+    """Makes launches do nothing, and lets Triton be imported, in this process for good."""
     if hasattr(_library, "wrap_triton_enabled_default"):
         _library.wrap_triton_enabled_default = False  # kernels are launched, not followed by the compiler
     for compiled in _COMPILED:
@@ -107,7 +107,7 @@ def install() -> None:
 
 
 def begin_program() -> None:
-    """Another program is predicted: nothing was launched or tuned yet."""
+    """Forgets what an earlier program launched and tuned."""
     _launched.clear()
     for tuner in _tuned:
         tuner.cache.clear()
@@ -115,7 +115,7 @@ def begin_program() -> None:
 
 
 def notes() -> tuple[str, ...]:
-    """What a reader has to know of the kernels that were launched, in sentences."""
+    """Note for the user about the kernels that were launched; none where there were none."""
     if not _launched:
         return ()
     names = ", ".join(list(_launched)[:3]) + (", …" if len(_launched) > 3 else "")
@@ -126,7 +126,7 @@ def notes() -> tuple[str, ...]:
 
 
 def body_of(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """The Python of an operator that `torch.library.triton_op` made; None of any other."""
+    """Python function of an operator that `torch.library.triton_op` made; None for any other."""
     name = func._schema.name
     if name not in getattr(_library, "triton_ops_to_kernels", ()):
         return None
@@ -135,7 +135,7 @@ def body_of(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
 
 
 class Launch:
-    """What a launch returns: a compiled kernel. Its numbers are made up."""
+    """Compiled kernel as a launch returns it; its numbers are made up."""
 
     n_regs = 32
     n_spills = 0
@@ -145,7 +145,7 @@ class Launch:
     asm: dict[str, str] = {}  # noqa: RUF012 - there is none
 
     def _init_handles(self) -> None:
-        """Loads the kernel, of which there is none."""
+        """Does nothing, as there is no kernel to load."""
 
     def __getitem__(self, _grid: Any) -> Callable[..., None]:
         return lambda *_args, **_options: None
@@ -154,13 +154,13 @@ class Launch:
 
 
 def launch(kernel: Any, *_args: Any, **_options: Any) -> Launch:
-    """`JITFunction.run`, whatever the grid: notes the kernel."""
+    """Replaces `JITFunction.run`, whatever the grid: notes the kernel."""
     _launched[getattr(kernel.fn, "__name__", "kernel")] = None
     return Launch()
 
 
 def timed(call: Callable[[], Any]) -> float:
-    """`do_bench`: calls once, and again beside the buffer that empties the cache. Milliseconds, made up."""
+    """Calls a function, and again beside the buffer that empties the cache; returns made-up milliseconds."""
     call()
     flushed = torch.empty(_flushed_bytes() // 4, dtype=torch.int, device="cuda")
     call()
@@ -169,7 +169,7 @@ def timed(call: Callable[[], Any]) -> float:
 
 
 def tune(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
-    """`Autotuner._bench`: times one of the settings that are tried, which are all as fast."""
+    """Replaces `Autotuner._bench`: times one of the configurations, which are all as fast."""
     _tuned.add(tuner)
     given = {**tuner.nargs, **meta, **config.kwargs}
     told = given if _release() >= _HOOKS_TAKE_NAMES_SINCE else args
@@ -190,7 +190,7 @@ def tune(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
 
 
 class Driver:
-    """Triton's driver of a card that is not there."""
+    """Stand-in for Triton's driver, of a card that is not there."""
 
     binary_ext = "cubin"
 
@@ -218,13 +218,13 @@ class Driver:
         return 0
 
     def set_current_device(self, _device: Any) -> None:
-        """There is only one."""
+        """Does nothing, as there is only one device."""
 
     def get_benchmarker(self) -> Callable[..., list[float]]:
         return lambda call, **_options: [timed(call)] * 3
 
     def _properties(self, _device: Any = None) -> dict[str, int]:
-        """`cuDeviceGetAttribute`, as far as libraries ask: see backends/nvidia/driver.c."""
+        """Properties of `cuDeviceGetAttribute` that libraries ask for: see backends/nvidia/driver.c."""
         properties: Any = torch.cuda.get_device_properties(0)
         return {
             "max_shared_mem": properties.shared_memory_per_block_optin,
@@ -265,7 +265,7 @@ def _execute_without_triton(module: ModuleType, execute: Callable[[ModuleType], 
 
 
 def _let_pytorch_remember_that_there_is_none() -> None:
-    """What stands in for Triton compiles nothing. PyTorch asks whether it is there once."""
+    """Makes PyTorch, which looks once, remember that no Triton is there: the stand-in compiles nothing."""
     from torch.utils import _triton
 
     for name in ("has_triton_package", "get_triton_version", "has_triton"):

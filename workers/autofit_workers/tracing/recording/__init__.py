@@ -1,1 +1,1 @@
-"""What a traced step did: allocations, calls, where they were made, and who owns them."""
+"""Recording of a traced step: its allocations and calls, where they were made, and who owns them."""

@@ -1,4 +1,4 @@
-"""What Python code binds an operator's result to, read from the bytecode of its callers.
+"""Names that Python code binds operators' results to, read from the bytecode of the callers.
 
 After a call's instruction a store names its result; a return hands it to the caller, whose next
 instruction says what becomes of it; anything else leaves a temporary without a name.
@@ -27,14 +27,14 @@ _LEAVING_WITH = {"SWAP", "LOAD_CONST", "CALL", "POP_TOP"}
 
 
 class _Fate(Enum):
-    """What becomes of a result that gets no name where it was made."""
+    """Fate of a result that gets no name where it was made: returned or dropped."""
 
     RETURNED = auto()
     DROPPED = auto()
 
 
 class Bindings:
-    """Finds names; what it has read of a function's code it keeps."""
+    """Finds the names of operators' results, and caches the bytecode that it reads."""
 
     def __init__(self) -> None:
         # By identity, for equal code is slow to compare; kept, so that the identity stays its own.
@@ -42,7 +42,7 @@ class Bindings:
         self._fates: dict[tuple[int, int], str | _Fate] = {}
 
     def name_of(self, frame: FrameType | None) -> str:
-        """The name that the result of the operator called in a frame gets; empty for none."""
+        """Name that the result of the operator called in `frame` gets; empty for none."""
         for caller in callers(frame):
             if is_engine(caller):
                 return ""  # it called many operators, and returns none of their results
@@ -68,7 +68,7 @@ class Bindings:
 
 
 def _fate_after(instructions: list[dis.Instruction], index: int) -> str | _Fate:
-    """What becomes of what an instruction leaves on the stack."""
+    """Name, or fate, of the value that the instruction at `index` leaves on the stack."""
     path = list(_following(instructions, index))
     if instructions[index].opname == "PRECALL" and path and path[0].opname == "CALL":
         del path[0]  # the same call
@@ -86,7 +86,7 @@ def _fate_after(instructions: list[dis.Instruction], index: int) -> str | _Fate:
 
 
 def _following(instructions: list[dis.Instruction], index: int) -> Iterator[dis.Instruction]:
-    """The instructions that certainly run after one, up to where the code branches or returns."""
+    """Yields the instructions sure to run after the one at `index`, up to a branch or a return."""
     while index + 1 < len(instructions):
         index += 1
         each = instructions[index]
@@ -99,7 +99,7 @@ def _following(instructions: list[dis.Instruction], index: int) -> Iterator[dis.
 
 
 def _stored(path: list[dis.Instruction]) -> tuple[list[str], list[dis.Instruction]]:
-    """The names that a value on the stack gets at once, and what follows."""
+    """Names that the value on the stack gets at once, and the instructions after these stores."""
     names: list[str] = []
     for index, each in enumerate(path):
         if each.opname in _STORES:
@@ -115,7 +115,7 @@ def _stored(path: list[dis.Instruction]) -> tuple[list[str], list[dis.Instructio
 
 
 def _attribute(path: list[dis.Instruction]) -> list[str]:
-    """The attribute that a value becomes: its owner is loaded, then it is stored."""
+    """Attribute that the value on the stack is stored to, once its owner was loaded; empty for none."""
     after = itertools.dropwhile(lambda each: each.opname in _LOADS, path)
     store = next(after, None)
     return [store.argval] if store is not None and store.opname == "STORE_ATTR" else []

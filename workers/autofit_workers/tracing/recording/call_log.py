@@ -1,4 +1,4 @@
-"""The operators that ran, in their order, with what their results were bound to."""
+"""Log of the operators that ran, in their order, with the names that their results were bound to."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from autofit_workers.tracing.recording.call_sites import callers
 
 
 class CallLog:
-    """Collects calls.
+    """Collects the calls of operators.
 
-    One call in Python may run several operators; what it returns, and so what gets the name, is the
-    result of the last.
+    One call in Python may run several operators; it returns the result of the last, which so gets the
+    name.
 
     Attributes:
-        calls: so far; the name of the last is not final.
+        calls: the calls so far; the name of the last is not final.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class CallLog:
         self._first_operator = ""  # … and the first that was run there
 
     def add(self, call: Call, frame: FrameType | None) -> None:
-        """Appends a call; its name is what the frame that made it binds the result to."""
+        """Appends a call, under the name that `frame`, which made it, binds the result to."""
         name = self._bindings.name_of(frame)
         site = _site(call, frame) if name else ()
         # The same operator as at first is a loop's next round rather than a further part of one call.
@@ -39,11 +39,11 @@ class CallLog:
         self.calls.append(dataclasses.replace(call, name=name))
 
     def settle(self, number: int, output: int) -> None:
-        """Says, of a call whose result was not known to have memory of its own, which it lies in."""
+        """Sets the allocation that a call's result lies in, where that was not known when it was added."""
         self.calls[number] = dataclasses.replace(self.calls[number], outputs=(output,))
 
 
 def _site(call: Call, frame: FrameType | None) -> tuple[object, ...]:
-    """Tells calls in Python apart, except for the rounds of a loop."""
+    """Key that tells calls in Python apart, except for the rounds of a loop."""
     frames = list(callers(frame))
     return call.module, id(frames[0]), *((id(each.f_code), each.f_lasti) for each in frames)

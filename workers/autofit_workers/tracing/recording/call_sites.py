@@ -1,4 +1,4 @@
-"""Which lines of Python called an operator, leaving out what autofit puts between."""
+"""Lines of Python that called an operator, without the frames that autofit puts between."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _DISPATCH = (
 
 
 def is_users(code: CodeType) -> bool:
-    """Whether code is the user's (or a built-in model's) rather than PyTorch's or ours."""
+    """Whether code is the user's (or a built-in model's) rather than PyTorch's or autofit's."""
     return _is_users(code.co_filename)
 
 
@@ -40,22 +40,22 @@ def _is_users(path: str) -> bool:
 
 
 def user_source(frame: FrameType | None) -> str:
-    """The innermost line of the user's code as `file:line:function`; empty where there is none."""
+    """Innermost line of the user's code as `file:line:function`; empty where there is none."""
     found = user_frame(frame)
     return "" if found is None else _line(found, found.f_code.co_filename)
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame of the user's code; None where there is none."""
+    """Innermost frame of the user's code; None where there is none."""
     while frame is not None and not _is_users(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
 
 
 def callers(frame: FrameType | None) -> Iterator[FrameType]:
-    """The frames that led to an operator, innermost first, without those that pass it on to us.
+    """Yields the frames that led to an operator, innermost first, without those that pass it on to autofit.
 
-    The loop of the steps is among them: it stands where a user's own would be.
+    The loop of autofit's probe over the steps is among them: it stands where a user's own would be.
     """
     while frame is not None:
         if not _passes_on(frame.f_code.co_filename):
@@ -74,12 +74,12 @@ def called_by_the_engine(frame: FrameType | None) -> bool:
 
 
 def is_engine(frame: FrameType | None) -> bool:
-    """Whether it is where Python hands over to the autograd engine."""
+    """Whether a frame is the one in which Python hands over to the autograd engine; False for None."""
     return frame is not None and frame.f_code.co_filename == _ENGINE
 
 
 def hands_on(frame: FrameType) -> bool:
-    """Whether it calls a module's or a tensor's function in its caller's place, and returns the result."""
+    """Whether a frame calls a module's or tensor's function for its caller, and returns the result."""
     return frame.f_code.co_filename in _HANDS_ON
 
 
@@ -87,7 +87,7 @@ class Stacks:
     """Makes stacks of frames: `file:line:function`, outermost first.
 
     Lines of PyTorch and of the standard library have their path from where those are installed,
-    `torch/nn/functional.py`; all others the whole one, or one from `./`. Our own are left out.
+    `torch/nn/functional.py`; all others the whole one, or one from `./`. autofit's own are left out.
     """
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Stacks:
         self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def of(self, frame: FrameType | None) -> tuple[str, ...]:
-        """The stack that ends in a frame; equal ones are one object."""
+        """Stack of lines that ends in a frame; equal stacks are one object."""
         lines = [line for each in callers(frame) if (line := self._line(each)) is not None]
         stack = tuple(reversed(lines))
         return self._known.setdefault(stack, stack)

@@ -1,4 +1,4 @@
-"""What collectives say of themselves: which ranks take part, and what each gives and gets."""
+"""Facts read off a collective's arguments: which ranks take part, and which tensors each gives and gets."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ _GOT = frozenset({"output", "outputs", "output_tensor", "output_tensors", "outpu
 
 
 def is_collective(func: torch._ops.OpOverload) -> bool:
-    """Whether it is one of the operators by which ranks exchange tensors, or wait for it."""
+    """Whether an operator exchanges tensors between ranks, or waits for such an exchange."""
     return func.namespace in NAMESPACES
 
 
 def is_wait(func: torch._ops.OpOverload) -> bool:
-    """Whether it waits for what another operator of a collective returned."""
+    """Whether an operator waits for the result that a collective's operator returned."""
     return func.namespace in NAMESPACES and func._schema.name.endswith(f"::{_WAITS}")
 
 
 def arguments_of(
     func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments that an operator was called with, by name."""
+    """Arguments that an operator was called with, by name."""
     names = (argument.name for argument in func._schema.arguments)
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def process_group_of(given: dict[str, Any]) -> Any | None:
-    """The process group of a collective; None where an operator has none.
+    """Process group of a collective; None where its operator has none.
 
     Args:
-        given: its arguments.
+        given: the operator's arguments by name.
     """
     boxed, name = given.get("process_group"), given.get("group_name")
     if boxed is not None:
@@ -51,7 +51,7 @@ def process_group_of(given: dict[str, Any]) -> Any | None:
 
 
 def ranks_of(given: dict[str, Any], process_group: Any) -> Group:
-    """The ranks of a collective, by the numbers that all ranks have."""
+    """Ranks of a collective, numbered as among all ranks; two for a send or a receive."""
     c10d: Any = torch.distributed.distributed_c10d
     ranks: Sequence[int] = c10d.get_process_group_ranks(process_group)
     peer = next((given[name] for name in _PEERS if name in given), None)
@@ -63,14 +63,14 @@ def ranks_of(given: dict[str, Any], process_group: Any) -> Group:
 
 
 def given_and_got(given: dict[str, Any], result: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """The tensors that a rank gives, and those that it gets, in lists as they are."""
+    """Arguments that a rank gives to a collective, and those it gets (else the result), lists as they are."""
     got = tuple(value for name, value in given.items() if name in _GOT)
     gives = tuple(value for name, value in given.items() if name not in _GOT)
     return gives, got or (result,)
 
 
 def runs_beside(func: torch._ops.OpOverload, given: dict[str, Any]) -> bool:
-    """Whether it runs on a stream of the group's own, beside that of its caller.
+    """Whether a collective runs on its group's own stream, beside the stream of its caller.
 
     Since PyTorch 2.8 a collective whose caller waits for it at once runs on the caller's stream
     (`collective` in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, `asyncOp`).
@@ -79,7 +79,7 @@ def runs_beside(func: torch._ops.OpOverload, given: dict[str, Any]) -> bool:
 
 
 def work_in(result: Any) -> Any | None:
-    """The `Work` that an operator of c10d returned, by which its caller waits; None of others."""
+    """`Work` that an operator of c10d returned, by which its caller waits; None of other operators."""
     last = result[-1] if isinstance(result, (tuple, list)) and result else result
     if not isinstance(last, torch.ScriptObject):
         return None

@@ -1,4 +1,4 @@
-"""Tensors whose elements a kernel counts in 32 bits, where that is not the tensor that it returns.
+"""Finds tensors that a kernel counts in 32 bits, where they are not the tensor that the kernel returns.
 
 `autofit_workers.replay.curve.refusals` knows how many each takes. Left out are padding of sequences and of
 volumes, and adaptive pooling in channels last: what it pools from is seldom the largest tensor of a network.
@@ -21,18 +21,21 @@ _FEWEST_CHANNELS = 16
 
 
 def counted_shape(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> tuple[int, ...]:
-    """The shape of that tensor; empty where an operator counts what it returns, or in 64 bits."""
+    """Shape of the tensor, other than the result, that is counted in 32 bits; empty where there is none."""
     counted = COUNTED.get(func)
     return () if counted is None else tuple(counted(args[0], result))
 
 
 def _first(first: Tensor, _result: Tensor) -> torch.Size:
-    """`canUse32BitIndexMath` of the input; in backward of the gradient, the larger of the two."""
+    """Shape of the input (of the gradient in backward), on which `canUse32BitIndexMath` is called."""
     return first.shape
 
 
 def _larger_in_channels_last(first: Tensor, result: Tensor) -> torch.Size:
-    """A result of the same shape is a copy, whatever its size."""
+    """Shape of the larger of input and result, if the kernel for channels last runs; empty otherwise.
+
+    A result of the same shape is a copy, whatever its size.
+    """
     in_channels_last = suggest_memory_format(first) is torch.channels_last
     if not in_channels_last or first.size(1) < _FEWEST_CHANNELS or first.shape == result.shape:
         return torch.Size()

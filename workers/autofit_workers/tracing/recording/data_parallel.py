@@ -1,4 +1,4 @@
-"""What `DistributedDataParallel` allocates on one rank, with its defaults, put into a fake step.
+"""Adds to a fake step what `DistributedDataParallel`, with its defaults, allocates on one rank.
 
     model built   parameters and buffers broadcast as flat copies, 250 MiB of them at a time; then one
                   bucket for all gradients of a type
@@ -42,13 +42,13 @@ Dtype = torch.dtype
 
 
 def buckets_of(parameters: Sequence[tuple[Dtype, int]], limits_bytes: tuple[int, ...]) -> list[list[int]]:
-    """The parameters of each bucket, as `compute_bucket_assignment_by_size` of reducer.cpp fills them.
+    """Parameters of each bucket, as `compute_bucket_assignment_by_size` of reducer.cpp fills them.
 
     A bucket takes parameters of one type until it has reached its limit; the last limit goes on.
 
     Args:
         parameters: type and elements of each, in their order.
-        limits_bytes: of the first bucket of a type, the second, …
+        limits_bytes: the limit of the first bucket of a type, of the second, …
 
     Returns:
         By bucket, the places of its parameters.
@@ -68,12 +68,12 @@ def buckets_of(parameters: Sequence[tuple[Dtype, int]], limits_bytes: tuple[int,
 
 
 class _Bucket:
-    """Gradients that are reduced together.
+    """Bucket of gradients that are reduced together.
 
     Attributes:
-        flat: all of them, one after the other.
-        places: by a parameter's identity, its part of it.
-        missing: those that are not there yet in this backward pass.
+        flat: all these gradients in one tensor, one after the other.
+        places: by a parameter's identity, the part of `flat` that is its gradient's.
+        missing: identities of the parameters whose gradients have yet to arrive in this backward pass.
     """
 
     def __init__(self, flat: torch.Tensor, parameters: Sequence[nn.Parameter]) -> None:
@@ -87,12 +87,12 @@ class _Bucket:
 
 
 class DataParallel:
-    """The reducer of one rank; make it under the fake mode, once the model is on its device.
+    """Reducer of one rank; to be made under the fake mode, once the model is on its device.
 
     Args:
-        recorder: what its memory and its work is recorded by.
-        num_ranks: that reduce together.
-        finds_unused: whether it looks for parameters without a gradient, and so keeps its first bucket.
+        recorder: records the memory and the work of the reducer.
+        num_ranks: how many ranks reduce together.
+        finds_unused: whether to look for parameters without a gradient, and so to keep the first buckets.
 
     Raises:
         InapplicableError: the model has nothing to reduce.
@@ -127,7 +127,7 @@ class DataParallel:
         model.register_forward_pre_hook(self._before_forward)
 
     def check_step(self) -> None:
-        """Checks, after the first step, that the wrapper could follow it.
+        """Checks, after the first step, that `DistributedDataParallel` could follow that step.
 
         Raises:
             UnsupportedError: a real run would stop here, or its ranks would drift apart.
@@ -154,7 +154,7 @@ class DataParallel:
         self._reduce(parameter)
 
     def _reduce(self, parameter: nn.Parameter) -> None:
-        """Copies a gradient into its bucket, and reduces those that are full, in their order."""
+        """Copies a gradient into its bucket, and reduces the buckets that are full, in their order."""
         bucket = next((each for each in self._buckets if id(parameter) in each.places), None)
         gradient = parameter.grad
         if bucket is None or gradient is None or self._recorder.work.is_paused:
@@ -170,7 +170,7 @@ class DataParallel:
                 engine._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
-        """Waits for all buckets, and copies gradients back."""
+        """Waits for the reduction of all buckets, and copies the gradients back."""
         recorder = self._recorder
         recorder.work.wait_for(0, self)
         parameters = {id(each): each for each in self._reduced}
@@ -221,10 +221,10 @@ class DataParallel:
                 self._buckets.append(_Bucket(flat, inside))
 
     def _broadcast(self, tensors: list[torch.Tensor], *, are_taken: bool = False) -> None:
-        """Flat copies, the next made while the one before is still on its way.
+        """Broadcasts flat copies of tensors, the next made while the one before is still on its way.
 
         Args:
-            are_taken: whether the work of it counts: ranks then take what the first of them has.
+            are_taken: whether the work of it counts: ranks then take the values that the first of them has.
         """
         in_flight: list[torch.Tensor] = []
         for piece in _pieces(tensors):
@@ -249,7 +249,7 @@ class DataParallel:
 
 
 def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Tensors of one type that are broadcast together, in the order of the first of each piece."""
+    """Yields lists of tensors of one type to broadcast together, in the order of their first tensors."""
     filling: dict[Dtype, list[torch.Tensor]] = {}
     pieces: list[list[torch.Tensor]] = []
     for tensor in tensors:
@@ -263,7 +263,7 @@ def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def _with_sparse_gradients(model: nn.Module) -> set[int]:
-    """The parameters whose gradients are reduced by themselves, without a bucket's memory."""
+    """Identities of the parameters whose gradients are sparse: reduced by themselves, in no bucket."""
     return {
         id(module.weight)
         for module in model.modules()

@@ -1,4 +1,4 @@
-"""Follows a generation through its first passes; the others are known from them.
+"""Follows a generation through its first passes, from which the others are known.
 
 A pass is one call of the model: the first takes the prompt, each other the token that the one before it made.
 From pass to pass the cache alone grows, so what a pass takes is a line in its number: the passes from the
@@ -31,15 +31,15 @@ _DECODE = "step 1 decode"
 
 
 class _EnoughError(Exception):
-    """Ends a generation."""
+    """Ends a generation once enough passes were followed."""
 
 
 class TracedGeneration:
-    """The passes of one generation.
+    """Passes of one generation, of which the first are followed.
 
     Args:
-        recorder: of their events.
-        new_tokens: that are to be generated, each by a pass.
+        recorder: records the events of the passes.
+        new_tokens: how many tokens are to be generated, each by a pass.
         cache: see `autofit_workers.spec.knobs.cache`.
 
     Raises:
@@ -62,7 +62,7 @@ class TracedGeneration:
 
     @contextmanager
     def followed(self, model: nn.Module) -> Iterator[None]:
-        """Follows the passes that the model makes in the block, and ends it after the last of them."""
+        """Follows the passes that `model` makes in the block, and ends the block after the last to follow."""
         hook = model.register_forward_pre_hook(self._begin_pass)
         owner: Any = model
         owner._beam_search_has_unfinished_sequences = lambda *_args: True
@@ -85,7 +85,7 @@ class TracedGeneration:
             raise _EnoughError
 
     def completed(self, trace: Trace) -> Trace:
-        """The trace with what is known of the passes that were not followed.
+        """`trace` with the repetition that stands for the passes that were not followed.
 
         Raises:
             UnsupportedError: passes differ in more than their sizes.

@@ -1,8 +1,8 @@
-"""What an operator allocates on a GPU beside its outputs, and where among its events.
+"""Recipes of the scratch memory that operators allocate on a GPU beside their outputs.
 
-A `Recipe` says it for one call; the recorder puts it into the trace. The files named are those of
-PyTorch 2.13, `aten/src/ATen/native` unless said otherwise; where 2.4 to 2.12 differ in size,
-`autofit_workers.replay.curve.scratch.formulas` knows.
+A `Recipe` says for one call what it takes, and where among its events; the recorder puts it into the
+trace. The files named are those of PyTorch 2.13, `aten/src/ATen/native` unless said otherwise; where 2.4
+to 2.12 differ in size, `autofit_workers.replay.curve.scratch.formulas` knows.
 
 Left out because it is small: the buffers of reductions over inner dimensions that several blocks share
 (cuda/Reduce.cuh, kilobytes), of GroupNorm and native batch norm (a few numbers per group or channel),
@@ -36,7 +36,7 @@ _CHUNK_ELEMENTS = 65536  # `kChunkSize` of cuda/MultiTensorApply.cuh
 
 
 class Lifetime(Enum):
-    """When scratch memory is given back."""
+    """Moment at which scratch memory is given back."""
 
     STAGE = auto()
     OPERATOR = auto()
@@ -57,7 +57,7 @@ Stage = tuple[Request, ...]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The scratch memory of one call, in the order of its requests.
+    """Scratch memory of one call, in the order of its requests.
 
     Attributes:
         before, after: stages before and after the outputs are allocated.
@@ -68,12 +68,12 @@ class Recipe:
 
 
 def has_recipe(func: torch._ops.OpOverload) -> bool:
-    """Whether calls of an operator may take something beside their outputs."""
+    """Whether calls of an operator may take memory beside their outputs."""
     return func in _RECIPES or kernel_of(func) is not None
 
 
 def recipe(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
-    """What a call takes beside its outputs; None for most operators."""
+    """Recipe of the memory that a call takes beside its outputs; None for most operators."""
     make = _RECIPES.get(func)
     if make is None:
         return _registered(func, args, kwargs)
@@ -82,7 +82,7 @@ def recipe(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _registered(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
-    """Of an operator that is not PyTorch's."""
+    """Recipe of a call of a registered kernel, an operator that is not PyTorch's; None of others."""
     kernel = kernel_of(func)
     if kernel is None:
         return None
@@ -101,7 +101,7 @@ def _request(
 
 
 def _copies(*tensors: Tensor | None, layout: torch.memory_format = torch.contiguous_format) -> Stage:
-    """What `contiguous` copies of tensors that are not yet."""
+    """Copies that `contiguous` makes of those of `tensors` that are not contiguous yet."""
     return tuple(
         _elements("layout_copies", tensor.shape, tensor.element_size())
         for tensor in tensors
@@ -115,13 +115,13 @@ def _applicable(tensor: Tensor, layout: torch.memory_format) -> torch.memory_for
 
 
 def _norms(tensors: list[Tensor], *_rest: Any) -> Recipe:
-    """cuda/ForeachReduceOp.cu: a number for each piece of a tensor, as many for all as for the largest."""
+    """Recipe of cuda/ForeachReduceOp.cu: a number per piece, for each tensor as many as for the largest."""
     most_pieces = max(-(-tensor.numel() // _CHUNK_ELEMENTS) for tensor in tensors)
     return Recipe(before=((_elements("norms", (len(tensors), most_pieces), _FLOAT_BYTES),),))
 
 
 def _decomposition(matrix: Tensor, *_rest: Any) -> Recipe:
-    """cuda/linalg/BatchLinearAlgebraLib.cpp: cuSOLVER destroys the matrix, so it is given a copy."""
+    """Recipe of cuda/linalg/BatchLinearAlgebraLib.cpp: a copy of the matrix, as cuSOLVER destroys it."""
     return Recipe(after=((_elements("layout_copies", matrix.shape, matrix.element_size()),),))
 
 
@@ -132,10 +132,10 @@ _KIB = 1024
 
 
 def _cublas() -> Request:
-    """The workspace of a handle; cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize`.
+    """Workspace of a cuBLAS handle; cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize`.
 
-    A size for each of so many buffers in KiB, as in `:4096:8`, which PyTorch asks for where algorithms are to
-    be deterministic; without the variable it depends on the card.
+    CUBLAS_WORKSPACE_CONFIG has pairs of a size in KiB and a number of buffers, as in `:4096:8`, which
+    PyTorch asks for where algorithms are to be deterministic; without it the size depends on the card.
     """
     told = _WORKSPACES.findall(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     sizes = (sum(int(size) * int(count) for size, count in told) * _KIB,) if told else ()
@@ -156,7 +156,7 @@ def _added_product(_input: Tensor, *matrices: Tensor) -> Recipe:
 
 
 def _is_matrix_for_cublas(matrix: Tensor) -> bool:
-    """Whether rows or columns are dense and follow each other without overlap."""
+    """Whether the rows or columns of a matrix are dense and follow each other without overlap."""
     if matrix.dim() < 2 or matrix.is_contiguous():
         return True
     (rows, columns), (row_stride, column_stride) = matrix.shape[-2:], matrix.stride()[-2:]
@@ -171,7 +171,7 @@ def _is_matrix_for_cublas(matrix: Tensor) -> bool:
 def _flash_attention_backward(
     grad_out: Tensor, query: Tensor, key: Tensor, _value: Tensor, out: Tensor, *_rest: Any
 ) -> Recipe:
-    """transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`: float sums of the query's gradient."""
+    """Recipe of transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`: float sums of dQ."""
     batch, heads, rows, head_size = query.shape
     scratch = [
         _request("attention", "flash_rows", (batch, heads, rows), _FLOAT_BYTES),
@@ -189,7 +189,10 @@ def _flash_attention_backward(
 def _efficient_attention_backward(
     grad_out: Tensor, query: Tensor, _key: Tensor, _value: Tensor, _bias: Any, out: Tensor, *_rest: Any
 ) -> Recipe:
-    """Row sums of `grad_out * out`, by operators in float32 and in the kernel else; then dQ's tiles."""
+    """Recipe of efficient attention's backward: row sums of `grad_out * out`, then dQ's tiles.
+
+    Operators compute the row sums in float32, else the kernel does.
+    """
     batch, heads, rows, head_size = query.shape
     row_sums = _elements("attention", (batch, heads, rows), _FLOAT_BYTES)
     tiles = _request("attention", "efficient_query_gradient", (batch, heads, rows, head_size), _FLOAT_BYTES)
@@ -212,7 +215,7 @@ def _flash_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own sig
     lengths: Tensor | None,
     *_rest: Any,
 ) -> Recipe:
-    """The same of tensors as kernels see them, or of sequences one after the other (`mha_varlen_bwd`)."""
+    """Recipe of flash attention's backward on B×S×H×D, or on packed sequences (`mha_varlen_bwd`)."""
     if lengths is None:
         rows_last = (tensor.transpose(1, 2) for tensor in (grad_out, query, key, value, out))
         return _flash_attention_backward(*rows_last)
@@ -231,13 +234,13 @@ def _flash_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own sig
 def _efficient_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own signature
     grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Any, out: Tensor, *_rest: Any
 ) -> Recipe:
-    """The same of tensors as kernels see them; sequences one after the other are a batch of one."""
+    """Recipe of efficient attention's backward on B×S×H×D; packed sequences are a batch of one."""
     first, second, third = (tensor.transpose(1, 2) for tensor in (grad_out, query, out))
     return _efficient_attention_backward(first, second, key, value, bias, third)
 
 
 def _cudnn_attention_backward(_grad_out: Tensor, query: Tensor, *_rest: Any) -> Recipe:
-    """cudnn/MHA.cpp, `run_cudnn_SDP_bprop`: one workspace, of what cuDNN's frontend accumulates in."""
+    """Recipe of cudnn/MHA.cpp, `run_cudnn_SDP_bprop`: a workspace that cuDNN's frontend accumulates in."""
     batch, heads, rows, head_size = query.shape
     scratch = _request("attention", "cudnn_query_gradient", (batch, heads, rows, head_size), _FLOAT_BYTES)
     return Recipe(after=((scratch,),))
@@ -247,7 +250,7 @@ def _cudnn_attention_backward(_grad_out: Tensor, query: Tensor, *_rest: Any) -> 
 
 
 def _layer_norm(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
-    """cuda/layer_norm_kernel.cu: `expect_contiguous`; the copy is not what backward keeps."""
+    """Recipe of cuda/layer_norm_kernel.cu, `expect_contiguous`: a copy, which backward does not keep."""
     return Recipe(before=(_copies(input),))
 
 
@@ -260,7 +263,7 @@ def _layer_norm_backward(
     weight: Tensor | None,
     *rest: Any,
 ) -> Recipe:
-    """The same file: the input's copy, the outputs, the gradient's copy, and for many rows tiles."""
+    """Recipe of cuda/layer_norm_kernel.cu: copy of the input, then of the gradient; tiles for many rows."""
     num_normalized = len(normalized_shape)
     rows, width = input.shape[: input.dim() - num_normalized], 1
     for size in normalized_shape:
@@ -279,7 +282,7 @@ def _layer_norm_backward(
 
 
 def _first_contiguous(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
-    """cuda/SoftMax.cu, cuda/group_norm_kernel.cu, …: kernels for dense rows."""
+    """Recipe of kernels for dense rows (cuda/SoftMax.cu, cuda/group_norm_kernel.cu, …): the input's copy."""
     return Recipe(before=(_copies(input),))
 
 
@@ -288,18 +291,18 @@ def _first_two_contiguous(first: Tensor, second: Tensor, *_rest: Any) -> Recipe:
 
 
 def _softmax_backward(grad_out: Tensor, output: Tensor, *_rest: Any) -> Recipe:
-    """cuda/SoftMax.cu, `softmax_backward_cuda_out`: the product of both, once the output is there."""
+    """Recipe of cuda/SoftMax.cu, `softmax_backward_cuda_out`: `grad_out * output`, after the result."""
     product = _elements("softmax_backward", grad_out.shape, grad_out.element_size())
     return Recipe(after=((product, *_copies(output)),))
 
 
 def _first_in_its_layout(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
-    """cuda/DilatedMaxPool2d.cu, cuda/AveragePool2d.cu, cuda/UpSample*.cu: either of two layouts."""
+    """Recipe of cuda/DilatedMaxPool2d.cu, AveragePool2d.cu, UpSample*.cu: a copy, if in neither layout."""
     return Recipe(before=(_copies(input, layout=suggest_memory_format(input)),))
 
 
 def _batch_norm_backward(grad_out: Tensor, input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
-    """cudnn/BatchNorm.cpp: the gradient in the layout of the input.
+    """Recipe of cudnn/BatchNorm.cpp: a copy of the gradient in the layout of the input.
 
     Normalization.cpp, `_select_batch_norm_backend`: rows of numbers go to native kernels, which
     take any strides, as bfloat16 did before 2.7.
@@ -330,7 +333,7 @@ def _convolution_backward(
 
 
 def _sum(input: Tensor, dim: int | Sequence[int] | None = None, *_rest: Any) -> Recipe:  # noqa: A002
-    """ReduceOps.cpp, `make_reduction`: truth values and small whole numbers are added up as large ones."""
+    """Recipe of ReduceOps.cpp, `make_reduction`: truth values and small integers are added up as int64."""
     copies = () if _is_added_up_as_it_is(input) else (_elements("layout_copies", input.shape, _INDEX_BYTES),)
     stage = (*copies, *_reduction(input, dim))
     return Recipe(after=(stage,)) if stage else Recipe()
@@ -341,9 +344,9 @@ def _is_added_up_as_it_is(tensor: Tensor) -> bool:
 
 
 def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
-    """What blocks share that sum over outer dimensions; halves as floats.
+    """Buffer shared by a kernel's blocks that sum over outer dimensions; halves are summed as floats.
 
-    `replay.curve.scratch.reductions` says how much it is.
+    `replay.curve.scratch.reductions` says how large it is.
     """
     if not tensor.dim():
         return ()
@@ -366,7 +369,7 @@ def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
 
 
 def _embedding_backward(grad_out: Tensor, indices: Tensor, num_weights: int, *_rest: Any) -> Recipe:
-    """cuda/Embedding.cu sorts the indices, cuda/EmbeddingBackwardKernel.cu sums rows of equal ones."""
+    """Recipe of cuda/Embedding.cu, which sorts, and of cuda/EmbeddingBackwardKernel.cu, which sums rows."""
 
     def request(
         formula: str, *dimensions: int, size: int = indices.element_size(), **options: Any
@@ -384,7 +387,7 @@ def _embedding_backward(grad_out: Tensor, indices: Tensor, num_weights: int, *_r
 
 
 def _sort(tensor: Tensor, dim: int = -1, *_rest: Any) -> Recipe:
-    """cuda/Sort.cpp, `sort_cuda_kernel`, of the last dimension; another one's copies are left out."""
+    """Recipe of cuda/Sort.cpp, `sort_cuda_kernel`, on the last dimension; others' copies are left out."""
     if not tensor.dim() or dim % tensor.dim() != tensor.dim() - 1:
         return Recipe()
     return Recipe(after=((_request("sort", "sort", tensor.shape, tensor.element_size()),),))
@@ -397,7 +400,7 @@ def _stable_sort(tensor: Tensor, _stable: bool | None = None, dim: int = -1, *_r
 def _index_put(
     _self: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, *_rest: Any
 ) -> Recipe:
-    """cuda/Indexing.cu, `index_put_with_sort_kernel`, which only accumulation takes.
+    """Recipe of cuda/Indexing.cu, `index_put_with_sort_kernel`, which runs only to accumulate.
 
     One linear index, its sorted copy, the positions and their sorted copy; CUB sorts in buffers of
     its own for both.

@@ -9,11 +9,11 @@ import torch
 
 @functools.cache
 def name_of(func: torch._ops.OpOverload) -> str:
-    """Of an operator, without the overload that most have alone: `aten.addmm`, `aten.add.Tensor`."""
+    """Name of an operator, without the overload `default`: `aten.addmm`, `aten.add.Tensor`."""
     return str(func).removesuffix(".default")
 
 
 @functools.cache
 def name_of_type(dtype: torch.dtype) -> str:
-    """Of a data type: `float16`."""
+    """Name of a data type, such as `float16`."""
     return str(dtype).removeprefix("torch.")

@@ -1,4 +1,4 @@
-"""The tensors that a model and its optimizer hold, by what they are."""
+"""Tensors that a model and its optimizers hold: gradients, optimizer state, and all by their names."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from autofit_workers.workload.workload import Optimizers, tensors_of
 
 
 def gradients(parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """The gradients that there are."""
+    """Yields the gradients of the parameters that have one."""
     return (p.grad for p in parameters if p.grad is not None)
 
 
 def states(optimizers: Optimizers) -> Iterator[torch.Tensor]:
-    """What optimizers remember from step to step."""
+    """Yields the tensors of the optimizer state."""
     for state in itertools.chain.from_iterable(each.state.values() for each in each_of(optimizers)):
         for value in state.values():
             yield from _held_by(value)
 
 
 def _held_by(value: object) -> Iterator[torch.Tensor]:
-    """The tensors of a state: it is one, holds them in its attributes, or is one that holds others."""
+    """Yields the tensors found in a value of optimizer state, and the tensors in their attributes."""
     for tensor in tensors_of(value):
         yield tensor
         yield from (part for part in vars(tensor).values() if isinstance(part, torch.Tensor))
 
 
 def owned(model: torch.nn.Module, optimizers: Optimizers | None) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """What model and optimizers hold: the path of the module, the name, the tensor."""
+    """Yields each tensor of model and optimizers as path of its module, its name, and itself."""
     for name, buffer in model.named_buffers():
         yield name.rpartition(".")[0], name, buffer
     for name, parameter in model.named_parameters():

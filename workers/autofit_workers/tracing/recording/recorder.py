@@ -43,7 +43,7 @@ _NOTHING_BESIDE = hidden.Recipe()
 
 @dataclass(slots=True)
 class Origin:
-    """Where an operator was called from."""
+    """Place that an operator was called from."""
 
     module: str = ""
     source: str = ""
@@ -52,7 +52,7 @@ class Origin:
 
 @dataclass(slots=True)
 class _PendingSum:
-    """A gradient sum that autograd may have done in place; see `Recorder._sum_of_gradients`."""
+    """Gradient sum that autograd may have done in place; see `Recorder._sum_of_gradients`."""
 
     target: int
     output: torch.UntypedStorage
@@ -61,14 +61,14 @@ class _PendingSum:
 
 
 class Recorder:
-    """The events of a run on a fake GPU; pass `observe` to `FakeGpuMode`.
+    """Recorder of a run's events on a fake GPU; pass `observe` to `FakeGpuMode`.
 
     Args:
         log: collects the operators that ran; with one, allocations bear the stacks that led to them.
 
     Attributes:
         work: collects what the operators had to do.
-        card: which of several the recorded one is.
+        card: number of the recorded device among several.
     """
 
     _device_type = "cuda"
@@ -96,43 +96,43 @@ class Recorder:
 
     @property
     def is_closed(self) -> bool:
-        """Whether what happens is no longer recorded."""
+        """Whether the recording has ended."""
         return self._closed
 
     @property
     def num_live(self) -> int:
-        """Storages on the device."""
+        """Number of storages that are alive on the device."""
         return len(self._ids)
 
     @property
     def live_bytes(self) -> int:
-        """Bytes of these storages."""
+        """Bytes of the storages that are alive on the device."""
         return sum(self.allocations[index].num_bytes for index in self._ids.values())
 
     @property
     def position(self) -> int:
-        """The number of events so far."""
+        """Number of events so far."""
         self._settle_pending()
         return len(self._events)
 
     def mark(self, name: str, position: int | None = None) -> None:
-        """Begins a phase, here or at a position after the last mark."""
+        """Begins the phase `name`, now or at a `position` after the last mark."""
         if self._closed:
             return
         self.marks.append(Mark(position=self.position if position is None else position, name=name))
 
     def work_of_last_step(self) -> tuple[WorkCall, ...]:
-        """What the operators of the last whole step had to do; empty where no step is whole."""
+        """Work of the operators of the last whole step; empty where no step is whole."""
         start, stop = last_step(self.marks, len(self._events))
         return tuple(call for call in self.work.calls if start <= call.position < stop)
 
     def close(self) -> None:
-        """Ends the recording: what dies from here on does so after the last step."""
+        """Ends the recording: storages freed from here on count as freed after the last step."""
         self._settle_pending()
         self._closed = True
 
     def events(self) -> tuple[int, ...]:
-        """The events, with consecutive frees in the order of their allocations.
+        """Events, with consecutive frees in the order of their allocations.
 
         Autocast's cache is a table by address and frees its copies in another order every time;
         the free blocks that are left do not depend on it. A convolution's workspace stays the first: what
@@ -146,7 +146,7 @@ class Recorder:
         return tuple(ordered)
 
     def _place(self, event: int) -> tuple[bool, int]:
-        """The key of an allocation among those next to it, and of a free.
+        """Sort key of an event among consecutive allocations, or among consecutive frees.
 
         Among frees there is one of a convolution's workspace at most, since it follows its allocation.
         """
@@ -154,20 +154,20 @@ class Recorder:
         return event < 0 and self.allocations[number].convolution is None, number
 
     def allocation_of(self, tensor: torch.Tensor) -> int | None:
-        """The number of the allocation that a tensor lies in; None for one on another device."""
+        """Number of the allocation that a tensor lies in; None for a tensor on another device."""
         tensor = getattr(tensor, "_local_tensor", tensor)  # what a rank has of a distributed one
         return self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
 
     def _lies_in(self, values: Any) -> tuple[int, ...]:
-        """The numbers of the allocations that tensors lie in, each once."""
+        """Numbers of the allocations that the tensors in `values` lie in, each once."""
         leaves = (leaf for leaf in tree_leaves(values) if isinstance(leaf, FakeTensor))
         numbers = map(self.allocation_of, leaves)
         return tuple(dict.fromkeys(number for number in numbers if number is not None))
 
     def name(self, owned: Iterable[tuple[str, str, torch.Tensor]]) -> None:
-        """Gives allocations the module and the name of what owns them.
+        """Gives allocations the module and the name of the tensors that lie in them.
 
-        The first stays: what modules share has several.
+        The first name stays: a tensor that modules share has several.
         """
         for module, name, tensor in owned:
             index = self.allocation_of(tensor)
@@ -187,7 +187,7 @@ class Recorder:
             )
 
     def recategorize(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
-        """Says what storages turned out to hold: an optimizer's state, a parameter's gradient."""
+        """Sets the category of tensors' allocations, known only now: optimizer state, a gradient."""
         for tensor in tensors:
             index = self.allocation_of(tensor)
             if index is not None:
@@ -231,7 +231,7 @@ class Recorder:
     def note_work(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        """Notes what an operator had to do of which `observe` has seen the allocations alone."""
+        """Notes the work of an operator of which `observe` has seen only the allocations."""
         if not self._closed:
             self.work.add(func, args, kwargs, result, self._module(), len(self._events))
 
@@ -243,7 +243,7 @@ class Recorder:
             )
 
     def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:
-        """Whether an operator returned a view, or its argument, and takes nothing beside it."""
+        """Whether an operator returned a view, or its argument, and takes no scratch memory."""
         if not isinstance(result, FakeTensor) or result.layout is not torch.strided:
             return False  # what is sparse has no storage
         if hidden.has_recipe(func):
@@ -277,7 +277,7 @@ class Recorder:
         operator: str,
         origin: Origin,
     ) -> None:
-        """Records what a call took: its outputs, and what it took beside them."""
+        """Records the memory that a call took: its outputs, and the scratch memory beside them."""
         scratch = hidden.recipe(func, args, kwargs)
         if scratch is None or not any(map(self._is_ours, tree_leaves((args, result)))):
             scratch = _NOTHING_BESIDE
@@ -299,7 +299,7 @@ class Recorder:
         self._give_back(held)
 
     def _take(self, stages: Sequence[hidden.Stage], operator: str, origin: Origin) -> list[int]:
-        """Allocates scratch memory; returns what is held until the operator ends."""
+        """Allocates scratch memory; returns the numbers of the allocations held until the operator ends."""
         if not stages:
             return []
         held: dict[hidden.Lifetime, list[int]] = {lifetime: [] for lifetime in hidden.Lifetime}
@@ -319,7 +319,7 @@ class Recorder:
         return held[hidden.Lifetime.OPERATOR]
 
     def _is_ours(self, value: object) -> bool:
-        """Whether it is a tensor on the device that is recorded."""
+        """Whether `value` is a dense tensor on the device that is recorded."""
         return (
             isinstance(value, FakeTensor)
             and value.fake_device.type == self._device_type
@@ -333,7 +333,7 @@ class Recorder:
     def _take_for_library(
         self, tensor: torch.Tensor, origin: Origin, span_bytes: list[int], operator: str, kept: bool
     ) -> None:
-        """Records what a library asked for; see `library_memory`."""
+        """Records the memory that a library asked for; see `library_memory`."""
         low, _, high = span_bytes
         if self._allocate(tensor, operator, origin, may_be_more=high > 0):
             self.allocations[-1] = dataclasses.replace(
@@ -403,7 +403,7 @@ class Recorder:
         self._events.append(~index)
 
     def _sum_of_gradients(self, args: tuple[Any, ...], result: Any, operator: str, origin: Origin) -> bool:
-        """Whether autograd is adding up gradients, which on plain tensors it does in place.
+        """Whether an addition is autograd's sum of gradients, which it does in place on plain tensors.
 
         `accumulate` of torch/csrc/autograd/input_buffer.cpp adds into the older gradient where it
         holds the last reference to it (a view's base is another), but never into a tensor subclass,
@@ -433,14 +433,14 @@ class Recorder:
         self._give_memory(pending, self._append(pending.allocation))
 
     def _give_memory(self, pending: _PendingSum, index: int) -> None:
-        """Says which allocation a gradient sum turned out to lie in."""
+        """Notes the allocation that a gradient sum turned out to lie in."""
         self._ids[pending.output._cdata] = index
         self._watch(pending.output)
         if self._log is not None and pending.call is not None:
             self._log.settle(pending.call, index)
 
     def _origin(self, frame: FrameType) -> Origin:
-        """Where the operator that a frame passes on was called from."""
+        """Origin of the operator that `frame` passes on; in backward, the origin of its forward."""
         node = self._node_of_backward()
         if node is not None and not self._modules:  # else a checkpointed module is running again
             return self._origins.get(node + 1, Origin())
@@ -450,7 +450,7 @@ class Recorder:
         return origin
 
     def _note_origin(self, frame: FrameType) -> None:
-        """Notes where an operator was called from of which backward may have a node."""
+        """Notes the origin of an operator for which backward may have a node."""
         node = self._node_of_backward()
         if node is not None and not self._modules:
             return
@@ -459,14 +459,14 @@ class Recorder:
             self._origins[number] = self._here(frame)
 
     def _module(self) -> str:
-        """The module that runs, or whose backward does."""
+        """Name of the module that runs, or whose backward runs; empty for none."""
         if self._modules:
             return self._modules[-1]
         node = self._node_of_backward()
         return "" if node is None else self._origins.get(node + 1, Origin()).module
 
     def _node_of_backward(self) -> int | None:
-        """The sequence number of the node that backward is at; None outside it."""
+        """Sequence number of the node that backward is at; None outside backward."""
         node = torch._C._current_autograd_node() if self._in_backward else None
         if node is None:
             return None
@@ -481,7 +481,7 @@ class Recorder:
 
     @contextmanager
     def within(self, module: str) -> Iterator[None]:
-        """Says that a module runs which is not the model's own, such as a wrapper around it."""
+        """Records what the block does as of `module`, one outside the model, such as a wrapper."""
         self._modules.append(module)
         try:
             yield
@@ -490,9 +490,10 @@ class Recorder:
 
     @contextmanager
     def following(self, model: torch.nn.Module | None = None) -> Iterator[None]:
-        """Follows which module runs, and when the engine runs backward, for this process.
+        """Follows in the block which module runs, and when the engine runs backward.
 
-        Modules have the names that they have in the model; without one, in what is called first.
+        All of this process is followed. Modules have the names that they have in `model`; without one, in
+        the module that is called first.
         """
         names = {} if model is None else _module_names(model)
 
@@ -531,7 +532,7 @@ class Recorder:
 
 
 class _ObservedEngine:
-    """The autograd engine, for `Tensor.backward` and for whoever calls it directly, as Megatron-LM does."""
+    """Autograd engine that tells when it runs: for `Tensor.backward`, and direct callers as Megatron-LM."""
 
     def __init__(self, engine: Any, running: Callable[[], AbstractContextManager[None]]) -> None:
         self._engine = engine

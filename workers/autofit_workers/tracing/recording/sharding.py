@@ -1,6 +1,6 @@
-"""Says what the memory is that libraries allocate for ranks: whole parameters, and what is on its way.
+"""Categories for the memory that libraries allocate for ranks: whole parameters, tensors on their way.
 
-Of the step itself nothing is repeated here: PyTorch's own code runs, with a name for what it allocates.
+No part of the step is repeated here: PyTorch's own code runs, with a category for what it allocates.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from autofit_workers.tracing.recording.recorder import Recorder
 
 @contextmanager
 def followed(recorder: Recorder, kinds: Iterable[Followed]) -> Iterator[None]:
-    """Names what methods allocate in the block.
+    """Sets the category of what methods of `kinds` allocate in the block, and for DDP the module.
 
     Args:
         kinds: as `Strategy.followed` has them.

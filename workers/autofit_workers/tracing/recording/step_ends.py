@@ -1,4 +1,4 @@
-"""Where the steps of a run end, and whether more of them would tell what grows."""
+"""Ends of a run's steps, and whether more steps would tell what grows."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from autofit_workers.tracing.recording.recorder import Recorder
 
 
 class StepEnds:
-    """Notes how many events came before the end of each step.
+    """Notes the number of events before the end of each step.
 
     Args:
-        grown: is told the lines of what grows, whenever that is looked at.
+        grown: is told the source lines of the allocations that grow, whenever that is looked at.
 
     Attributes:
-        positions: these numbers.
+        positions: the number of events before the end of each step.
     """
 
     def __init__(
@@ -27,11 +27,11 @@ class StepEnds:
         self.positions: list[int] = []
 
     def add(self) -> None:
-        """A step has ended."""
+        """Notes that a step has ended."""
         self.positions.append(self._recorder.position)
 
     def want_more(self) -> bool:
-        """Whether what is alive after the steps so far may grow, of which more steps would tell."""
+        """Whether memory alive after the steps so far may grow, so that more steps would tell more."""
         if len(self.positions) >= self._num_that_tell:
             recorder = self._recorder
             live = LiveAfterSteps(recorder.allocations, recorder.events(), self.positions)

@@ -1,4 +1,4 @@
-"""Lists the tensors of one forward pass, those that are only views of others among them, and its layers.
+"""Lists the tensors of one forward pass, including views of others, and its layers.
 
 The recorder knows storages, which is all that memory consists of; a list of tensors, as a debugger or
 a graph shows it, counts a storage once for every shape that it is seen in.
@@ -21,14 +21,14 @@ from autofit_workers.workload.workload import tensors_of
 
 
 class TensorList:
-    """The tensors of a pass; pass `observe` to the fake device in place of the recorder's.
+    """List of the tensors of a pass; pass `observe` to the fake device in place of the recorder's.
 
     Args:
         recorder: knows which storage a tensor lies in.
 
     Attributes:
         listed: parameters, buffers, the batch, and what operators returned while the model ran.
-        layers: what its modules returned, in the order in which they ended.
+        layers: what the model's modules returned, in the order in which they ended.
     """
 
     def __init__(self, recorder: Recorder) -> None:
@@ -54,7 +54,7 @@ class TensorList:
 
     @contextmanager
     def of_pass(self, model: torch.nn.Module, batch: Any) -> Iterator[None]:
-        """Lists what a step makes while its model runs, from the batch on."""
+        """Lists parameters, buffers, batch, and what operators return while the model runs."""
         for name, parameter in model.named_parameters():
             self._list(name, Role.PARAMETER, parameter)
         for name, buffer in model.named_buffers():
@@ -102,7 +102,7 @@ class TensorList:
         )
 
     def _tensors(self, value: object) -> list[torch.Tensor]:
-        """The tensors in it that lie on the device, wherever `check_batch` would find them."""
+        """Tensors in `value` that lie on the device, wherever `check_batch` would find them."""
         return [tensor for tensor in tensors_of(value) if self._recorder.allocation_of(tensor) is not None]
 
     def _storage(self, tensor: torch.Tensor) -> int:
@@ -111,7 +111,7 @@ class TensorList:
         return number
 
     def _named(self, name: str) -> str:
-        """The name, with the number of the call where it is not the first."""
+        """`name`, followed by the number of the call where it is not the first of that name."""
         number = self._num_calls[name]
         self._num_calls[name] += 1
         return f"{name}_{number}" if number else name
@@ -133,5 +133,5 @@ class TensorList:
 
 
 def _is_run_again() -> bool:
-    """Whether backward runs it, for what a checkpoint did not keep of the forward pass."""
+    """Whether backward runs a module again, for activations that its checkpoint did not keep."""
     return torch._C._current_autograd_node() is not None

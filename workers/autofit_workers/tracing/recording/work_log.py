@@ -1,4 +1,4 @@
-"""What each operator has to do on the device: the tensors that it reads and writes, and how they lie."""
+"""Log of each operator's work on the device: the tensors that it reads and writes, and how they lie."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ _CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # the dimensions, outerm
 
 
 class _UnderWay(NamedTuple):
-    """A collective on a stream of its group's own.
+    """Collective that runs on its group's own stream.
 
     Attributes:
-        number: of its call.
+        number: the number of its call.
         handle: the `Work` that its caller has.
         storages: addresses of its results' storages.
     """
@@ -67,15 +67,15 @@ class _UnderWay(NamedTuple):
 
 
 class WorkLog:
-    """Collects what operators have to do.
+    """Collects the work that operators have to do.
 
     Args:
-        device_type: of the tensors that count.
+        device_type: type of the device whose tensors count.
 
     Attributes:
-        calls: so far, of all steps in which it was not paused.
-        order: of the calls among streams.
-        is_paused: whether calls pass by unseen, as those of steps before the last one may.
+        calls: the calls so far, of all steps in which the log was not paused.
+        order: order of the calls among streams.
+        is_paused: whether calls are left out, as those of steps before the last one may be.
     """
 
     def __init__(self, device_type: str) -> None:
@@ -89,7 +89,7 @@ class WorkLog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Lets calls pass by meanwhile."""
+        """Leaves out the calls made in the block."""
         before, self.is_paused = self.is_paused, True
         try:
             yield
@@ -105,7 +105,7 @@ class WorkLog:
         module: str,
         position: int,
     ) -> None:
-        """Notes one call."""
+        """Notes the work of one call."""
         if self.is_paused:
             return
         if func in _WITHOUT_WORK or getattr(func, "is_view", False):
@@ -173,12 +173,12 @@ class WorkLog:
         handle: object = None,
         results: Iterable[Any] = (),
     ) -> None:
-        """Notes a collective.
+        """Notes a collective, on the current stream or on its group's own.
 
         Args:
-            name_of_group: of the group on whose own stream it runs; None where it runs on the current one.
-            handle: by which `wait_for` knows it.
-            results: tensors that `wait_tensor` is given.
+            name_of_group: the group on whose own stream it runs; None where it runs on the current one.
+            handle: object by which `wait_for` knows it.
+            results: tensors that `wait_tensor` may be given.
         """
         if self.is_paused or not (work.inputs or work.outputs):
             return
@@ -195,11 +195,11 @@ class WorkLog:
         self._under_way.append(_UnderWay(own, len(self.calls) - 1, handle, storages))
 
     def wait_for(self, stream: int, handle: object) -> None:
-        """A stream waits for a collective."""
+        """Makes a stream wait for the collective of a handle."""
         self._wait_for(stream, [each for each in self._under_way if each.handle is handle])
 
     def wait_for_collectives(self) -> None:
-        """The current stream waits for all of them: that DDP's reducer does, in C++, is not seen."""
+        """Makes the current stream wait for all collectives: DDP's reducer does so in C++, unseen."""
         self._wait_for(streams.current_number(), self._under_way)
 
     def _wait_for_result(self, tensor: Any) -> None:
@@ -241,7 +241,7 @@ def _convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: An
 
 
 def operand(tensor: torch.Tensor) -> Operand:
-    """A tensor as work is described by it."""
+    """Operand that describes a tensor in an operator's work."""
     return _operand(tensor.shape, tensor.stride(), tensor.dtype)
 
 
@@ -268,7 +268,7 @@ def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
 
 
 def _is_dense(order: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements lie one after the other, the last of these dimensions innermost."""
+    """Whether elements lie one after the other, the dimensions nested in `order`, the last innermost."""
     expected = 1
     for place in reversed(order):
         if shape[place] != 1:
@@ -287,14 +287,14 @@ def _writes_first(func: torch._ops.OpOverload) -> bool:
 def _is_transfer(
     func: torch._ops.OpOverload, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]
 ) -> bool:
-    """Whether a copy has one end alone on the device; of `copy_` its target is an input too."""
+    """Whether an operator copies between the device and another; of `copy_` the target is an input too."""
     if func is aten.copy_.default:
         return len(inputs) == 1
     return func is aten._to_copy.default and not (inputs and outputs)
 
 
 def _flags(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
-    """What arguments say of which kernel runs, such as whether an attention is causal."""
+    """Flags that tell which kernel runs, from operator and arguments: `causal`, for instance."""
     flagged = _flagged(func)
     if not flagged:
         return _always(func)
@@ -315,7 +315,7 @@ _FLAGS = {"is_causal": "causal", "training": "training", "train": "training"}  #
 
 
 def _arguments(func: torch._ops.OpOverload) -> Sequence[Any]:
-    """By the operator's schema; one that takes functions, such as `flex_attention`, has none."""
+    """Arguments of an operator's schema; empty for `flex_attention` and others that take functions."""
     schema = getattr(func, "_schema", None)
     return () if schema is None else schema.arguments
 

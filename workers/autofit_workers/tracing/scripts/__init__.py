@@ -1,1 +1,1 @@
-"""A training script as it is, on a GPU that is not there."""
+"""Tracing of an unmodified training script on a fake GPU."""

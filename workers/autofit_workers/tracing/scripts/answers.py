@@ -1,7 +1,7 @@
-"""What `torch.cuda` and its like answer a script on a GPU that is not there.
+"""Answers that `torch.cuda`, `torch.accelerator` and the like give a script on a fake GPU.
 
 `fake_gpu` answers what models ask; a script asks more: the card's name and memory, the allocator's
-statistics, streams, random states. Nothing of it is known, so every answer is that of a large card
+statistics, streams, random states. None of these is known, so every answer is that of a large card
 on which nothing has happened yet.
 """
 
@@ -52,12 +52,12 @@ _NOTHING = (
 
 
 def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Callable[[str], None]) -> None:
-    """Lets this process answer a script, for good.
+    """Replaces functions of `torch.cuda` and others in this process, for good, to answer a script.
 
     Args:
-        architecture: of the card, `sm_80`.
-        ranks: there is a GPU for each on a machine.
-        devices: know which of them may be asked for.
+        architecture: architecture of the card, such as `sm_80`.
+        ranks: there is a GPU for each rank on a machine.
+        devices: know which of these GPUs may be asked for.
         note: takes a sentence for the reader of the answer.
     """
     properties = card_properties(architecture, _TOTAL_BYTES)
@@ -120,7 +120,7 @@ def _answer_as_accelerator(num_gpus: Callable[[], int], only_card: Callable[...,
 
 
 def _run_eagerly(note: Callable[[str], None]) -> None:
-    """`torch.compile` gives back what it is given: what a compiled step takes is not predicted."""
+    """Makes `torch.compile` return its model: the memory of a compiled step is not predicted."""
     said = "torch.compile is followed as eager code, which takes more or less memory than the compiled step"
     compiled: Any = torch.compile
 
@@ -138,7 +138,7 @@ def _run_eagerly(note: Callable[[str], None]) -> None:
         return dynamo.not_compiled(model)
 
     def noted(function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that is compiled with its first call, if there is one."""
+        """Function that gives the note when it is called, as it would be compiled with its first call."""
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -158,7 +158,7 @@ def _run_eagerly(note: Callable[[str], None]) -> None:
 
 
 def _load_without_gpu() -> None:
-    """`torch.load(…, map_location="cuda")` reads on the CPU, and moves what it read."""
+    """Makes `torch.load(…, map_location="cuda")` read on the CPU and then move the tensors."""
     package: Any = torch
     load = torch.load
 
@@ -173,7 +173,7 @@ def _load_without_gpu() -> None:
 
 
 def _keep_scale() -> None:
-    """A gradient scaler's scale, which only an overflow changes within so few steps."""
+    """Keeps a gradient scaler's scale, which only an overflow changes within so few steps."""
     scaler: Any = torch.amp.GradScaler
     scaler.get_scale = lambda self: self._init_scale if self.is_enabled() else 1.0
 

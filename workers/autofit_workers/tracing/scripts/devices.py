@@ -1,4 +1,4 @@
-"""What a script asks of a GPU: there is one, that of its rank, and it captures no graphs."""
+"""Devices that a script may ask for: only the GPU of its rank, and no CUDA graphs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from autofit_workers.tracing.fake.devices import GPU, NamedDevices
 
 
 class ScriptDevices(NamedDevices):
-    """Ends a script that asks for another rank's GPU; its own has the number 0, whatever it calls it.
+    """Ends a script that asks for another rank's GPU; the script's own is 0, by whatever number it calls it.
 
     Args:
-        name: of the script.
+        name: name of the script.
         ranks: each has the GPU of its number on its machine.
         refuse: ends the script for a reason.
     """
@@ -39,7 +39,7 @@ class ScriptDevices(NamedDevices):
         return chosen
 
     def require_own(self, index: int | None) -> None:
-        """Ends the script where that is the number of another GPU."""
+        """Ends the script where `index` is the number of another rank's GPU."""
         ranks = self._ranks
         if not index or index == ranks.local_rank:
             return
@@ -56,7 +56,7 @@ class ScriptDevices(NamedDevices):
         )
 
     def refuse_graphs(self, *_args: object, **_options: object) -> NoReturn:
-        """Ends the script where it would capture a graph, which has a pool of memory of its own."""
+        """Ends the script where it would capture a CUDA graph, which has a pool of memory of its own."""
         self._refuse(
             UnsupportedError(
                 f"{self._name} captures CUDA graphs, whose memory is not predicted: turn them off in the "

@@ -1,4 +1,4 @@
-"""`torch.distributed` for a script: the group of `fake.ranks`, in which it is one rank, or the only one.
+"""`torch.distributed` for a script: the group of `fake.ranks`, of which the script is one or the only rank.
 
 PyTorch's own `DistributedDataParallel` and both its FSDPs run on it.
 """
@@ -25,12 +25,12 @@ _FOLLOWED = (ddp, fsdp, fsdp1)  # PyTorch's own, which are there whatever a scri
 
 
 def install(ranks: Ranks, recorder: Recorder, communicators: Communicators) -> None:
-    """Lets this process answer a script, for good.
+    """Replaces `torch.distributed`'s group in this process, for good, by the one of `fake.ranks`.
 
     Args:
-        ranks: are told which of them the script says that it is.
-        recorder: of what sharded models allocate.
-        communicators: are told where NCCL meets before anything is exchanged.
+        ranks: are told which rank the script says that it is.
+        recorder: records what sharded models allocate.
+        communicators: are told whether NCCL has communicators before anything is exchanged.
     """
     _let_data_parallel_have_one_gpu()
     distributed: Any = torch.distributed
@@ -50,7 +50,7 @@ def install(ranks: Ranks, recorder: Recorder, communicators: Communicators) -> N
 
 
 def has_group() -> bool:
-    """Whether the script has joined one, be it of one rank."""
+    """Whether the script has joined a process group, be it of one rank."""
     package: Any = torch.distributed
     return bool(package.is_available() and package.is_initialized())
 
@@ -60,7 +60,7 @@ def _let_ranks_have_one_model(module: Any) -> None:
 
 
 def _let_data_parallel_have_one_gpu() -> None:
-    """`nn.DataParallel` brings inputs to its GPU, and calls the model."""
+    """Makes `nn.DataParallel` bring its inputs to the one GPU and call the model there."""
 
     def forward_on_one(wrapper: Any, *inputs: Any, **kwargs: Any) -> Any:
         there = tree_map(lambda leaf: leaf.to(GPU) if isinstance(leaf, Tensor) else leaf, (inputs, kwargs))

@@ -1,4 +1,4 @@
-"""Passes that only grow: a model that generates a text is called for every token, on a cache that it fills.
+"""Cuts short passes that only grow: a model generates text token by token, on a cache that it fills.
 
     pass      attention mask   keys of a layer, before → after
     1         8 × 65           8 × 4 × 64 × 32 → 8 × 4 × 65 × 32        whole
@@ -8,12 +8,12 @@
     19                                                                  whole, with what it takes meanwhile
     35, 51 … 131, 149 … 827, 944                                        whole: after an eighth of all before
 
-What a whole pass takes beside the cache grows with it: at the end of a text at most a ninth of that growth
-is not seen. Of later texts as many passes as of the longest before are known to come: whole are the first
-three, those after as many as all before, and the last one that was whole in the longest text.
+A whole pass takes memory beside the cache that grows with the cache: at the end of a text at most a ninth of
+that growth is not seen. Of later texts as many passes as of the longest before are known to come: whole are
+the first three, those after as many as all before, and the last one that was whole in the longest text.
 
-Whatever numbers describe what a model is given, what it keeps in it and what it returns have to grow by
-the same each time. The cache is whatever object it is given beside tensors: nothing is known of its kind.
+All numbers that describe what a model is given, what it keeps in that and what it returns have to grow by
+the same each time. The cache is any object that a model is given beside tensors, of whatever class.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MOST_DEPTH = 4  # of objects in what a model is given
 
 @dataclass(slots=True)
 class _Place:
-    """Where an object that a model is given keeps a tensor or a number."""
+    """Place in an object given to a model that holds a tensor or a number."""
 
     holder: Any
     key: Any
@@ -51,13 +51,13 @@ class _Place:
 
 @dataclass(slots=True)
 class _Described:
-    """Values: what has to stay, and the numbers that may grow."""
+    """Description of values: the part that has to stay, and the numbers that may grow."""
 
     fixed: list[Hashable] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
 
     def add(self, value: Any) -> None:
-        """Takes a leaf in; an object of another kind is itself, whatever is in it."""
+        """Adds a leaf; an object of an unknown kind is described by its identity alone."""
         if isinstance(value, Tensor):
             self.fixed.append((value.dtype, value.device, value.dim(), value.requires_grad))
             self.numbers += value.shape
@@ -70,7 +70,7 @@ class _Described:
 
 @dataclass(slots=True)
 class _Pass:
-    """The numbers of a pass: of what it was given, of what it left in that, of what it returned."""
+    """Numbers of a pass: of what it was given, of what it left in that, and of what it returned."""
 
     given: list[int]
     left: list[int]
@@ -82,13 +82,13 @@ class _Pass:
 
 @dataclass(slots=True)
 class _Series:
-    """Passes of one model that are given things of the same kinds.
+    """Series of passes of one model whose inputs are of the same kinds.
 
     Attributes:
-        passes: the last of them.
-        num_passes: of this text.
+        passes: the last passes.
+        num_passes: number of passes of this text.
         last_whole: the last pass of this text that was run whole, by its number.
-        last_of_longest: likewise, of the longest text before.
+        last_of_longest: number of the last whole pass of the longest text before.
     """
 
     passes: list[_Pass] = field(default_factory=list)
@@ -97,7 +97,7 @@ class _Series:
     last_of_longest: int = 0
 
     def next_after(self, given: list[int]) -> _Pass | None:
-        """What a pass that is given so much leaves and returns; None where that is not known."""
+        """Pass expected for the numbers `given`, with what it leaves and returns; None where unknown."""
         if len(self.passes) < _NUM_SHOWN or self._is_to_be_whole(self.num_passes + 1):
             return None
         first, second, last = self.passes[-_NUM_SHOWN:]
@@ -127,7 +127,7 @@ class _Series:
 
 
 class GrowingPasses:
-    """Runs a model's passes without gradients, the later ones only as far as they last."""
+    """Runs a model's passes without gradients; of the later ones it makes only what lasts."""
 
     def __init__(self) -> None:
         self._series: dict[Hashable, _Series] = {}
@@ -139,11 +139,11 @@ class GrowingPasses:
         run: Callable[[], Any],
         passed: Callable[[], None],
     ) -> Any:
-        """What the model returns.
+        """Runs a pass, whole or cut short, and returns the model's result.
 
         Args:
-            given: its arguments.
-            run: calls it.
+            given: the model's arguments.
+            run: calls the model.
             passed: is told of a pass that is not run whole.
         """
         leaves, structure = tree_flatten(
@@ -184,7 +184,7 @@ def _has_state(value: Any) -> bool:
 
 
 def _places(value: Any, depth: int = 0) -> Iterator[_Place]:
-    """The tensors and numbers of an object, of those in it, and of their lists and dictionaries."""
+    """Yields the places of tensors and integers in an object, and in the objects and containers in it."""
     held: Any = value if isinstance(value, dict | list) else vars(value)
     for key, each in list(held.items() if isinstance(held, dict) else enumerate(held)):
         if isinstance(each, Tensor) or (isinstance(each, int) and not isinstance(each, bool)):
@@ -194,7 +194,7 @@ def _places(value: Any, depth: int = 0) -> Iterator[_Place]:
 
 
 def _shown(before: _Described, objects: list[Any], result: Any) -> _Pass | None:
-    """What a pass was seen to do; None where not all of it can be made again."""
+    """Pass as it was seen; None where not all that it returned can be made again."""
     left, returned = _Described(), _Described()
     for place in (place for each in objects for place in _places(each)):
         left.add(place.value)
@@ -213,14 +213,14 @@ def _shown(before: _Described, objects: list[Any], result: Any) -> _Pass | None:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """One of the objects that a model was given, which it returns."""
+    """Stands for an object that a model was given and returns; `number` is its place among these."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Like:
-    """A tensor or a number of some size, or a value that stays."""
+    """Stands for a tensor or a number of some size, or for a value that stays."""
 
     num_numbers: int
     dtype: torch.dtype | None = None
@@ -249,7 +249,7 @@ def _made(shown: _Pass, objects: list[Any]) -> Any:
 
 
 def _fit(places: list[_Place], numbers: list[int]) -> bool:
-    """Whether so many numbers describe what is at these places."""
+    """Whether `numbers` has as many numbers as describe the values at `places`."""
     return len(numbers) == sum(
         place.value.dim() if isinstance(place.value, Tensor) else 1 for place in places
     )
@@ -271,7 +271,7 @@ def _grow(places: list[_Place], numbers: list[int]) -> None:
 
 
 def _grown(first: list[int], second: list[int], last: list[int]) -> list[int] | None:
-    """The numbers that come next; None where they have not grown by the same each time."""
+    """Numbers expected to come next; None where they have not grown by the same each time."""
     if not len(first) == len(second) == len(last):
         return None
     growth = [after - before for before, after in zip(second, last, strict=True)]

@@ -1,4 +1,4 @@
-"""Which lines keep what was allocated at others: those that put it, or what has it in its graph, in a list.
+"""Finds the lines that keep what others allocate: they put it, or what has it in its graph, in a list.
 
 output = model(batch)          32 MiB are allocated here, and in the model's layers
 outputs.append(output)         and kept here
@@ -23,11 +23,11 @@ _MOST_NODES = 2_000  # of a graph
 
 
 def keepers(recorder: Recorder, kept: KeptIn, sources: Collection[str]) -> dict[str, str]:
-    """For lines at which something is allocated, the line that keeps most of it; none where none is known.
+    """Maps lines that allocate to the line that keeps most of that memory, where one is known.
 
     Args:
-        kept: where the script's code puts what it keeps.
-        sources: the lines, as allocations have them.
+        kept: knows the lines at which the script's code puts values into containers.
+        sources: the allocating lines, as allocations have them.
     """
     votes: dict[str, Counter[str]] = defaultdict(Counter)
     with looked_through():
@@ -44,7 +44,7 @@ def keepers(recorder: Recorder, kept: KeptIn, sources: Collection[str]) -> dict[
 
 
 def _held_by(recorder: Recorder, tensor: Tensor) -> Iterator[int]:
-    """The allocations that live as long as a tensor: its own, and those that its graph saved."""
+    """Yields the allocations that live as long as a tensor: its own, and those that its graph saved."""
     found = [tensor]
     nodes: list[Any] = [tensor.grad_fn]
     seen = {None}

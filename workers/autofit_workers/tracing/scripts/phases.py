@@ -1,4 +1,4 @@
-"""The phases of a script's steps, and of what it does between them.
+"""Phases of a script's steps, and of what the script does between them.
 
 input        the batch, and whatever is in no other phase
 forward, backward, optimizer    those of a step
@@ -28,13 +28,13 @@ _BETWEEN_STEPS = ("input", "evaluation", "generation")
 
 
 class PhaseMarks:
-    """Marks the phases of a script's steps, and says what allocations turned out to hold.
+    """Marks the phases of a script's steps, and gives allocations their category once it is known.
 
     Attributes:
         trains: whether the script has an optimizer: without one no pass is an evaluation.
-        more_tells: whether more steps than so many would tell more of what is not memory.
-        step_ends: where steps end, by what the steps are.
-        kept: where the script puts what it keeps.
+        more_tells: whether more steps than a given number would tell more of other things than memory.
+        step_ends: where steps end, for each kind of step.
+        kept: the lines at which the script puts values into containers.
         keepers: for lines that allocate what grows, the lines that keep it.
     """
 
@@ -83,7 +83,7 @@ class PhaseMarks:
 
     @contextmanager
     def noting_states(self) -> Iterator[None]:
-        """Sees meanwhile where the state of a model is asked for, which a checkpoint begins with."""
+        """Notes in the block where a model's `state_dict` is called, with which a checkpoint begins."""
         kind: Any = torch.nn.Module
         state_dict = kind.state_dict
 
@@ -169,7 +169,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _is_generating() -> bool:
-    """Whether a function of the name by which libraries generate texts is running."""
+    """Whether a function named `generate`, as libraries call the one that generates texts, is running."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         if frame.f_code.co_name == "generate":

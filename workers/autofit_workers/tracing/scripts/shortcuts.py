@@ -1,10 +1,10 @@
-"""Repeated passes cut short: a model that was seen with such inputs returns tensors like those it returned.
+"""Cuts short repeated passes: for inputs of known shapes only outputs like earlier ones are made.
 
-Between its steps a script may evaluate its model on hundreds of batches. What a forward pass without
-gradients takes it has shown after two of them with inputs of the same shapes; from the third on only its
-outputs are made; of passes on a cache that grows, `growing` says so. In a step that accumulates the
+Between its steps a script may evaluate its model on hundreds of batches. Two forward passes without
+gradients and with inputs of the same shapes show what such a pass takes; from the third on only its
+outputs are made; for passes on a cache that grows, see `growing`. In a step that accumulates the
 gradients of many batches, the first two show what each takes, and that none leaves anything behind; from
-the third on the outputs have no more behind them. So it is with an evaluation that makes graphs nobody uses.
+the third on the outputs have no graph behind them. The same goes for an evaluation whose graphs nobody uses.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ _KNOWN_KINDS = (Tensor, int, float, bool, str, bytes, type(None), torch.dtype, t
 
 @dataclass
 class _Seen:
-    """What a model returned for inputs of some shapes."""
+    """Description of the outputs that a model returned for inputs of some shapes."""
 
     num_passes: int
     leaves: list[Any]
     structure: Any
 
     def made(self) -> Any:
-        """Outputs like these."""
+        """New outputs like those described."""
         return tree_unflatten([_like(leaf) for leaf in self.leaves], self.structure)
 
 
 @dataclass
 class _Accumulating:
-    """Passes of a model in one step, each of a batch whose gradients are added to those before.
+    """Passes of a model in one step, each on a batch whose gradients are added to those before.
 
     Attributes:
-        num_steps: that were made before.
+        num_steps: how many steps were made before.
         places: backward passes so far and live allocations, when each of the passes began.
-        outputs: what a pass returned.
-        num_backwards_each: that follow a pass; 0 of one that only evaluates, with gradients all the same.
+        outputs: the outputs that a pass returned.
+        num_backwards_each: backward passes that follow a pass; 0 for an evaluation with gradients enabled.
     """
 
     num_steps: int
@@ -56,7 +56,7 @@ class _Accumulating:
 
     @property
     def is_known(self) -> bool:
-        """Whether the last two passes before this one took and left the same."""
+        """Whether the last two passes before the current one took and left the same."""
         if len(self.places) <= _NUM_SHOWN or self.outputs is None:
             return False
         (first, _), (second, live), (third, still_live) = self.places[-3:]
@@ -64,11 +64,11 @@ class _Accumulating:
 
 
 class Shortcuts:
-    """Answers for models whose passes are known.
+    """Answers in place of models whose passes are known.
 
     Args:
         watch: counts steps and passes, and is told of every pass without gradients that is not run.
-        num_live: how many allocations there are.
+        num_live: tells how many allocations are alive.
         has_group: whether the script is of several ranks, of which the last pass before a step may exchange
             what the others have not.
     """
@@ -84,7 +84,7 @@ class Shortcuts:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Takes them for whatever runs in this process meanwhile."""
+        """Takes the shortcuts for all that runs in this process in the block."""
         module: Any = torch.nn.Module
         call = module.__call__
 
@@ -141,7 +141,7 @@ class Shortcuts:
 
 
 def _shown(result: Any) -> _Seen | None:
-    """What one pass returned; None where something in it is of a kind that cannot be made again."""
+    """Description of what one pass returned; None where a part of it cannot be made again."""
     leaves, structure = tree_flatten(result)
     if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
         return None
@@ -149,7 +149,7 @@ def _shown(result: Any) -> _Seen | None:
 
 
 def _needs_gradients(given: Any) -> bool:
-    """Whether a pass has a part in the gradients of what it is given."""
+    """Whether a pass is given a tensor that requires gradients."""
     return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_flatten(given)[0])
 
 
@@ -176,7 +176,7 @@ def _like(leaf: Any) -> Any:
 
 
 class _Beginning(torch.autograd.Function):
-    """An output with nothing behind it, at which backward ends."""
+    """Output with no graph behind it, at which backward ends."""
 
     @staticmethod
     def forward(_ctx: Any, _anchor: Tensor, shape: _Shape) -> Tensor:
@@ -188,7 +188,7 @@ class _Beginning(torch.autograd.Function):
 
 
 def _key(module: torch.nn.Module, given: Any) -> Hashable | None:
-    """The model and the shapes of its inputs; None where something in them may change in the pass."""
+    """Key of the model and its inputs' shapes; None where an input may change, or none is a tensor."""
     leaves, structure = tree_flatten(given)
     if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
         return None

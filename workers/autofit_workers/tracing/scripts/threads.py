@@ -1,7 +1,7 @@
-"""Jobs of a script's pools of threads, such as those that load weights onto the GPU.
+"""Follows jobs of a script's thread pools, such as those that load weights onto the GPU.
 
-PyTorch's modes are of the thread that entered them, so each job enters the mode itself. Whoever submits a
-job waits for it, so that allocations come in the same order every time; one that goes on for longer, as
+PyTorch's modes belong to the thread that entered them, so each job enters the mode itself. The submitter of
+a job waits for it, so that allocations come in the same order every time; a job that goes on for longer, as
 it may wait for what its submitter does next, is left to itself.
 """
 
@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 5.0
 
 @contextmanager
 def jobs_followed(mode: AbstractContextManager[Any]) -> Iterator[None]:
-    """Jobs of thread pools are run under the mode meanwhile."""
+    """Runs the jobs that thread pools are given in the block under `mode`."""
     kind: Any = ThreadPoolExecutor
     submit = kind.submit
 

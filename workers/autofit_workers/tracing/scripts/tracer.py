@@ -1,4 +1,4 @@
-"""Traces an unmodified training script on a GPU that is not there."""
+"""Traces an unmodified training script on a fake GPU."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from autofit_workers.workload.step import seed
 
 
 class ScriptTracer:
-    """Runs the script of a spec and records its memory events, until it has made some steps.
+    """Runs the script of a spec and records its memory events, until it has made enough steps.
 
     For a process that does nothing else, which has to be prepared by `fake_gpu.install`. The tensors of a
     forward pass are not listed.
@@ -86,7 +86,7 @@ class ScriptTracer:
         self._mode = _ScriptGpuMode(self._recorder, self._devices, self._communicators, self._watch.refuse)
 
     def run(self, give_up: Callable[[], None]) -> Trace:
-        """The trace of the script's first steps.
+        """Runs the script and returns the trace of its first steps.
 
         Args:
             give_up: see `run_script`.
@@ -136,7 +136,7 @@ class ScriptTracer:
         return self.trace()
 
     def trace(self) -> Trace:
-        """What was recorded, once the script was ended.
+        """Trace of what was recorded, once the script was ended.
 
         Raises:
             Exception: why the script could not be followed.
@@ -184,7 +184,7 @@ class ScriptTracer:
         )
 
     def _num_run_steps(self) -> int | None:
-        """How many steps the run makes; those that were seen where it ended before its loops were ended."""
+        """Number of steps of the whole run, or of those seen if it ended by itself; None where unknown."""
         if not self._loops.are_ended and self._watch.is_to_end:
             return self._watch.num_seen
         number = self._loops.num_run_steps
@@ -212,7 +212,7 @@ class ScriptTracer:
 
 
 def own_conv_algo() -> str:
-    """The convolution policy that a script has set in this process."""
+    """Convolution policy that the script has set in this process."""
     flags: Any = torch.backends.cudnn
     benchmark, deterministic, default = "cudnn-benchmark", "cudnn-deterministic", CUDA_POLICIES[0]
     if not flags.enabled:
@@ -223,7 +223,7 @@ def own_conv_algo() -> str:
 
 
 class _ScriptGpuMode(FakeGpuMode):
-    """Ends the script at what cannot be run without a GPU, so that nothing of it goes another way."""
+    """Mode that ends the script at an operator that needs a real GPU, before it can take another way."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""Trainers of libraries, which end their training their own way once the loops of a script are ended.
+"""Lets trainers of libraries end their training in their own way once a script's loops are ended.
 
-They evaluate and save after so many steps or epochs, by counters of their own. transformers' Trainer does
+Trainers evaluate and save after so many steps or epochs, by counters of their own. transformers' Trainer does
 both at the last step, if it is to do so at all; Lightning's validates and saves where it is told to stop.
 """
 
@@ -16,7 +16,7 @@ _LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
 
 
 def follow(loops: Loops) -> None:
-    """From here on, in this process for good, trainers end where the loops do."""
+    """Makes trainers end where `loops` are ended, in this process for good."""
     when_imported("transformers.trainer_callback", lambda module: _end_transformers(module, loops))
     for package in _LIGHTNING:
         module = f"{package}.loops.training_epoch_loop"

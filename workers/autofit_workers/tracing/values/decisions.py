@@ -1,4 +1,4 @@
-"""The branches that a program takes on values that are made up, and what was assumed for sizes.
+"""Branches that a program takes on made-up values, and sizes that were assumed.
 
 A branch goes the way that the made-up value says. Where the program then raises, the caller may run it
 again with the other choice at some of the places (`Decisions.turned`).
@@ -20,11 +20,11 @@ _OF_DEEPSPEED = "/deepspeed/runtime/"  # asks whether a gradient overflowed; non
 
 
 class Decisions:
-    """What one program decided by values that are not there.
+    """Decisions of one program by values that are not there.
 
     Args:
         turned: places (`file:line:function`) where a branch takes the other way.
-        share: how much of what it may select an unknown mask does, from 0 to 1.
+        share: share of the elements that an unknown mask is taken to select, from 0 to 1.
 
     Attributes:
         taken: by place, the last way that a branch took.
@@ -46,7 +46,7 @@ class Decisions:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which way the first of the branches in the user's code took."""
+        """Note for the user on the ways that the first branches in the user's code took."""
         ways = [
             f"{site} was taken as {way}"
             for site, way in self.taken.items()
@@ -57,18 +57,18 @@ class Decisions:
         return (said,) if ways else ()
 
     def decide(self, likely: bool) -> bool:
-        """The way that a branch takes, at the user's line that is running."""
+        """Decides a branch at the user's line that is running, and notes its way."""
         site = here()
         way = likely if site not in self._turned else not likely
         self.taken[site] = way
         return way
 
     def assume(self, what: str, likely: int, largest: int | None) -> int:
-        """Notes a size that is assumed, and returns it.
+        """Notes an assumed size and returns it.
 
         Args:
-            what: that has the size, as a reader knows it.
-            largest: that it can be; None where there is no limit.
+            what: the thing that has the size, as a reader knows it.
+            largest: largest size possible; None where there is no limit.
         """
         site = here()
         before = self._assumed.get((site, what))
@@ -77,7 +77,7 @@ class Decisions:
         return likely
 
     def counted(self, what: str, size: int, largest: int) -> int:
-        """The size that known values give; the largest where all of what is unknown is to be.
+        """Size that known values give; `largest` where they differ by batch and unknown masks select all.
 
         Known values are those of the batches that were seen. Where these differ, others may give more.
         """
@@ -91,7 +91,7 @@ class Decisions:
         return largest if self.share == 1 else size
 
     def share_of(self, what: str, largest: int) -> int:
-        """The likely size of what is selected of so many."""
+        """Likely size of a selection from `largest` elements, noted as assumed."""
         return self.assume(what, round(self.share * largest), largest)
 
 
@@ -99,15 +99,15 @@ _running: list[Decisions] = [Decisions()]
 
 
 def begin(decisions: Decisions) -> None:
-    """From here on this process decides by these."""
+    """Makes this process decide by `decisions` from here on."""
     _running[:] = [decisions]
 
 
 def running() -> Decisions:
-    """Those of the program that this process runs."""
+    """Decisions of the program that this process runs."""
     return _running[0]
 
 
 def here() -> str:
-    """The user's line that is running."""
+    """Place of the user's line that is running."""
     return user_source(sys._getframe(1)) or _UNKNOWN_LINE

@@ -1,10 +1,10 @@
-"""How much is computed on the CPU so that values of tensors on a GPU that is not there are known.
+"""Limits on how much is computed on the CPU to know values of tensors on a fake GPU.
 
-What is small is computed whatever it takes. Of what is large, only operators that take about as long as a
-copy, and products that are no longer: they follow masks, indices and lengths of any usual size, and neither
+Small tensors are computed whatever it takes. Of large ones, only operators that take about as long as a
+copy, and products that are no longer: those follow masks, indices and lengths of any usual size, and neither
 the layers of a network nor the filters of its images. Two limits keep a prediction fast and within the
 memory of a small machine: the bytes that one program's operators write in all, and those that are held at
-once. What is beyond either is unknown, and said where a size depends on it.
+once. Values beyond either limit are unknown, which is noted where a size depends on them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _MOST_MULTIPLIED = 2**30  # numbers, of one product: a tenth of a second
 
 
 class Effort:
-    """What one program's values have taken so far."""
+    """Bytes that one program's known values have taken so far."""
 
     def __init__(self) -> None:
         self._held_bytes = 0
@@ -51,11 +51,11 @@ class Effort:
         self._written_bytes = 0
 
     def allows(self, func: torch._ops.OpOverload, given: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
-        """Whether an operator is computed; what it writes is counted where it is large.
+        """Whether an operator may be computed; bytes that it writes are counted where they are large.
 
         Args:
-            given: that it reads.
-            made: that it writes, of which shapes and types alone are looked at.
+            given: tensors that it reads.
+            made: tensors that it writes, of which shapes and types alone are looked at.
         """
         made, given = [each for each in made if not is_small(each)], list(given)
         if not made and all(map(is_small, given)):
@@ -75,11 +75,11 @@ class Effort:
         return True
 
     def has_room_for(self, tensor: Tensor) -> bool:
-        """Whether as many bytes may be held beside those that are."""
+        """Whether the bytes of a tensor may be held beside those that are held already."""
         return self._held_bytes + _num_bytes(tensor) <= _MOST_HELD_BYTES
 
     def hold(self, values: Tensor) -> bool:
-        """Counts values in a storage of their own until nobody has them; whether there is room for them."""
+        """Counts values in a storage of their own until they are freed; returns whether there is room."""
         if is_small(values):
             return True
         num_bytes = values.untyped_storage().nbytes()

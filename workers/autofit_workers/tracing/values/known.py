@@ -1,6 +1,6 @@
 """Values of fake tensors that are known, because the CPU had them.
 
-A fake tensor has no values. Where those are known beside it, they are a real tensor on the CPU: of
+A fake tensor has no values. Where values are known beside it, they are a real tensor on the CPU: of
 labels, masks and lengths that were copied to the device, of constants, and of whatever is computed from
 known ones alone, as long as `effort` allows. Random numbers of the device are not known, but for the
 orders that it draws. A kernel that writes something unknown into a tensor makes all unknown that lies in
@@ -36,7 +36,7 @@ _has_made_up = [False]  # whether any real tensor stands for values that are not
 
 
 class _Memory:
-    """What the known values of one storage, however it is viewed, have in common."""
+    """State that the known values of one storage share, however it is viewed."""
 
     __slots__ = ("is_made_up", "is_valid")
 
@@ -47,7 +47,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The values of a fake tensor: a real one on the CPU."""
+    """Known values of a fake tensor: a real tensor on the CPU."""
 
     values: Tensor
     memory: _Memory
@@ -106,7 +106,7 @@ def _kind(func: torch._ops.OpOverload) -> _Kind:
 
 @functools.cache
 def _written_places(func: torch._ops.OpOverload) -> tuple[int, ...]:
-    """Which of its arguments an operator writes to."""
+    """Positions of the arguments that an operator writes to."""
     infos = (argument.alias_info for argument in func._schema.arguments)
     return tuple(place for place, info in enumerate(infos) if info is not None and info.is_write)
 
@@ -117,7 +117,7 @@ def _name(func: torch._ops.OpOverload) -> str:
 
 
 def known(tensor: object) -> Known | None:
-    """The values of a tensor, where they are known; of a real one its own."""
+    """Values of a tensor, of a real one its own; None where they are unknown."""
     if isinstance(tensor, FakeTensor):
         found: Known | None = getattr(tensor, _ATTRIBUTE, None)
         return found if found is not None and found.memory.is_valid else None
@@ -127,10 +127,10 @@ def known(tensor: object) -> Known | None:
 
 
 def learn(tensor: object, values: Tensor, *, is_made_up: bool = False, memory: _Memory | None = None) -> None:
-    """From here on the values of a fake tensor are known, unless there is no room for them.
+    """Makes the values of a fake tensor known, unless there is no room for them.
 
     Args:
-        memory: of the values that these are a view of; None for those in a storage of their own.
+        memory: memory of the values that `values` is a view of; None for a storage of its own.
     """
     if not isinstance(tensor, FakeTensor) or tensor.shape != values.shape:
         return
@@ -144,14 +144,14 @@ def is_made_up(tensor: Tensor) -> bool:
 
 
 def as_made_up(tensor: Tensor) -> Tensor:
-    """The tensor, which from here on says of itself that its values are made up."""
+    """Marks the values of a real tensor as made up, and returns the tensor."""
     setattr(tensor, _MADE_UP, True)
     _has_made_up[0] = True
     return tensor
 
 
 def on_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs an operator on real tensors; what comes of made-up values is made up."""
+    """Runs an operator on real tensors; results of made-up values are marked as made up."""
     result = func(*args, **kwargs)
     if _has_made_up[0] and any(_is_from_made_up(each) for each in (*args, *kwargs.values())):
         for each in result if isinstance(result, list | tuple) else (result,):
@@ -164,7 +164,7 @@ def on_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _note_selected(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> None:
-    """Notes how much a made-up mask selects of a real tensor."""
+    """Notes how many elements a made-up mask selects of a real tensor."""
     masks = args[1] if func is aten.index.Tensor else args[1:] if func is aten.masked_select.default else args
     if func not in _SELECTING or not isinstance(masks, list | tuple):
         return
@@ -183,7 +183,7 @@ def _is_from_made_up(value: object) -> bool:
 
 
 def followed(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Works out what is known of an operator's results; called after it ran on fake tensors."""
+    """Works out the known values of an operator's results; called after it ran on fake tensors."""
     kind = _kind(func)
     if kind is _Kind.LIST:
         for place in _written_places(func):
@@ -251,12 +251,12 @@ def _follow_write(
 
 
 def _is_kept_where_filled(tensor: Tensor) -> bool:
-    """Whether what one number fills is followed: of large real ones, gradients and states, there are many."""
+    """Whether a tensor that one number fills is followed; large real ones, as gradients, are too many."""
     return is_small(tensor) or (not tensor.is_floating_point() and running().effort.has_room_for(tensor))
 
 
 def _written(func: torch._ops.OpOverload, given: _Given, target: Tensor) -> bool:
-    """Whether the operator could write the values of its target."""
+    """Writes the values of an operator's target; returns whether that was possible."""
     is_allowed = running().effort.allows(func, given.tensors, [target])
     return is_allowed and _computed(func, given) is not None
 
@@ -274,11 +274,11 @@ def _held(value: object) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """A call's arguments with values in place of fake tensors.
+    """Arguments of a call with values in place of fake tensors.
 
     Attributes:
-        tensors: those among them.
-        is_made_up: whether any value is.
+        tensors: the tensors among the arguments.
+        is_made_up: whether any value is made up.
     """
 
     args: tuple[Any, ...]
@@ -288,7 +288,7 @@ class _Given:
 
 
 def _values_of(args: tuple[Any, ...], kwargs: dict[str, Any], *, guesses: bool) -> _Given | None:
-    """A call's arguments with their values; None if one is unknown.
+    """Arguments of a call with their values; None if one is unknown.
 
     Args:
         guesses: whether unknown single numbers are taken for 1.
@@ -325,7 +325,7 @@ class _UnknownError(Exception):
 
 
 def _computed(func: torch._ops.OpOverload, given: _Given) -> Any:
-    """What the operator gives for values; None where the CPU cannot tell."""
+    """Result of an operator for known values; None where the CPU cannot compute it."""
     try:
         with torch.no_grad():
             return func(*given.args, **given.kwargs)
@@ -334,7 +334,7 @@ def _computed(func: torch._ops.OpOverload, given: _Given) -> Any:
 
 
 def _follow_uniform(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Tensor) -> bool:
-    """Learns what is the same for all finite values, as that none is NaN; returns whether anything is."""
+    """Learns a result that is the same for all finite values, as that none is NaN; returns whether it did."""
     truth = _of_finite(func, args)
     if truth is not None:
         learn(result, torch.tensor(truth).expand(result.shape))
@@ -357,7 +357,7 @@ def _follow_uniform(func: torch._ops.OpOverload, args: tuple[Any, ...], result: 
 
 
 def _follow_absorbed(name: str, args: tuple[Any, ...], result: Tensor) -> bool:
-    """Learns what one operand decides alone: true or anything is true, false and anything is false."""
+    """Learns a result that one operand decides, as in `true or x`, `false and x`; returns whether it did."""
     if name not in _ABSORBING or (_ABSORBING[name] and result.dtype != torch.bool):
         return False
     absorbs = _ABSORBING[name]
@@ -375,7 +375,7 @@ def _is_uniform(values: Tensor) -> bool:
 
 
 def _of_finite(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool | None:
-    """What a comparison gives for every finite value (`isnan` is `x != x`, `isinf` `abs(x) == inf`)."""
+    """Result of a comparison for all finite values, or None (`isnan`: `x != x`, `isinf`: `abs(x) == inf`)."""
     name = _name(func)
     if name in ("isnan", "isinf", "isposinf", "isneginf"):
         return False
@@ -393,7 +393,7 @@ def _of_finite(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool | Non
 
 
 def copied_to_host(tensor: FakeTensor, dtype: torch.dtype | None = None) -> Tensor | None:
-    """What a copy on the CPU has: known values, or made-up ones; None where it is too large for those."""
+    """Copy on the CPU, with known or made-up values; None where it is too large or sparse to make up."""
     dtype = dtype or tensor.dtype
     found = known(tensor)
     if found is not None:
@@ -405,7 +405,7 @@ def copied_to_host(tensor: FakeTensor, dtype: torch.dtype | None = None) -> Tens
 
 
 def is_large_new(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether an operator makes a tensor of a size that it is given, too large for values on the CPU."""
+    """Whether an operator makes a tensor of a given size, too large for values on the CPU."""
     shape = args[0] if args else None
     if not isinstance(shape, list | tuple) or not all(isinstance(each, int) for each in shape):
         return False
@@ -413,9 +413,9 @@ def is_large_new(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
 
 
 def made_up_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Real values of a tensor's shape: 1 for real numbers, 0 for indices, of a mask as many as are assumed.
+    """Made-up values of a tensor's shape: 1 for real numbers, 0 for indices, the assumed share of a mask.
 
-    Those of a large one are zeros, of memory that the system gives once it is written to.
+    Values of a large tensor are zeros, in memory that the system gives once it is written to.
     """
     dtype = dtype or tensor.dtype
     if tensor.numel() == 1:

@@ -1,8 +1,8 @@
-"""Numbers that stand for values of tensors on a GPU that is not there.
+"""Numbers that stand for values of tensors on a fake GPU.
 
 They compute like the numbers that they are, and their results say of themselves that they are made up:
-a branch on one is noted (`decisions`), and so is a size that is made from one. What `math.exp`, NumPy and
-their like make of them are plain numbers, which nothing watches any more.
+a branch on one is noted (`decisions`), and so is a size that is made from one. Results of `math.exp`, NumPy
+and their like are plain numbers, which nothing watches any more.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autofit_workers.tracing.values.decisions import running
 
 
 def made_up(value: float | bool) -> Any:
-    """The number as one that says of itself that it is made up."""
+    """`value` as a number that says that it is made up; booleans and complex numbers stay as they are."""
     if isinstance(value, bool | complex):
         return value
     return MadeUpInt(value) if isinstance(value, int) else MadeUpFloat(value)
@@ -56,7 +56,7 @@ _UNARY = ("neg", "pos", "abs", "round", "trunc", "floor", "ceil")
 
 
 def _watched(kind: type) -> None:
-    """Gives a kind of number operators whose results are made up."""
+    """Gives a number class operators whose results are made up, and comparisons that are noted."""
     for name in ("lt", "le", "gt", "ge", "eq", "ne"):
         setattr(kind, f"__{name}__", _compared(f"__{name}__"))
     for name in (*_BINARY, *(_BITWISE if issubclass(kind, int) else ())):
@@ -67,13 +67,13 @@ def _watched(kind: type) -> None:
 
 
 class MadeUpFloat(float):
-    """A floating-point number; whatever is computed with it is made up as well."""
+    """Made-up floating-point number; results computed with it are made up as well."""
 
     __slots__ = ()
 
     @property
     def plain(self) -> float:
-        """The same as a number that nothing watches."""
+        """Plain float of the same value, which nothing watches."""
         return float.__float__(self)
 
     def __int__(self) -> int:
@@ -87,11 +87,11 @@ class MadeUpFloat(float):
 
 
 class MadeUpInt(int):
-    """A whole number; whatever is computed with it is made up as well."""
+    """Made-up whole number; results computed with it are made up as well."""
 
     @property
     def plain(self) -> int:
-        """The same as a number that nothing watches."""
+        """Plain integer of the same value, which nothing watches."""
         return int.__int__(self)
 
     def __bool__(self) -> bool:

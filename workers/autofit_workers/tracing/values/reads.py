@@ -1,4 +1,4 @@
-"""What a program is answered that reads a tensor without values."""
+"""Answers to a program that reads a tensor without values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRACING = str(Path(__file__).parents[1])
 
 
 def _host_values(tensor: Tensor) -> Tensor:
-    """Real values in a tensor's place."""
+    """Real tensor in place of a fake one, with known or made-up values."""
     if not isinstance(tensor, FakeTensor):
         return tensor
     copy = copied_to_host(tensor)
@@ -27,14 +27,14 @@ def _host_values(tensor: Tensor) -> Tensor:
 
 
 def number(tensor: Tensor) -> Any:
-    """What `item` gives."""
+    """Result of `Tensor.item`."""
     values = _host_values(tensor)
     value = values.detach().as_subclass(Tensor).item()  # raises what PyTorch does where there are several
     return made_up(value) if is_made_up(values) else value
 
 
 def truth(tensor: Tensor) -> bool:
-    """Which way a branch on it takes."""
+    """Result of `bool(tensor)`, the way that a branch takes."""
     values = _host_values(tensor)
     if is_made_up(values) and _is_in_distributions():
         return True  # it asks whether its parameters are valid
@@ -50,13 +50,13 @@ def _is_in_distributions() -> bool:
 
 
 def whole_number(tensor: Tensor) -> int:
-    """What `int` makes of it, which Python wants to be a plain number."""
+    """Result of `int(tensor)`, which Python wants to be a plain number."""
     value = number(tensor)
     return int(getattr(value, "plain", value))
 
 
 def index(tensor: Tensor) -> int:
-    """A number that PyTorch or Python take for a size or a place."""
+    """Plain number that PyTorch or Python takes for a size or an index; a made-up one is noted as assumed."""
     value = number(tensor)
     if isinstance(value, MadeUpInt):
         return running().assume("a number made of values", value.plain, None)
@@ -64,13 +64,13 @@ def index(tensor: Tensor) -> int:
 
 
 def plain_number(tensor: Tensor) -> float:
-    """What `float` makes of it, which Python wants to be a plain number."""
+    """Result of `float(tensor)`, which Python wants to be a plain number."""
     value = number(tensor)
     return float(value.plain) if hasattr(value, "plain") else float(value)
 
 
 def values(tensor: Tensor) -> Any:
-    """What `tolist` gives."""
+    """Result of `Tensor.tolist`."""
     found = _host_values(tensor)
     plain = found.detach().as_subclass(Tensor).tolist()
     return _each(plain) if is_made_up(found) else plain
@@ -81,7 +81,7 @@ def _each(value: Any) -> Any:
 
 
 def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """What `numpy` gives; raises what PyTorch does for a tensor on a GPU, or with a gradient."""
+    """Result of `Tensor.numpy`; raises PyTorch's errors for a tensor on a GPU, or with a gradient."""
     if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
         raise TypeError(
             f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
@@ -93,13 +93,13 @@ def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def to_array(tensor: Tensor, dtype: Any = None) -> Any:
-    """What NumPy asks for."""
+    """Result of `Tensor.__array__`, which NumPy calls."""
     found = array(tensor)
     return found if dtype is None else found.astype(dtype, copy=False)
 
 
 def text(tensor: Tensor, spec: str = "") -> str:
-    """What an f-string shows."""
+    """Text of a tensor in an f-string."""
     return format(number(tensor), spec) if tensor.dim() == 0 else repr(tensor)
 
 

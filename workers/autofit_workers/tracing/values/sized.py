@@ -1,4 +1,4 @@
-"""Operators whose results have sizes that depend on values: by known values, or by what is assumed."""
+"""Operators whose result sizes depend on values: by known values, or by assumed ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BITS_OF_A_WORD = 64
 
 
 class Sizes:
-    """What the rules of these operators (`rule_of`) are called with: runs them on fake tensors.
+    """Rules that size the results of such operators (`rule_of`) and run them on fake tensors.
 
     Args:
         fresh: makes a fake tensor where `like` is: `fresh(shape, dtype, like)`.
@@ -64,7 +64,7 @@ class Sizes:
         return result
 
     def index(self, tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
-        """ATen's `expandTensors`: a mask becomes the places where it is true."""
+        """Indexes a tensor; a mask becomes the places where it is true, as in ATen's `expandTensors`."""
         places: list[Tensor | None] = []
         for index in indices:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -76,7 +76,7 @@ class Sizes:
         return result
 
     def boxes_kept(self, boxes: Tensor, scores: Tensor, _iou_threshold: float) -> Tensor:
-        """Torchvision's `nms_kernel.cu`: a bit for each pair of boxes, and the places of those kept."""
+        """Places of the boxes that Torchvision's `nms` keeps, with a bit for each pair (`nms_kernel.cu`)."""
         num = boxes.shape[0]
         if not num:
             return self._fresh((0,), torch.int64, boxes)
@@ -93,17 +93,17 @@ class Sizes:
         return result
 
     def _beside(self, index: Tensor, tensor: Tensor) -> Tensor:
-        """A mask on the CPU is looked at there, and its places are copied."""
+        """Mask as a fake tensor: one on the CPU is looked at there, and its places are copied."""
         return index if isinstance(index, FakeTensor) else self._placed(index, tensor)
 
     def unique_values(self, tensor: Tensor, sorted_: bool = True, inverse: bool = False) -> Result:
-        """`_unique`, which does not count."""
+        """Results of `_unique`, which does not count."""
         return self.unique_counted(tensor, sorted_, inverse)[:2]
 
     def unique_counted(
         self, tensor: Tensor, sorted_: bool = True, inverse: bool = False, counted: bool = False
     ) -> Result:
-        """`_unique2`."""
+        """Results of `_unique2`: different values, inverse indices and counts."""
         values, inverses, counts = self._different(
             tensor, None, lambda found: torch.unique(found, sorted_, return_inverse=True, return_counts=True)
         )
@@ -121,7 +121,7 @@ class Sizes:
         return values, inverses if inverse else self._none(tensor), numbers if counts else self._none(tensor)
 
     def unique_dim(self, tensor: Tensor, dim: int, *_flags: bool) -> Result:
-        """Unique.cu: places and counts are computed whether they are asked for or not."""
+        """Results of `unique_dim`; places and counts are computed whether asked for or not (Unique.cu)."""
         return self._different(
             tensor, dim, lambda found: torch.unique(found, return_inverse=True, return_counts=True, dim=dim)
         )
@@ -130,7 +130,7 @@ class Sizes:
         return self.unique_consecutive(tensor, True, True, dim)
 
     def _different(self, tensor: Tensor, dim: int | None, find: Callable[[Tensor], Result]) -> Result:
-        """The different values (slices, where there is a dimension), where each is found, how often."""
+        """Different values (slices, given a dimension), the number of each element's value, and counts."""
         found = _given(tensor)
         if found is not None:
             return tuple(self._placed(each, tensor) for each in find(found))
@@ -164,7 +164,7 @@ class Sizes:
         return self._fresh((num,), repeats.dtype, repeats)
 
     def packed(self, input: Tensor, lengths: Tensor, batch_first: bool) -> Result:  # noqa: A002
-        """PackedSequence.cpp: the steps of all sequences one after another, copied together."""
+        """Steps of all sequences one after another, copied together, and batch sizes (PackedSequence.cpp)."""
         longest = input.shape[1 if batch_first else 0]
         found, what = _given(lengths), "steps of packed sequences"
         all_steps = torch.full(lengths.shape, longest)
@@ -188,14 +188,17 @@ class Sizes:
     def ctc_loss(
         self, log_probs: Tensor, targets: Tensor, _inputs: Any, lengths: Tensor | list[int], *_rest: Any
     ) -> Result:
-        """`ctc_loss_gpu_template` of LossCTC.cu: losses, and alpha for each step and place in a target."""
+        """Losses, and alpha for each step and place in a target (`ctc_loss_gpu_template` of LossCTC.cu)."""
         num_steps, batch_size = log_probs.shape[:2]
         shape = (batch_size, num_steps, 2 * self._longest_target(targets, lengths) + 1)
         losses = self._fresh((batch_size,), log_probs.dtype, log_probs)
         return losses, self._fresh(shape, log_probs.dtype, log_probs)
 
     def ctc_loss_backward(self, _grad: Tensor, log_probs: Tensor, *rest: Any) -> Tensor:
-        """`ctc_loss_backward_gpu_template` of LossCTC.cu: beta, as large as alpha, is kept until the end."""
+        """Gradient of the CTC loss; beta, as large as alpha, is kept until the end.
+
+        Source: `ctc_loss_backward_gpu_template` of LossCTC.cu.
+        """
         *_others, alpha = (each for each in rest if isinstance(each, Tensor))
         beta = self._again(aten.empty_like.default, (alpha,), {})
         gradient: Tensor = self._again(aten.empty_like.default, (log_probs,), {})
@@ -213,13 +216,13 @@ class Sizes:
 
 
 def _given(tensor: Tensor) -> Tensor | None:
-    """The values of a tensor, where they are known and none is made up."""
+    """Values of a tensor, where they are known and none is made up; else None."""
     found = known(tensor)
     return None if found is None or found.is_made_up else found.values
 
 
 def scalar(tensor: Tensor) -> Any:
-    """`_local_scalar_dense`: the one value, for C++ code that asks."""
+    """Value of a tensor of one element, for C++ code that asks (`_local_scalar_dense`)."""
     assert isinstance(tensor, FakeTensor)
     found = known(tensor)
     if found is not None:
@@ -228,13 +231,13 @@ def scalar(tensor: Tensor) -> Any:
 
 
 def has_mask(args: tuple[Any, ...]) -> bool:
-    """Whether an index has a mask in it."""
+    """Whether the arguments of an index operator have a mask among the indices."""
     return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in args[1])
 
 
 @functools.cache
 def rule_of(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """How the size of an operator's result is found; None where shapes alone decide it."""
+    """Rule by which the size of an operator's result is found; None where shapes alone decide it."""
     return SIZED.get(func) or _OF_LIBRARIES.get(func.name())
 
 

@@ -1,1 +1,1 @@
-"""Measuring for real: one step loop, and what each device adds to it."""
+"""Measures real steps: one loop of steps, and what each device adds to it."""

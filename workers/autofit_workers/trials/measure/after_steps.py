@@ -1,4 +1,4 @@
-"""What a training does between its epochs, tried once: an evaluation step and a checkpoint.
+"""Tries once what a training does between its epochs: an evaluation step and a checkpoint.
 
 Either can need more memory than a training step, and a size that fits in the steps alone runs out
 there hours later.
@@ -14,7 +14,7 @@ from autofit_workers.scripts.saving.sink import CountingSink
 
 
 def evaluate(model: torch.nn.Module, forward: Callable[[], None]) -> None:
-    """Runs one forward pass in evaluation mode; every module's own mode is put back after it."""
+    """Runs one forward pass in evaluation mode; every module's mode is put back afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -25,7 +25,7 @@ def evaluate(model: torch.nn.Module, forward: Callable[[], None]) -> None:
 
 
 def save_checkpoint(model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> int:
-    """Saves model and optimizers as a training does, to nowhere, and returns the file's size in bytes."""
+    """Saves model and optimizers to a sink that keeps nothing; returns the checkpoint's size in bytes."""
     sink = CountingSink()
     states = [optimizer.state_dict() for optimizer in optimizers]
     torch.save({"model": model.state_dict(), "optimizers": states}, sink)  # type: ignore[arg-type]

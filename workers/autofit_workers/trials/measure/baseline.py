@@ -1,6 +1,6 @@
-"""The CPU memory that a trial's process takes before its workload, measured without a workload.
+"""Workload to measure the CPU memory that a trial's process takes before its own workload.
 
-Its steps call every library that a step may call (oneDNN, MKL, OpenMP) on tensors so small that
+The steps call every library that a step may call (oneDNN, MKL, OpenMP) on tensors so small that
 the process is nearly all there is: the interpreter, PyTorch, its compiler's front (which every
 optimizer imports), and what the libraries keep.
 """

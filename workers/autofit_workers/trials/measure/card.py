@@ -1,4 +1,4 @@
-"""The card that a trial runs on: its name, its memory, and who else is on it."""
+"""Card that a trial runs on: its name, its memory, and the other processes on it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _IDLE_BYTES = 128 * _MIB
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Another process on the card.
+    """Process on the card other than this one.
 
     Attributes:
-        pid: as the driver counts, which within a container is the host's count.
-        used_bytes: None where the driver does not say.
+        pid: process id as the driver counts, which within a container is the host's count.
+        used_bytes: memory that the process holds; None where the driver does not say.
     """
 
     pid: int
@@ -39,11 +39,11 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Occupancy:
-    """What was in use on a card before this process touched it.
+    """Memory that was in use on a card before this process touched it.
 
     Attributes:
-        used_bytes: what all other processes held.
-        free_bytes: what nobody held.
+        used_bytes: memory that all other processes held.
+        free_bytes: memory that no process held.
         tenants: the processes that the driver names; a container may hide some.
     """
 
@@ -60,10 +60,10 @@ class Occupancy:
         return f"{self.used_bytes / _MIB:.0f} MiB in use ({who})"
 
     def demand(self, budget_bytes: int | None, name: str) -> None:
-        """Makes sure that a trial of that budget has its memory to itself.
+        """Makes sure that a trial of a budget has its memory to itself.
 
         Raises:
-            BusyDeviceError: other processes hold what the trial needs; running out would say
+            BusyDeviceError: other processes hold memory that the trial needs; running out would say
                 nothing of the size.
         """
         if budget_bytes is None or not self.is_busy:
@@ -79,12 +79,12 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """The first visible card, and what was in use on it before this process touched it.
+    """First visible card, with what was in use on it before this process touched it.
 
     Attributes:
-        total_bytes: as CUDA reports it.
-        occupancy: None where NVML is not to be had.
-        nvml: the driver's library, with the card's handle; None likewise.
+        total_bytes: memory of the card, as CUDA reports it.
+        occupancy: memory in use before; None where NVML is not to be had.
+        nvml: the driver's library, with the card's handle; None where it is not to be had.
     """
 
     device: Device
@@ -94,7 +94,7 @@ class Card:
 
     @classmethod
     def at_hand(cls) -> Self:
-        """Looks the card up; to be called before anything is put on it.
+        """Looks up the card; to be called before this process puts anything on it.
 
         Raises:
             DeviceError: PyTorch finds no CUDA device.
@@ -116,14 +116,14 @@ class Card:
         )
 
     def process_bytes(self) -> int:
-        """What this process holds of the card; without NVML, what all processes hold."""
+        """Bytes that this process holds on the card; without NVML, those that all processes hold."""
         if self.nvml is not None and self.occupancy is not None:
             return self.nvml.used_bytes() - self.occupancy.used_bytes
         free_bytes, total_bytes = torch.cuda.mem_get_info(0)
         return total_bytes - free_bytes
 
     def description(self) -> dict[str, str]:
-        """What of the card an outcome's environment should say."""
+        """Entries on the card for an outcome's environment."""
         if self.occupancy is None:
             return {"device_bytes_from": "cudaMemGetInfo, other processes included"}
         told = {"device_bytes_from": "NVML", "other_processes_bytes": str(self.occupancy.used_bytes)}
@@ -132,7 +132,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nvml:
-    """NVIDIA's management library and its handle of one card, or of a slice of one.
+    """NVIDIA's management library (NVML), with its handle of a card or of a MIG slice.
 
     Attributes:
         library: a module with the functions of `pynvml`.
@@ -144,7 +144,7 @@ class Nvml:
 
     @classmethod
     def of_card(cls, uuid: str, library: Any = None) -> Self | None:
-        """The card of that identifier; None without the library, its driver or the card."""
+        """Handle of the card with a UUID; None without the library, its driver or the card."""
         if library is None:
             try:
                 library = importlib.import_module("pynvml")
@@ -164,11 +164,11 @@ class Nvml:
         return None
 
     def used_bytes(self) -> int:
-        """What all processes together hold, without the part that the driver keeps for itself."""
+        """Bytes that all processes together hold, without the part that the driver keeps for itself."""
         return _used_bytes(self._memory())
 
     def occupancy(self) -> Occupancy | None:
-        """What is in use now; None where the driver does not say."""
+        """Memory in use on the card now; None where the driver does not say."""
         try:
             memory = self._memory()
         except self.library.NVMLError:
@@ -184,7 +184,7 @@ class Nvml:
         return library.nvmlDeviceGetMemoryInfo(self.handle, version=library.nvmlMemory_v2)
 
     def _tenants(self) -> tuple[Tenant, ...]:
-        """The other processes that compute or draw on the card; a slice does not tell of the latter."""
+        """Other processes that compute or draw on the card; a slice does not tell of those that draw."""
         found: dict[int, Tenant] = {}
         for ask in (
             self.library.nvmlDeviceGetComputeRunningProcesses,
@@ -203,5 +203,5 @@ class Nvml:
 
 
 def _used_bytes(memory: Any) -> int:
-    """Of NVML's account of a card, what processes hold: without the part that the driver keeps for itself."""
+    """Bytes that processes hold, by NVML's account of a card, without what the driver keeps for itself."""
     return int(memory.total - memory.reserved - memory.free)

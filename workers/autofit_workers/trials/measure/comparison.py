@@ -1,4 +1,4 @@
-"""Do workloads compute the same? Asked of a process that runs each of them once, for real, on the CPU.
+"""Compares what workloads compute, by a process that runs each of them once, for real, on the CPU.
 
     request   {"workloads": [{…}, …], "batch_size": 10, "seq_len": null, "seed": 0}
     answer    {"outputs": [{…}, …]} of all but the first, or {"error": {…}}
@@ -24,17 +24,17 @@ from autofit_workers.spec.protocol import TrialError, WorkloadRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputComparison:
-    """What a workload's model returns, beside what the first one's does.
+    """Comparison of what a workload's model returns with what the first workload's does.
 
     Attributes:
-        workload: its name.
+        workload: name of the workload.
         equal: whether the outputs are the same but for rounding; None where that cannot be said.
-        is_identical: whether they are to the bit.
-        reason: why it cannot be said; else empty.
-        largest_difference, largest_output: of absolute values, over all outputs; None where they are no
-            finite numbers.
-        num_shared: parameters and buffers that were given the first one's values.
-        not_shared: names of those that only one of the two has, or in another shape.
+        is_identical: whether the outputs are the same to the bit.
+        reason: why `equal` cannot be said; else empty.
+        largest_difference, largest_output: largest absolute value over all outputs, of the differences and
+            of the first's outputs; None where it is no finite number.
+        num_shared: number of parameters and buffers that were given the first model's values.
+        not_shared: names of parameters and buffers that only one of the two has, or in another shape.
     """
 
     workload: str
@@ -48,10 +48,10 @@ class OutputComparison:
 
 
 class ComparisonFailedError(Exception):
-    """A workload failed, or the process that ran them.
+    """Comparing outputs failed: a workload failed, or the process that ran the workloads.
 
     Attributes:
-        error: what it was, in words for a user; None where the process died or took too long.
+        error: the failure, in words for a user; None where the process died or took too long.
     """
 
     def __init__(self, message: str, error: TrialError | None = None) -> None:
@@ -102,7 +102,7 @@ def compare_outputs(
 
 
 def _compared(answer: Any) -> tuple[OutputComparison, ...]:
-    """What the process answered; raises `ValueError` where that makes no sense."""
+    """Comparisons that the process answered; raises `ValueError` where its answer makes no sense."""
     if not isinstance(answer, dict):
         raise ValueError("it answered no object")  # noqa: TRY004 - what the process says is a value
     if "error" in answer:

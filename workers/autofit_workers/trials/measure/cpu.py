@@ -1,4 +1,4 @@
-"""The CPU probe: the steps for real, in a process that the kernel limits."""
+"""CPU probe: runs real steps in a process whose memory the kernel limits."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _START_SECONDS = 10.0
 
 
 def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = unsaid) -> TrialOutcome:
-    """Runs the trial's steps in this process.
+    """Runs the trial's steps in this process and returns its outcome.
 
     The budget limits the process's private writable memory (`RLIMIT_DATA`), so running out is
     real. The size fits when all was run to its end and the peak resident set, which also counts
@@ -101,7 +101,7 @@ def _outcome(
 
 
 def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: steps.Progress) -> str | None:
-    """Runs the trial and returns how far its peaks were beyond the budget, None where they were not."""
+    """Runs the trial and returns how far its peaks were beyond the budget; None where they were not."""
     device = torch.device("cpu")
     with steps.conditions(spec, device, progress.remarks) as rewriting:
         setting.set_threads(spec.num_threads)
@@ -120,7 +120,7 @@ def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: step
 def _run_script(
     spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, give_up: Callable[[], None]
 ) -> str | None:
-    """Runs a script's steps and returns how far its peaks were beyond the budget, likewise."""
+    """Runs a script's steps and returns how far its peaks were beyond the budget; None where not."""
     setting.set_threads(spec.num_threads)
     progress.remarks["threads"] = str(torch.get_num_threads())
     with data_limit(spec.budget_bytes):
@@ -132,13 +132,13 @@ def _run_script(
 def _unnamed_failures_tried_again(
     trial: steps.Trial, meter: ResidentSet, progress: steps.Progress
 ) -> Iterator[None]:
-    """Takes a step that failed under the limit, without naming memory, once more without the limit.
+    """Repeats, without the limit, a step that failed under the limit without naming memory.
 
     Where that fails too, which may be for what the first failure left behind, the failure is as it was.
     A rank of several takes none again.
 
     Raises:
-        MemoryError: it completes now.
+        MemoryError: the step completes now.
     """
     try:
         yield
@@ -159,9 +159,9 @@ def _unnamed_failures_tried_again(
 
 
 def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Progress) -> None:
-    """Adds PyTorch's own peak to the steady ones, or a remark why it could not be had.
+    """Adds the peak of PyTorch's allocator to the steady peaks, or a remark why it could not be had.
 
-    It comes from a step more, after the peaks of the resident set were read, which it inflates.
+    That peak comes from a step more, after the peaks of the resident set were read, which it inflates.
     """
     assert progress.steady is not None
     progress.enter(ALLOCATOR_PEAK)
@@ -189,7 +189,7 @@ def _demand_time(spec: TrialSpec, progress: steps.Progress) -> None:
 
 
 def limit_of_machine(num_processes: int = 1) -> int | None:
-    """What keeps so many processes from taking the machine down: a share of half of what it still has."""
+    """Limit in bytes that keeps `num_processes` from using up the machine: shares of half its free memory."""
     held_bytes, available_bytes = host_memory.status_bytes("VmData"), host_memory.available_bytes()
     if held_bytes is None or available_bytes is None:
         return None
@@ -214,7 +214,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def data_limit(limit_bytes: int | None) -> Iterator[None]:
-    """Limits this process's private writable memory; None is no limit.
+    """Limits this process's private writable memory in the block; None is no limit.
 
     The limit is lifted at the end, so that there is memory to tell the outcome.
     """
@@ -229,7 +229,7 @@ def data_limit(limit_bytes: int | None) -> Iterator[None]:
 
 @contextmanager
 def _soft_limit(limit_bytes: int | None) -> Iterator[None]:
-    """Sets the soft limit of private writable memory for a while; None lifts it to the hard one."""
+    """Sets the soft limit of private writable memory in the block; None lifts it to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard if limit_bytes is None else limit_bytes, hard))
     try:
@@ -244,10 +244,10 @@ def _is_limited() -> bool:
 
 
 class ResidentSet:
-    """The `steps.Meter` of the CPU: the process's peaks, in bytes, and its clock.
+    """`steps.Meter` of the CPU: the process's peaks, in bytes, and its clock.
 
     Args:
-        tries_again: whether what fails under a limit without naming memory is run again without it.
+        tries_again: whether an action that fails under a limit without naming memory is run again without it.
 
     Attributes:
         counts: what the peak resident set covers: `steps` where the kernel lets it be reset, else
@@ -261,7 +261,7 @@ class ResidentSet:
 
     @property
     def tries_again(self) -> bool:
-        """Whether it does now: there is a limit."""
+        """Whether a failed action is tried again now: there is a limit to lift."""
         return self._tries_again and _is_limited()
 
     def reset(self) -> None:
@@ -274,9 +274,9 @@ class ResidentSet:
         return Peaks(device_bytes=host_memory.peak_resident_bytes(), private_bytes=self._peak_private_bytes())
 
     def _peak_private_bytes(self) -> int | None:
-        """Private writable memory at its peak, which is what `RLIMIT_DATA` limits; None if unknown.
+        """Peak of private writable memory, in bytes, which `RLIMIT_DATA` limits; None if unknown.
 
-        The kernel keeps a peak of all mapped memory alone. What of it is not private and writable
+        The kernel keeps a peak of all mapped memory alone. Mapped memory that is not private and writable
         are libraries, mapped once and for all.
         """
         mapped_bytes = host_memory.status_bytes("VmPeak")
@@ -294,7 +294,7 @@ class ResidentSet:
         return time.perf_counter() - begin
 
     def attempt(self, action: Callable[[], None]) -> str | None:
-        """Runs what a workload need not be able to do, and returns why it could not.
+        """Runs an action that a workload may be unable to do, and returns why it could not.
 
         Raises:
             Exception: memory ran out, in words or so that the same completes without the limit.
@@ -313,10 +313,10 @@ class ResidentSet:
 
 
 def _retry(action: Callable[[], None], reason: str, meter: ResidentSet) -> None:
-    """Runs again without the limit what failed under it without naming memory.
+    """Runs again, without the limit, an action that failed under it without naming memory.
 
     Raises:
-        MemoryError: it completes now.
+        MemoryError: the action completes now.
     """
     try:
         action()
@@ -329,9 +329,9 @@ def _retry(action: Callable[[], None], reason: str, meter: ResidentSet) -> None:
 
 
 def beyond(budget_bytes: int | None, progress: steps.Progress) -> str | None:
-    """Says where the largest peak was and how far it passed the budget; None where it did not.
+    """Message on where the largest peak was and how far it passed the budget; None where it did not.
 
-    The trial's phase is then that one.
+    The trial's phase is then set to that of the largest peak.
     """
     peaks = {
         "first step": progress.first_step,

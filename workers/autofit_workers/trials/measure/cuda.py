@@ -1,4 +1,4 @@
-"""The CUDA probe: the steps on the card itself, under a cap of PyTorch's allocator."""
+"""CUDA probe: runs real steps on the card, under a cap of PyTorch's allocator."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _cudnn: Any = torch.backends.cudnn
 
 
 def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = unsaid) -> TrialOutcome:
-    """Runs the trial's steps on the first visible card.
+    """Runs the trial's steps on the first visible card and returns its outcome.
 
     The allocator may reserve no more than the budget. Retries of the allocator, which release
     its cached segments and ask again, make the size `THRASH`. Under the budget of a smaller card
@@ -71,7 +71,7 @@ def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = uns
 
 
 def _swallowed_out_of_memory() -> str | None:
-    """How memory ran out where a script caught it, and then did, or raised, something else."""
+    """Message that a script caught an out-of-memory error, and how often; None if there was none."""
     num_ooms = torch.cuda.memory_stats(0).get("num_ooms", 0)
     times = "once" if num_ooms == 1 else f"{num_ooms} times"
     return f"the script caught an out-of-memory error, {times}" if num_ooms else None
@@ -114,11 +114,11 @@ def _outcome(  # noqa: PLR0917 - what a trial has learned
 
 @dataclass(slots=True)
 class _Learned:
-    """What a trial shows beside its progress.
+    """Facts that a trial shows beside its progress.
 
     Attributes:
-        context_bytes: None where the steps did not end: a failed call may leave it unreadable.
-        phase: where memory ran out.
+        context_bytes: size of the context; None where the steps did not end, as it may then be unreadable.
+        phase: phase in which memory ran out.
     """
 
     context_bytes: int | None = None
@@ -134,7 +134,7 @@ def _run(  # noqa: PLR0917 - as above
     learned: _Learned,
     give_up: Callable[[], None],
 ) -> str | None:
-    """Runs the trial, a script's without a workload; returns how memory ran out, None if it did not."""
+    """Runs the trial (`workload` is None for a script); returns how memory ran out, None if it did not."""
     device = torch.device("cuda", 0)
     try:
         with steps.conditions(spec, device, progress.remarks) as rewriting:
@@ -170,14 +170,14 @@ def _cap(budget_bytes: int | None, card: Card) -> None:
 
 
 def device_at_hand() -> Device | None:
-    """The card that a trial here runs on, None where there is none."""
+    """Card that a trial on this machine runs on; None where there is none."""
     return Card.at_hand().device if torch.cuda.is_available() else None
 
 
 def allowed_fraction(budget_bytes: int, total_bytes: int) -> float:
-    """The fraction for which PyTorch allows exactly the budget.
+    """Fraction of the card's memory for which PyTorch allows exactly the budget.
 
-    It takes floor(fraction × total) (`setMemoryFraction` of c10/cuda/CUDACachingAllocator.cpp);
+    PyTorch takes floor(fraction × total) (`setMemoryFraction` of c10/cuda/CUDACachingAllocator.cpp);
     the half byte keeps that from falling one byte, and so one segment, short.
     """
     return min(1.0, (budget_bytes + 0.5) / total_bytes)
@@ -195,7 +195,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def history_digest(events: list[dict[str, Any]]) -> dict[str, str]:
-    """Names an allocator's history by its actions and sizes, without its addresses."""
+    """Digest of an allocator's history, from its actions and sizes without addresses, and its length."""
     digest = hashlib.sha256()
     num_events = 0
     for event in events:
@@ -206,10 +206,10 @@ def history_digest(events: list[dict[str, Any]]) -> dict[str, str]:
 
 
 class AllocatorMeter:
-    """The `steps.Meter` of CUDA: PyTorch's allocator statistics, NVML and CUDA events.
+    """`steps.Meter` of CUDA: PyTorch's allocator statistics, NVML and CUDA events.
 
     Args:
-        card: what it measures on.
+        card: the card to measure on.
     """
 
     def __init__(self, card: Card) -> None:
@@ -227,7 +227,7 @@ class AllocatorMeter:
         )
 
     def allocator_peaks(self) -> Peaks:
-        """The peaks that the allocator knows, without asking the card."""
+        """Peaks of allocated and reserved memory from the allocator, without asking the card."""
         return Peaks(
             allocated_bytes=torch.cuda.max_memory_allocated(0),
             reserved_bytes=torch.cuda.max_memory_reserved(0),
@@ -246,7 +246,7 @@ class AllocatorMeter:
         )
 
     def history(self) -> list[dict[str, Any]]:
-        """The allocator's events since the last `reset`, without stacks."""
+        """Events of the allocator since the last `reset`, without stacks."""
         events: list[dict[str, Any]] = _memory._snapshot()["device_traces"][0]  # noqa: SLF001
         return events
 
@@ -260,7 +260,7 @@ class AllocatorMeter:
         return float(begin.elapsed_time(end)) / 1000
 
     def attempt(self, action: Callable[[], None]) -> str | None:
-        """Runs what a workload need not be able to do, and returns why it could not.
+        """Runs an action that a workload may be unable to do, and returns why it could not.
 
         Raises:
             Exception: memory ran out, the trial is invalid, or the device is out of order.

@@ -85,7 +85,7 @@ def _refuse_batch_size(function: Callable[..., Any], args: tuple[Any, ...]) -> N
 
 
 def _release() -> None:
-    """Gives back what nothing refers to any more."""
+    """Frees objects that nothing refers to any more, and the CUDA allocator's cache."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

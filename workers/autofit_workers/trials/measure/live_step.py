@@ -1,4 +1,4 @@
-"""The peak of one step of a live model, measured in the process that the model is in."""
+"""Measures the peak of one step of a live model, in the process that the model is in."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ StepBytes = tuple[int, int, int | None]
 
 
 def measure_step(step: Callable[[], object]) -> tuple[Device, StepBytes]:
-    """Takes one step and returns what it was taken on, and what it took there.
+    """Takes one step and returns the device that it ran on, and the bytes that it took there.
 
-    On the current card where this process uses one, else on the CPU.
+    Measures on the current card where this process uses one, else on the CPU.
 
     Raises:
         Exception: whatever the step raises.

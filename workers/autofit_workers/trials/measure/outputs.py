@@ -1,4 +1,4 @@
-"""The process that compares what models return; see `autofit_workers.trials.measure.comparison`."""
+"""Process that compares what models return; see `autofit_workers.trials.measure.comparison`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TOLERANCE_OF_HALF = 2e-2
 
 
 def main(requests_fd: int, answers_fd: int) -> None:
-    """Answers one JSON line after another until an empty line comes."""
+    """Answers requests, a JSON line each, until an empty line comes."""
     requests = received(requests_fd, answers_fd)
     with os.fdopen(answers_fd, "w", encoding="utf-8") as answers:
         while request := requests.get():
@@ -56,7 +56,7 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compared(workloads: Sequence[Workload], *, batch_size: int, seed: int) -> list[OutputComparison]:
-    """Runs every workload once and compares all with the first."""
+    """Runs every workload once and compares all outputs with the first workload's."""
     first = _Pass.of(workloads[0], batch_size, seed, {})
     found = []
     for workload in workloads[1:]:
@@ -67,11 +67,11 @@ def compared(workloads: Sequence[Workload], *, batch_size: int, seed: int) -> li
 
 @dataclass(frozen=True)
 class _Pass:
-    """One forward pass.
+    """Forward pass of a workload's model.
 
     Attributes:
         state: the model's parameters and buffers.
-        shared: the names of those that were given another model's values.
+        shared: names of the parameters and buffers that were given another model's values.
         batch, outputs: the tensors that the model was given, and that it returned.
     """
 
@@ -101,7 +101,7 @@ def _state(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def _take_over(model: torch.nn.Module, values: Mapping[str, Tensor]) -> frozenset[str]:
-    """Gives a model the values of another where names and shapes agree; returns those names."""
+    """Gives a model another's `values` where names and shapes agree; returns the names of these."""
     shared = set()
     for name, own in _state(model).items():
         if name in values and values[name].shape == own.shape:
@@ -112,7 +112,7 @@ def _take_over(model: torch.nn.Module, values: Mapping[str, Tensor]) -> frozense
 
 @contextmanager
 def _outputs_of(model: torch.nn.Module, outputs: list[Tensor]) -> Iterator[None]:
-    """Collects what the model's modules return to code outside of it."""
+    """Collects in `outputs` the tensors that the model's modules return to code outside of the model."""
     own = set(model.modules())
     running: list[torch.nn.Module] = []
 
@@ -172,7 +172,7 @@ def _shapes(tensors: Sequence[Tensor]) -> str:
 
 
 def _difference(mine: Tensor, theirs: Tensor) -> float:
-    """The largest, 0 for the same infinities; nan where only one of the two is a number."""
+    """Largest difference of elements, 0 for equal infinities; nan where only one of the two is a number."""
     return _largest(torch.where(mine == theirs, 0, mine.to(_wide(mine)) - theirs.to(_wide(theirs))))
 
 

@@ -1,4 +1,4 @@
-"""The steps of an unmodified training script, measured from outside."""
+"""Measures the steps of an unmodified training script from outside."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from autofit_workers.trials.measure import steps
 
 
 class ScriptTrial:
-    """A script that is to be run under the conditions of a trial; in place of `steps.Trial`.
+    """Script to run under the conditions of a trial, in place of `steps.Trial`.
 
-    Its own evaluation and checkpoints are whatever it does between its steps; nothing follows them.
+    Evaluation and checkpoints are what the script itself does between its steps; none follow the steps.
 
     Args:
         give_up: see `run_script`.
@@ -48,7 +48,7 @@ class ScriptTrial:
         """Runs the script until it has made the trial's steps.
 
         Raises:
-            InvalidTrialError: it made none, or another batch, or used no memory of the device.
+            InvalidTrialError: the script made no steps, or another batch, or used no memory of the device.
             Exception: see `run_script`.
         """
         spec, progress = self._spec, self._progress
@@ -74,7 +74,7 @@ class ScriptTrial:
             )
 
     def follow_up(self) -> None:
-        """Nothing follows a script's steps."""
+        """Does nothing: no evaluation or checkpoint follows a script's steps."""
 
     def _demand_memory(self) -> None:
         steady = self._progress.steady
@@ -89,15 +89,15 @@ class ScriptTrial:
     # ── what the watch tells ────────────────────────────────────────────────────────────────────
 
     def forward(self, module: torch.nn.Module) -> None:
-        """Modules are not followed."""
+        """Does nothing: modules are not followed."""
 
     def backward(self) -> None:
-        """Neither are backward passes."""
+        """Does nothing: backward passes are not followed."""
 
     after_backward = backward
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """Peaks are read at a step's end."""
+        """Does nothing: peaks are read at a step's end."""
 
     def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:  # noqa: ARG002 - the follower's signature
         progress, num_warmup = self._progress, self._spec.num_warmup_steps
@@ -117,13 +117,13 @@ class ScriptTrial:
         progress.enter(f"step {progress.num_steps_done - num_warmup + 1}")
 
     def counted(self, kind: StepKind) -> None:
-        """Steps are counted as they end."""
+        """Does nothing: steps are counted as they end."""
 
     def wants_more(self, kind: StepKind) -> bool:  # noqa: ARG002 - the follower's signature
         return False
 
     def saving(self) -> None:
-        """A checkpoint is whatever comes between the steps."""
+        """Does nothing: a checkpoint is measured as a part of what comes between the steps."""
 
     def ended(self) -> None:
         self._progress.steady = self._meter.peaks()

@@ -1,4 +1,4 @@
-"""The steps of a trial, the same whether they are measured or predicted; nothing here knows a device."""
+"""Loop of the steps of a measured trial, whatever the device."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ _PIECE_ELEMENTS = 2**20
 
 
 class Meter(Protocol):
-    """What a device adds to the loop: its peaks, its clock and its errors."""
+    """Interface of what a device adds to the loop of steps: its peaks, its clock and its errors."""
 
     def reset(self) -> None:
-        """Begins a new stretch of steps."""
+        """Begins a new stretch of steps, for the peaks to cover."""
 
     def peaks(self) -> Peaks:
-        """The peaks since the last `reset`."""
+        """Peaks since the last `reset`."""
 
     def seconds_of(self, step: Callable[[], None]) -> float:
         """Runs a step to its end on the device and returns how long that took, in seconds."""
 
     def attempt(self, action: Callable[[], None]) -> str | None:
-        """Runs what a workload need not be able to do, and returns why it could not.
+        """Runs an action that a workload may be unable to do, and returns why it could not.
 
         Raises:
-            Exception: it ran out of memory, or the trial is invalid.
+            Exception: the action ran out of memory, or the trial is invalid.
         """
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a trial came; still readable after a step ran out of memory.
+    """Progress of a trial; still readable after a step ran out of memory.
 
     Attributes:
-        device: what it runs on.
+        device: the device that the trial runs on.
         report: is told of every phase as it begins.
         phase: the last one that began.
         first_step: the peaks of the first step, once it is done.
         steady: the peaks of the steps after the warm-up, once all are done.
-        evaluation, checkpoint: the peaks of what follows them.
+        evaluation, checkpoint: the peaks of the evaluation and the checkpoint that follow the steps.
         num_steps_done: steps that ran to their end, warm-up included.
         step_seconds: durations of the steps after the warm-up.
-        remarks: what could not be tried, by its phase, and the checkpoint's size.
+        remarks: facts by name: by phase why it could not be tried, the checkpoint's size, and others.
     """
 
     device: Device | None = None
@@ -78,7 +78,7 @@ class Progress:
     begin: float = field(default_factory=time.monotonic)
 
     def enter(self, phase: str) -> None:
-        """Notes that a phase begins, and says so."""
+        """Notes that a phase begins, and reports it."""
         self.phase = phase
         self.report(Heartbeat(phase=phase, num_steps_done=self.num_steps_done, device=self.device))
 
@@ -88,12 +88,12 @@ class Progress:
 
 
 def run(workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter, progress: Progress) -> None:
-    """Runs a whole trial on the device: its steps, and what follows them.
+    """Runs a whole trial on the device: its steps, an evaluation and a checkpoint.
 
     Random generators and PyTorch's flags are afterwards as before.
 
     Raises:
-        InvalidTrialError: the steps did not do the work.
+        InvalidTrialError: the steps did not do the work; see `Trial.take_steps`.
     """
     with conditions(spec, device, progress.remarks) as rewriting:
         trial = Trial(workload, spec, device, meter, progress, rewriting=rewriting)
@@ -103,7 +103,7 @@ def run(workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter,
 
 @contextmanager
 def conditions(spec: TrialSpec, device: torch.device, remarks: dict[str, str]) -> Iterator[Rewriting | None]:
-    """Seeds the generators and applies the knobs; after the block all is as before.
+    """Seeds the random generators and applies the knobs in the block, and restores all after it.
 
     Yields what rewrites convolutions, if anything does.
 
@@ -126,10 +126,10 @@ def conditions(spec: TrialSpec, device: torch.device, remarks: dict[str, str]) -
 
 
 class Trial:
-    """A workload built on a device, to be stepped under its `conditions`.
+    """Workload built on a device, to be stepped under its `conditions`.
 
     Args:
-        rewriting: what they yielded.
+        rewriting: the value that `conditions` yielded.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Trial:
 
         Raises:
             InapplicableError: the model was to be compiled, and nothing was.
-            InvalidTrialError: they left every parameter as it was, or used no memory of the device.
+            InvalidTrialError: the steps left every parameter as it was, or used no memory of the device.
         """
         before = _fingerprint(self._model)
         self._run_steps()
@@ -193,8 +193,8 @@ class Trial:
     def follow_up(self) -> None:
         """Tries one evaluation step and one checkpoint, after a training's steps.
 
-        Running out of memory there raises as in a step. A workload that can do neither, such as a
-        model that returns no loss in evaluation, is none the worse for it: the reason is a remark.
+        Running out of memory there raises as in a step. For a workload that can do neither, such as a
+        model that returns no loss in evaluation, the reason is noted as a remark.
         """
         if self._optimizer is None or not self._spec.with_follow_up:
             return
@@ -227,11 +227,11 @@ class Trial:
 
     @property
     def bytes_out_of_sight(self) -> int:
-        """Memory between the steps that no tensor which the interpreter knows has."""
+        """Bytes of DDP's buckets, which stay between steps but in no tensor that the interpreter knows."""
         return bucket_bytes(self._model)
 
     def drop_gradients(self) -> None:
-        """Drops what a training step would drop first, so that what the next one keeps can be told."""
+        """Drops the gradients, as a training step does first, so that what the next step keeps shows."""
         if self._optimizer is not None:
             for each in each_of(self._optimizer):
                 each.zero_grad(set_to_none=self._spec.knobs.set_to_none)
@@ -280,26 +280,26 @@ class Trial:
 
 
 def in_one_line(error: BaseException) -> str:
-    """An error in one line."""
+    """Type and first line of an error's message, in one line."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _sum(parameter: torch.Tensor) -> float:
-    """The sum in double precision, piece by piece: on the CPU it would else copy the whole parameter."""
+    """Sum of a parameter in double precision, piece by piece: else the CPU would copy all of it."""
     flat = parameter.reshape(-1)
     pieces = (flat[start : start + _PIECE_ELEMENTS] for start in range(0, len(flat), _PIECE_ELEMENTS))
     return float(sum(piece.sum(dtype=torch.float64) for piece in pieces))
 
 
 def _own_part(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """What this rank has of a parameter: of a DTensor, or of one that ZeRO 3 shards."""
+    """Part of a parameter that this rank holds: of a DTensor, or of one that ZeRO 3 shards."""
     part: torch.Tensor = getattr(parameter, "_local_tensor", getattr(parameter, "ds_tensor", parameter))
     return part
 
 
 def _fingerprint(model: torch.nn.Module) -> list[tuple[int, float]]:
-    """Changes when a parameter, or this rank's part of one, is updated, by whichever way optimizers have.
+    """Fingerprint of a model that changes when an optimizer updates a parameter or this rank's part of one.
 
     In-place operators count a tensor's version up, even where a learning rate of zero leaves the
     values; updates through `.data` leave the version and change the values.

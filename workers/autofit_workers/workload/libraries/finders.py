@@ -1,4 +1,4 @@
-"""Imports of some modules that run in a way of their own."""
+"""Import hooks for modules that have to be executed in a special way."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from types import ModuleType
 
 
 class ExecutingFinder(MetaPathFinder):
-    """Finds modules where they are installed, and executes them as it is told.
+    """Finder that executes some installed modules with a function of its user.
 
     Args:
-        names: of the modules.
-        execute: called with such a module and with what executes it, as Python would.
+        names: names of the modules.
+        execute: called with such a module and with the function by which Python would execute it.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ _waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
 
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Acts on a module once it is imported, at once where it is; for good, as a process has it."""
+    """Calls `act` with a module once it is imported, or at once if it is; it cannot be undone."""
     if name in sys.modules:
         act(sys.modules[name])
     elif name in _waiting:

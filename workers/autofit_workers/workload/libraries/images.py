@@ -1,4 +1,4 @@
-"""Workloads of networks that see images: random images, random labels, cross entropy."""
+"""Workloads of networks for images: random images, random labels, cross entropy."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def image_workload(
     num_classes: int,
     dense_labels: bool = False,
 ) -> Workload:
-    """A training with cross entropy and SGD with momentum, as the libraries' own scripts have it.
+    """Workload with cross entropy and SGD with momentum, as the libraries' own scripts train.
 
     Args:
         build: makes the network, which maps N×C×H×W to logits; it may take the keyword `size`, the side of
-            the images, where that is not the input shape's.
+            the images, if that is not the input shape's.
         input_shape: C×H×W.
-        num_classes: of the labels; 0 for a network without a head, trained on the mean of its output.
-        dense_labels: a label for every pixel of the image.
+        num_classes: number of classes; 0 for a network without a head, trained on the mean of its output.
+        dense_labels: whether every pixel of the image has a label.
     """
     return Workload(
         build_model=build,
@@ -61,7 +61,7 @@ def _batch(
 
 
 def _cross_entropy(model: nn.Module, batch: Images) -> Tensor:
-    """Summed over all outputs: in training some networks return those of auxiliary heads too."""
+    """Cross entropy summed over all outputs, as some networks have auxiliary heads in training."""
     images, labels = batch
     losses = [functional.cross_entropy(logits, labels) for logits in _outputs(model(images))]
     return torch.stack(losses).sum() if len(losses) > 1 else losses[0]
@@ -72,7 +72,7 @@ def _mean(model: nn.Module, batch: Images) -> Tensor:
 
 
 def _outputs(output: Any) -> list[Tensor]:
-    """The tensors of an output, be it one, a (named) tuple or a mapping of them; at least one."""
+    """Tensors of an output, be it a tensor, a (named) tuple or a mapping; at least one."""
     values = output.values() if isinstance(output, Mapping) else output
     found = [output] if isinstance(output, Tensor) else [v for v in values if isinstance(v, Tensor)]
     if not found:

@@ -1,4 +1,4 @@
-"""Imports a library of models, or says how to get it."""
+"""Imports libraries of models, or raises errors that say how to get them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _OF_TORCHAUDIO = "torchaudio._extension.utils"  # loads its compiled operators
 def imported(
     package: str, wanted: str, what: str = "a model", *, distribution: str | None = None
 ) -> ModuleType:
-    """The library of a reference, or of a knob's value.
+    """Imports the library of a reference or of a knob's value.
 
     Args:
-        package: or a module of it.
-        wanted, what: the reference or value, and what it is, for the message.
-        distribution: what to install, where it has another name than the package.
+        package: the package, or a module of it.
+        wanted, what: the reference or value, and its kind in words, for the message.
+        distribution: name by which it is installed, if that is not the package's.
 
     Raises:
-        MissingLibraryError: it is not installed here.
+        MissingLibraryError: the library is not installed.
     """
     library = package.partition(".")[0]
     try:
@@ -53,16 +53,16 @@ def imported(
 
 
 def unknown(wanted: str, name: str, known: Iterable[str], *, otherwise: str) -> UnknownNameError:
-    """The error for a name that a library does not know, with those that are like it.
+    """Error for a name that a library does not know, with known names like it.
 
     Args:
-        otherwise: what else to do, where nothing is like it.
+        otherwise: advice if no known name is like it.
     """
     return UnknownNameError(f"there is no model {wanted}: {hint(name, known, otherwise=otherwise)}")
 
 
 def hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
-    """What to write in place of a name that is not known: those that are like it, else something else."""
+    """Advice for an unknown name: known names that are like it, else `otherwise`."""
     near = names_like(name, sorted(known))[:_NUM_NEAR]
     return f"did you mean {' or '.join(near)}?" if near else otherwise
 
@@ -71,8 +71,8 @@ def hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
 def without_missing_operators() -> Iterator[None]:
     """Lets libraries be imported whose compiled operators cannot be loaded beside this PyTorch.
 
-    Those of torchvision are declared; torchaudio goes on as where it has none; what another library says of
-    operators that are not there is left out.
+    torchvision's operators are declared; torchaudio goes on as if it had none; other libraries' fake kernels
+    for missing operators are left out.
     """
     library: Any = torch.library
     ops: Any = torch.ops
@@ -106,7 +106,7 @@ def without_missing_operators() -> Iterator[None]:
 
 
 def _execute_without_library(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    """A library that cannot be loaded is to torchaudio as one that its installation does not have."""
+    """Executes torchaudio's module so that a library that cannot be loaded counts as missing."""
     execute(module)
     found: Any = module
     load = found._load_lib  # noqa: SLF001 - no public name

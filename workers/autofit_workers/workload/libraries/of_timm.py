@@ -1,4 +1,4 @@
-"""Models of timm, at the image size of their own configuration, or as a reference's arguments tell them."""
+"""Models of timm as workloads, at their own image size or by a reference's arguments."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 
 
 def load(ref: WorkloadRef) -> Workload:
-    """The training of a model of timm.
+    """Workload that trains a model of timm.
 
     Raises:
         UnknownNameError: timm has no such model.
-        InapplicableError: it is told what is not for a training from random weights, or a size that is none.
+        InapplicableError: an argument does not fit training from random weights, or a size is invalid.
         MissingLibraryError: timm is not installed.
     """
     timm: Any = imported("timm", ref.target)
@@ -57,7 +57,7 @@ def load(ref: WorkloadRef) -> Workload:
 
 
 def _require_trainable(told: Mapping[str, Any]) -> None:
-    """Refuses arguments that ask for weights, or for something else than logits."""
+    """Raises `InapplicableError` for arguments that ask for weights, or for other than logits."""
     for name in (name for name, value in told.items() if value is not False):
         if name in _OF_WEIGHTS:
             raise InapplicableError(
@@ -72,7 +72,7 @@ def _require_trainable(told: Mapping[str, Any]) -> None:
 
 
 def _shape_told(told: Mapping[str, Any], own: tuple[int, ...]) -> tuple[int, ...]:
-    """The images that a model's arguments are for."""
+    """Shape C×H×W of the images that a model's arguments ask for."""
     sides = told.get(_SIDES, own[1:])
     sides = tuple(sides) if isinstance(sides, tuple | list) else (sides, sides)
     shape = (told.get(_CHANNELS, own[0]), *sides)
@@ -98,13 +98,13 @@ def _build(name: str, options: dict[str, Any]) -> nn.Module:
 def _build_fixed(
     name: str, options: dict[str, Any], *, sides: int | tuple[int, ...] | None, size: int | None = None
 ) -> nn.Module:
-    """A network with positions for the patches of images of these sides; None for its own."""
+    """Network with positions for the patches of images of `sides`; None for its own sides."""
     sides = sides if size is None else (size, size)
     return _build(name, options if sides is None else {**options, _SIDES: sides})
 
 
 def _refusal(name: str, options: Mapping[str, Any], error: Exception) -> Exception:
-    """What to say where timm does not make a model with such arguments."""
+    """Error for arguments with which timm does not make a model."""
     found = _UNEXPECTED.search(str(error))
     if found is None or found[1] not in options:
         told = ", ".join(f"{key}={value!r}" for key, value in options.items())
@@ -119,7 +119,7 @@ def _refusal(name: str, options: Mapping[str, Any], error: Exception) -> Excepti
 
 
 def _names_of(name: str) -> list[str]:
-    """The arguments that a model's classes name; a configuration's are not among them."""
+    """Names of the arguments that a model's classes take, without its configuration's."""
     import timm
 
     with torch.device("meta"):

@@ -1,4 +1,4 @@
-"""Models of torchvision that classify images or their pixels, at the image size of their weights."""
+"""Models of torchvision for images or pixels as workloads, at their weights' image size."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _USUAL_SIDE, _USUAL_CLASSES = 224, 1000  # where a model has no weights that say
 
 
 def load(ref: WorkloadRef) -> Workload:
-    """The training of a model of torchvision.
+    """Workload that trains a model of torchvision.
 
     Raises:
         UnknownNameError: torchvision has no such model.
-        UnsupportedError: it takes or returns something else than images and labels.
+        UnsupportedError: the model does not classify images or their pixels.
         MissingLibraryError: torchvision is not installed.
     """
     imported("torchvision", ref.target)
@@ -55,7 +55,7 @@ def _num_classes(weights: Any) -> int:
 
 
 def _sides(weights: Any) -> tuple[int, int]:
-    """Height and width of the images that weights were made for: what they are cropped or resized to."""
+    """Height and width that images are cropped or resized to for a model's weights."""
     options = {} if weights is None else weights.transforms.keywords
     size = options.get("crop_size") or options.get("resize_size") or _USUAL_SIDE
     return (size, size) if isinstance(size, int) else (size[0], size[-1])

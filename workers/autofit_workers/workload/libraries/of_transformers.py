@@ -1,4 +1,4 @@
-"""Models of Hugging Face's transformers, from a configuration, with random weights."""
+"""Models of Hugging Face's transformers as workloads, by configuration, with random weights."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from autofit_workers.workload.workload import Workload
 
 
 def load(ref: WorkloadRef) -> Workload:
-    """The training of a model on its own loss, with AdamW.
+    """Workload that trains a model of transformers on its own loss, with AdamW.
 
     The name is a model type of transformers (`gpt2`), a `config.json` or its folder, or a model of the
     hub whose configuration is in the local cache.
 
     Raises:
-        UnknownNameError: there is no such configuration here.
-        UnsupportedError: the model has no head that this knows a batch for.
+        UnknownNameError: there is no such configuration on this machine.
+        UnsupportedError: the model has no head for which a batch is known.
         MissingLibraryError: transformers is not installed.
     """
     transformers: Any = imported("transformers", ref.target)
@@ -58,18 +58,19 @@ def load(ref: WorkloadRef) -> Workload:
 
 
 def _build_of_any_text(head: Head) -> nn.Module:
-    """The model, whatever the size of a sample, which is that of a text or a sound."""
+    """Builds the model of a head for texts or sounds, which is the same for any sample size."""
     return build(head)
 
 
 def configuration_of(ref: WorkloadRef) -> Any:
-    """The configuration that a reference names.
+    """Configuration of transformers that a reference names.
 
     Nothing is downloaded, and no code that a configuration names (`auto_map`) is imported.
 
     Raises:
-        UnknownNameError: there is no such configuration here.
-        UnsupportedError: it asks for a kernel of a hub.
+        UnknownNameError: there is no such configuration on this machine.
+        UnsupportedError: transformers does not take the configuration, or it asks for a kernel of a hub, code
+            of its own, quantized weights or a size below 0.
         DeviceError: transformers is not installed.
     """
     transformers: Any = imported("transformers", ref.target)
@@ -99,7 +100,7 @@ def configuration_of(ref: WorkloadRef) -> Any:
 
 
 def _refuse_what_is_not_followed(name: str, stated: dict[str, Any], types: Any) -> None:
-    """Raises where a configuration says something of its model that would not be so here."""
+    """Raises `UnsupportedError` for code of its own, quantization or negative sizes in a config."""
     kind = stated.get("model_type")
     if kind is not None and kind not in types:
         own = " and names code of its own (auto_map), which is not run" if "auto_map" in stated else ""
@@ -122,7 +123,7 @@ def _refuse_what_is_not_followed(name: str, stated: dict[str, Any], types: Any) 
 
 
 def _refuse_kernels_of_hubs(name: str, stated: Any) -> None:
-    """Raises where a configuration, or a part of it, names an attention kernel that would be downloaded."""
+    """Raises `UnsupportedError` for an attention kernel in a config that would be downloaded."""
     for key, value in stated.items() if isinstance(stated, dict) else ():
         if key.endswith("attn_implementation"):
             named = value.values() if isinstance(value, dict) else [value]
@@ -136,7 +137,7 @@ def _refuse_kernels_of_hubs(name: str, stated: Any) -> None:
 
 
 def _own_loss(model: nn.Module, batch: Batch, *, options: dict[str, Any]) -> Tensor:
-    """Raises `UnsupportedError` where the class says that it has no training, or does not take the batch."""
+    """Loss that a model computes itself; raises `UnsupportedError` if it cannot for this batch."""
     taken = {each: tensor for each, tensor in batch.items() if each != LENGTHS}
     name = type(model).__name__
     try:
@@ -164,7 +165,7 @@ def _is_predicted(model: nn.Module) -> bool:
 
 
 def _is_of_transformers(error: Exception) -> bool:
-    """Whether the class itself raised it, rather than what it called."""
+    """Whether code of transformers itself raised an error, rather than code that it called."""
     return "transformers" in Path(traceback.extract_tb(error.__traceback__)[-1].filename).parts
 
 

@@ -8,8 +8,8 @@
                                 b b b B B B
     padding-free    a a a a a a b b b b b b        position_ids 0 1 2 3 4 5 0 1 2 3 4 5
 
-Packed sequences have no attention_mask: transformers tells them by their positions, and makes a mask of
-that, or the bounds of sequences for FlashAttention where there is one row (`find_packed_sequence_indices`,
+Packed sequences have no attention_mask: transformers tells them by their positions, from which it makes
+a mask, or the bounds of sequences for FlashAttention if there is one row (`find_packed_sequence_indices`,
 `_is_packed_sequence` of transformers 5). One row of all samples is what its `DataCollatorWithFlattening`
 makes.
 """
@@ -33,14 +33,14 @@ _IGNORED = -100  # label of a position that counts for nothing
 def tokens_with_labels(
     batch_size: int, device: torch.device, *, config: Any, size: int, layout: str = "full"
 ) -> Batch:
-    """A batch for a model with a loss of its own.
+    """Batch of tokens and labels, for a language model with its own loss.
 
     Args:
         size: tokens of a sample, padding included.
         layout: a value of the knob `batch_layout`.
 
     Raises:
-        InapplicableError: a sample has fewer tokens than it is to have sequences.
+        InapplicableError: a sample has fewer tokens than the sequences to pack in it.
     """
     parts = split_layout(layout)
     shape, vocabulary = (batch_size, size), config.get_text_config().vocab_size
@@ -66,10 +66,10 @@ def tokens_with_labels(
 def unpackable_tokens(
     batch_size: int, device: torch.device, *, config: Any, size: int, layout: str = "full"
 ) -> Batch:
-    """The same for a model whose sequences have a sample each.
+    """Batch of tokens and labels, for a model that takes one sequence a sample.
 
     Raises:
-        InapplicableError: they are to be packed.
+        InapplicableError: `layout` packs or flattens sequences.
     """
     parts = split_layout(layout)
     if parts.num_packed > 1 or parts.is_flattened:

@@ -1,6 +1,6 @@
 """Declares torchvision's compiled operators where they cannot be loaded.
 
-Its wheels are built beside PyTorch for CUDA; beside one for the CPU their library does not load. A prediction
+Its wheels are built for CUDA builds of PyTorch; beside a CPU build their library does not load. A prediction
 needs no kernels, and shapes and derivatives are torchvision's own, in Python. Source: `csrc/ops` of
 torchvision 0.28.
 """
@@ -51,7 +51,7 @@ _declared: list[torch.library.Library] = []
 
 
 def declare() -> None:
-    """Declares the operators, for the life of this process."""
+    """Declares torchvision's operators, for the life of this process."""
     if _declared:
         return
     make: Any = torch.library.Library

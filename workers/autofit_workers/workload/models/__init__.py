@@ -1,1 +1,1 @@
-"""The built-in workloads, a file each; `autofit_workers.spec.workloads.builtins` lists them."""
+"""Built-in workloads, a file each; `autofit_workers.spec.workloads.builtins` lists them."""

@@ -1,7 +1,7 @@
-"""One convolution by a large filter, over frames of one channel.
+"""Workloads of one convolution with large filters, over frames of one channel.
 
-The setting of a question of 2017, "Memory usage of tensorflow conv2d with large filters": 200 frames
-of 321×481, three filters of 5×5, 7×7 or 135×135, no zeros at the border.
+The setting is that of a question of 2017, "Memory usage of tensorflow conv2d with large filters": 200
+frames of 321×481, three filters of 5×5, 7×7 or 135×135, no padding.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def make_frames(batch_size: int, device: torch.device) -> Tensor:
 
 
 def mean_square(model: nn.Module, frames: Tensor) -> Tensor:
-    """The mean square of what the filters give, a scalar."""
+    """Mean square of the filters' output, a scalar."""
     response: Tensor = model(frames)
     return response.square().mean()
 

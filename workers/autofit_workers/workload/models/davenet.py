@@ -1,4 +1,4 @@
-"""DAVEnet: images and spoken captions in one embedding space.
+"""Workloads of DAVEnet: images and spoken captions in one embedding space.
 
 D. Harwath, A. Recasens, D. Surís, G. Chuang, A. Torralba, J. Glass, 2018: "Jointly Discovering Visual
 Objects and Spoken Words from Raw Sensory Input". Layers as in the authors' DAVEnet-pytorch: the
@@ -7,7 +7,7 @@ VGG-16 whose last max pool became a 3×3 convolution. Both end in 1024 channels;
 an image and a caption is read from their matchmap, the inner product of every image cell with
 every audio frame. Trained with SGD and momentum 0.9, as the authors do.
 
-A branch alone has no similarity to train on; its loss is the mean square of its embedding, which
+A branch by itself has no similarity to train on; its loss is the mean square of its embedding, which
 runs the whole branch forward and backward and adds one tensor of the embedding's size.
 """
 
@@ -24,7 +24,7 @@ EMBEDDING_DIM = 1024
 
 
 class AudioBranch(nn.Module):
-    """Maps B×40×T log mel spectrograms to B×1024×T/16 embeddings."""
+    """Audio branch: maps B×40×T log mel spectrograms to B×1024×T/16 embeddings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class AudioBranch(nn.Module):
 
 
 class ImageBranch(nn.Module):
-    """Maps B×3×224×224 images to B×1024×14×14 embeddings."""
+    """Image branch: maps B×3×224×224 images to B×1024×14×14 embeddings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class ImageBranch(nn.Module):
 
 
 class DAVEnet(nn.Module):
-    """Both branches: images and spectrograms to their embeddings."""
+    """Both branches of DAVEnet: map images and spectrograms to their embeddings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class DAVEnet(nn.Module):
 def matchmap_similarity(images: Tensor, audios: Tensor) -> Tensor:
     """Similarity of each image with the caption of the same index (the paper's "MISA").
 
-    The maximum over the image, then the mean over time, of the matchmap.
+    It is the maximum over the image, then the mean over time, of the matchmap.
 
     Args:
         images: B×D×H×W.
@@ -90,7 +90,7 @@ def matchmap_similarity(images: Tensor, audios: Tensor) -> Tensor:
 
 
 def sample_imposters(batch_size: int, device: torch.device) -> Tensor:
-    """For each sample, the index of another one, uniformly.
+    """Index of another sample for each sample of a batch, drawn uniformly.
 
     Raises:
         ValueError: a batch of one has no other sample.
@@ -112,7 +112,7 @@ def margin_ranking_loss(
     audio_imposters: Tensor,
     margin: float = 1.0,
 ) -> Tensor:
-    """Asks that each pair be more similar, by a margin, than with either half replaced.
+    """Loss that makes each pair more similar, by a margin, than with either half replaced.
 
     All frames count. The authors loop over the samples; here the batch is
     one product, at the price of a gathered copy of the embeddings (1 MiB per pair).
@@ -122,7 +122,7 @@ def margin_ranking_loss(
         audios: B×D×T.
         image_imposters: B indices of the images shown to each caption instead of its own.
         audio_imposters: B indices of the captions played to each image instead of its own.
-        margin: in units of similarity.
+        margin: the margin, in units of similarity.
     """
     similarity = matchmap_similarity(images, audios)
     with_other_image = matchmap_similarity(images.index_select(0, image_imposters), audios)

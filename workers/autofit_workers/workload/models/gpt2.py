@@ -1,4 +1,4 @@
-"""GPT-2, the smallest of the family.
+"""Workload of GPT-2, the smallest model of the family.
 
 A. Radford, J. Wu, R. Child, D. Luan, D. Amodei, I. Sutskever, 2019: "Language Models are Unsupervised
 Multitask Learners", section 2.3 and table 2. The paper's table says 117M parameters; counting the
@@ -43,7 +43,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a feed-forward layer, each after a layer norm and beside a shortcut."""
+    """Transformer block: attention and a feed-forward layer, each with layer norm and shortcut."""
 
     def __init__(self, width: int, num_heads: int) -> None:
         super().__init__()
@@ -64,10 +64,10 @@ class Block(nn.Module):
 
 
 class GPT2(nn.Module):
-    """Maps B×T tokens to B×T×vocabulary logits; the output layer is the token embedding.
+    """GPT-2: maps B×T tokens to B×T×vocabulary logits; the output layer is the token embedding.
 
-    As a stage of a pipeline it lacks parts: without the first it takes B×T×width, without the last it
-    gives that.
+    As a stage of a pipeline it lacks parts: without the first part it takes B×T×width, without the last it
+    returns B×T×width.
     """
 
     pp_plan = ("tokens", "positions", "dropout", "blocks", "norm", "tokens")
@@ -98,12 +98,12 @@ class GPT2(nn.Module):
 
 
 def _make_batch(batch_size: int, device: torch.device) -> Tensor:
-    """One token more than the context, so that every position has a next token."""
+    """Batch of random tokens, one more than the context, so that every position has a next token."""
     return torch.randint(VOCABULARY, (batch_size, CONTEXT + 1), device=device)
 
 
 def next_token_loss(model: nn.Module, tokens: Tensor) -> Tensor:
-    """Cross entropy of each token given those before it.
+    """Cross entropy of each token given the tokens before it.
 
     The tokens are shifted rather than the logits: slicing logits would copy 200 MB per sequence.
     """

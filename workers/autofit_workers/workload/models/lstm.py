@@ -1,9 +1,9 @@
-"""An LSTM language model.
+"""Workload of an LSTM language model.
 
 W. Zaremba, I. Sutskever, O. Vinyals, 2014: "Recurrent Neural Network Regularization", section 4.1, the
 large model: two layers of 1500 units, unrolled for 35 words of a vocabulary of 10,000, with
 dropout of 65 % on all but the recurrent connections. Every sequence begins with a state of zeros,
-and gradients are not clipped, on neither of which the peak depends.
+and gradients are not clipped; the peak depends on neither.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DROPOUT = 0.65
 
 
 class LanguageModel(nn.Module):
-    """Maps T×B words to T×B×vocabulary logits of the words that follow."""
+    """LSTM that maps T×B words to T×B×vocabulary logits of the next words."""
 
     def __init__(self, *, vocabulary: int = VOCABULARY, width: int = 1500, num_layers: int = 2) -> None:
         super().__init__()
@@ -36,12 +36,12 @@ class LanguageModel(nn.Module):
 
 
 def _make_batch(batch_size: int, device: torch.device) -> Tensor:
-    """One word more than the unrolled steps, so that every word has a next one."""
+    """Batch of random words, one more than the unrolled steps, so that every word has a next one."""
     return torch.randint(VOCABULARY, (NUM_STEPS + 1, batch_size), device=device)
 
 
 def next_word_loss(model: nn.Module, words: Tensor) -> Tensor:
-    """Cross entropy of each word given those before it."""
+    """Cross entropy of each word given the words before it."""
     logits = model(words[:-1])
     return functional.cross_entropy(logits.flatten(0, 1), words[1:].flatten())
 

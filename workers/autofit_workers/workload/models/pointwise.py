@@ -1,8 +1,8 @@
-"""The same linear map at every step of a sequence, as a 1×1 convolution and as a matrix product.
+"""Workloads of a linear map at every step of a sequence: 1×1 convolution and matrix product.
 
-The two halves of a comparison of their memory in TensorFlow: sequences of 1000 steps of 32 numbers,
-mapped to 512. There the convolution goes through an image of one row, and the product through a
-copy of the filter for each sample.
+They are the two halves of a comparison of their memory in TensorFlow: sequences of 1000 steps of 32
+numbers, mapped to 512. There the convolution goes through an image of one row, and the product through
+a copy of the filter for each sample.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NUM_STEPS, WIDTH, OUTPUT_WIDTH = 1000, 32, 512
 
 
 class Conv1x1(nn.Module):
-    """B×1000×32 to B×1000×512, by a convolution over an image of one row."""
+    """Maps B×1000×32 to B×1000×512 by a convolution over an image of one row."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Conv1x1(nn.Module):
 
 
 class Matmul1x1(nn.Module):
-    """The same by a product with one copy of the filter for each sample."""
+    """Maps B×1000×32 to B×1000×512 by a matrix product with one copy of the filter a sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ def make_sequences(batch_size: int, device: torch.device) -> Tensor:
 
 
 def mean_square(model: nn.Module, sequences: Tensor) -> Tensor:
-    """The mean square of the result, a scalar."""
+    """Mean square of the model's result, a scalar."""
     result: Tensor = model(sequences)
     return result.square().mean()
 

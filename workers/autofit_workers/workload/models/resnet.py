@@ -1,4 +1,4 @@
-"""ResNet-50.
+"""Workload of ResNet-50 on labelled images.
 
 K. He, X. Zhang, S. Ren, J. Sun, 2016: "Deep Residual Learning for Image Recognition", table 1. As in
 the implementations in use ("v1.5"), a bottleneck strides in its 3×3 convolution instead of its
@@ -18,7 +18,7 @@ _STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))  # width, number o
 
 
 class Bottleneck(nn.Module):
-    """1×1, 3×3 and 1×1 convolutions, each with batch norm, beside a shortcut."""
+    """Bottleneck block: 1×1, 3×3 and 1×1 convolutions with batch norm, beside a shortcut."""
 
     def __init__(self, in_channels: int, width: int, stride: int) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Bottleneck(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """Maps B×3×224×224 images to B×1000 logits."""
+    """ResNet-50: maps B×3×224×224 images to B×1000 logits."""
 
     def __init__(self, num_classes: int = NUM_CLASSES) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""VGG-16.
+"""Workload of VGG-16 on labelled images.
 
 K. Simonyan, A. Zisserman, 2015: "Very Deep Convolutional Networks for Large-Scale Image
 Recognition", table 1, column D. The ReLUs work in place, as in the implementations in use; weights
@@ -18,7 +18,7 @@ _BLOCKS = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels, number 
 
 
 def vgg16_features() -> nn.Sequential:
-    """The convolutions and max pools of VGG-16: B×3×224×224 to B×512×7×7."""
+    """Convolutions and max pools of VGG-16: map B×3×224×224 to B×512×7×7."""
     layers: list[nn.Module] = []
     in_channels = 3
     for channels, num_convolutions in _BLOCKS:
@@ -30,7 +30,7 @@ def vgg16_features() -> nn.Sequential:
 
 
 class VGG16(nn.Module):
-    """Maps B×3×224×224 images to B×1000 logits."""
+    """VGG-16: maps B×3×224×224 images to B×1000 logits."""
 
     def __init__(self, num_classes: int = NUM_CLASSES) -> None:
         super().__init__()
@@ -51,7 +51,7 @@ class VGG16(nn.Module):
 
 
 def make_labelled_images(batch_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """ImageNet-sized images with random labels."""
+    """Random images of ImageNet's size, B×3×224×224, with random labels."""
     images = torch.randn(batch_size, 3, 224, 224, device=device)
     return images, torch.randint(NUM_CLASSES, (batch_size,), device=device)
 

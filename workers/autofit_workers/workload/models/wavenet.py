@@ -1,4 +1,4 @@
-"""WaveNet.
+"""Workload of WaveNet on raw audio.
 
 A. van den Oord, S. Dieleman, H. Zen, K. Simonyan, O. Vinyals, A. Graves, N. Kalchbrenner, A. Senior,
 K. Kavukcuoglu, 2016: "WaveNet: A Generative Model for Raw Audio", sections 2.1 to 2.4 and figure 4:
@@ -21,10 +21,10 @@ _DILATIONS = tuple(2**exponent for exponent in range(10))
 
 
 class GatedLayer(nn.Module):
-    """A causal dilated convolution of two samples, gated, with a shortcut and a way out.
+    """Causal dilated convolution of two samples, gated, with a shortcut and a skip output.
 
     Args:
-        has_shortcut: the last layer of a stack has none, for nothing comes after it.
+        has_shortcut: whether it has a shortcut; the last layer of a stack has none, as no layer follows.
     """
 
     def __init__(self, width: int, skip_width: int, dilation: int, *, has_shortcut: bool) -> None:
@@ -42,7 +42,7 @@ class GatedLayer(nn.Module):
 
 
 class WaveNet(nn.Module):
-    """Maps B×T samples, as classes, to B×256×T logits of the samples that follow."""
+    """WaveNet: maps B×T samples, as classes, to B×256×T logits of the next samples."""
 
     def __init__(
         self,
@@ -77,12 +77,12 @@ class WaveNet(nn.Module):
 
 
 def _make_batch(batch_size: int, device: torch.device) -> Tensor:
-    """One sample more than the model sees, so that every sample has a next one."""
+    """Batch of random samples, one more than the model takes, so that every sample has a next one."""
     return torch.randint(NUM_CLASSES, (batch_size, NUM_SAMPLES + 1), device=device)
 
 
 def next_sample_loss(model: nn.Module, samples: Tensor) -> Tensor:
-    """Cross entropy of each sample given those before it."""
+    """Cross entropy of each sample given the samples before it."""
     return functional.cross_entropy(model(samples[:, :-1]), samples[:, 1:])
 
 

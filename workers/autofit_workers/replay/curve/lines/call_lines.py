@@ -1,7 +1,7 @@
-"""Shapes that are computed at a replay, as functions: every dimension is a line in the batch size, or a form.
+"""Functions for calls sized at a replay: each dimension is a line in the batch size, or a form.
 
-A convolution's workspace, an operator's scratch memory and a library's estimated memory are no
-polynomials of the batch; what they are worked out from is.
+A convolution's workspace, an operator's scratch memory and a library's estimated memory are no polynomials
+of the batch size; the dimensions that they are computed from are.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from autofit_workers.spec.work import Convolution
 
 
 def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None:
-    """The lines of one allocation over several traces; None where the trace itself has its size.
+    """Returns the lines of one allocation over several traces; None where the trace has its size.
 
     Args:
         fit: finds the line of a number.
         column: the allocation in each trace.
 
     Raises:
-        NotPolynomialError: a dimension is none.
+        NotPolynomialError: a dimension is no polynomial.
     """
     if column[0].convolution is not None:
         return ConvolutionLines.through(fit, [c for c in (a.convolution for a in column) if c is not None])
@@ -38,7 +38,7 @@ def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionLines(Generic[F]):
-    """A convolution whose shapes have lines of the batch size for dimensions.
+    """Convolution with lines in the batch size for the dimensions of its shapes.
 
     The filters' shape and the groups are lines too: a convolution whose filters depend on the
     sample folds the batch into the channels.
@@ -52,10 +52,10 @@ class ConvolutionLines(Generic[F]):
 
     @classmethod
     def through(cls, fit: Fit[F], calls: Sequence[Convolution]) -> ConvolutionLines[F]:
-        """The lines of one convolution over several traces.
+        """Returns the lines of one convolution over several traces.
 
         Raises:
-            NotPolynomialError: a dimension is none.
+            NotPolynomialError: a dimension is no polynomial.
         """
         return cls(
             # The shapes are blanked so that the same layer in another step is the same key.
@@ -67,7 +67,7 @@ class ConvolutionLines(Generic[F]):
         )
 
     def mapped(self, function: Callable[[F], Line]) -> ConvolutionLines[Line]:
-        """The same with lines for what its dimensions are."""
+        """Returns a copy whose dimensions are the lines that `function` makes of them."""
         return ConvolutionLines(
             self.convolution,
             tuple(map(function, self.input_shape)),
@@ -97,7 +97,7 @@ class ConvolutionLines(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class _ScratchLines(Generic[F]):
-    """Scratch memory whose dimensions are lines of the batch size, with what it is a correction of."""
+    """Scratch memory with lines in the batch size for dimensions, and the name of its correction."""
 
     correction: str
     scratch: Scratch
@@ -114,7 +114,7 @@ class _ScratchLines(Generic[F]):
         )
 
     def mapped(self, function: Callable[[F], Line]) -> _ScratchLines[Line]:
-        """The same with lines for what its dimensions are."""
+        """Returns a copy whose dimensions are the lines that `function` makes of them."""
         return _ScratchLines(self.correction, self.scratch, tuple(map(function, self.dimensions)))
 
     def at(self: _ScratchLines[Line], batch_size: int) -> tuple[str, Scratch]:
@@ -126,7 +126,7 @@ class _ScratchLines(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class _SpanLines(Generic[F]):
-    """The ends of an estimated size, as lines of the batch size."""
+    """Likely, low and high value of an estimated size, as lines in the batch size."""
 
     likely: F
     low: F
@@ -138,7 +138,7 @@ class _SpanLines(Generic[F]):
         return cls(fit([a.num_bytes for a in column]), low, high)
 
     def mapped(self, function: Callable[[F], Line]) -> _SpanLines[Line]:
-        """The same with lines for what its ends are."""
+        """Returns a copy whose values are the lines that `function` makes of them."""
         return _SpanLines(function(self.likely), function(self.low), function(self.high))
 
     def at(self: _SpanLines[Line], batch_size: int) -> Workspace:

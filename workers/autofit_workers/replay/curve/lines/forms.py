@@ -1,4 +1,4 @@
-"""Exact numbers of two variables: lines in the batch size whose ends are polynomials in the sample's size."""
+"""Exact functions of batch size and sample size: lines in the batch size, polynomials in the sample size."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Form = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Forms:
-    """Finds how a number goes with batch size and step, and its line in the batch size at a step.
+    """Finds the form of a number in batch size and step, and its line in the batch size at a step.
 
     The first so many steps of the smallest batches decide; every other point is checked.
 
@@ -39,14 +39,14 @@ class Forms:
 
     @property
     def only_batch_size(self) -> int | None:
-        """Where there is but one."""
+        """Batch size of all points where there is but one; else None."""
         return self._batch_sizes[0] if len(self._batch_sizes) == 1 else None
 
     def form(self, values: Sequence[int]) -> Form:
-        """The form through the values at all points.
+        """Returns the form through the values at all points.
 
         Raises:
-            NotPolynomialError: it has no whole coefficients, or misses a point.
+            NotPolynomialError: the form has no whole coefficients, or misses a point.
         """
         key = tuple(values)
         if key not in self._found:
@@ -54,7 +54,7 @@ class Forms:
         return self._found[key]
 
     def line(self, form: Form, step: int) -> Line:
-        """The line of a form in the batch size."""
+        """Returns the line of a form in the batch size at a step."""
         constant, slope = form
         return value_at(constant, step), value_at(slope, step)
 

@@ -1,7 +1,7 @@
-"""Polynomials of some numbers through values, by least squares. Standard library only.
+"""Polynomials in several variables fitted to values by least squares. Standard library only.
 
-A polynomial has as many coefficients as the points tell: it is of the second degree, else of the first, else
-it is a constant, the largest value.
+A polynomial has as many coefficients as the points determine: it is of the second degree, else of the first,
+else a constant, the largest value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SMALLEST_PIVOT = 1e-9  # of a matrix of correlations; below it the points do no
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A polynomial of numbers.
+    """Polynomial fitted to values at several points.
 
     Attributes:
         error: the largest by which it misses a point, as a share of the largest value.
@@ -31,14 +31,14 @@ class Fitted:
     error: float
 
     def at(self, numbers: Numbers) -> int:
-        """Its value, which is not below 0."""
+        """Returns the polynomial's value at a point, rounded and not below 0."""
         features = _features(numbers, self.means, self.scales, self.degree)
         value = sum(a * b for a, b in zip(self.coefficients, features, strict=True))
         return max(0, round(value))
 
 
 def fitted(points: Sequence[Numbers]) -> Callable[[Sequence[int]], Fitted]:
-    """What finds the polynomial through values at these points, of the same points for many values."""
+    """Returns a function that fits a polynomial to values at `points`; call it for many sets of values."""
     columns = list(zip(*points, strict=True))
     means = tuple(sum(column) / len(column) for column in columns)
     scales = tuple(
@@ -74,7 +74,7 @@ def _features(numbers: Numbers, means: Sequence[float], scales: Sequence[float],
 
 
 def _solver(rows: Sequence[Sequence[float]]) -> list[list[float]] | None:
-    """The matrix that makes coefficients of values, `(AᵀA)⁻¹Aᵀ`; None where there is none."""
+    """Matrix that makes coefficients of values, `(AᵀA)⁻¹Aᵀ`; None where `AᵀA` is singular."""
     columns = list(zip(*rows, strict=True))
     size = len(columns)
     matrix = [

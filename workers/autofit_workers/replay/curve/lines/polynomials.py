@@ -15,7 +15,7 @@ Factors = tuple[int, tuple[F, ...]]
 
 
 class NotPolynomialError(ValueError):
-    """The values at the given batch sizes lie on no such polynomial."""
+    """Values at the given batch sizes lie on no integer polynomial of the form that is fitted."""
 
 
 def value_at(polynomial: Sequence[int], batch_size: int) -> int:
@@ -58,12 +58,12 @@ def lines_through(fit: Fit[F], shapes: Sequence[Sequence[int]]) -> tuple[F, ...]
 
 
 def values_at(lines: Sequence[Line], batch_size: int) -> tuple[int, ...]:
-    """The dimensions at a batch size."""
+    """Values of lines, such as a shape's dimensions, at a batch size."""
     return tuple([constant + slope * batch_size for constant, slope in lines])
 
 
 def size_factors(fit: Fit[F], shapes: Sequence[tuple[int, ...]], sizes_bytes: Sequence[int]) -> Factors[F]:
-    """Bytes of a tensor as a product of lines, by its dimensions.
+    """Bytes of a tensor as a number times lines, one for each of its dimensions.
 
     A B×B similarity needs a square, which three sizes alone would always fit and so never check;
     its dimensions are lines, which the third trace does check.
@@ -87,7 +87,7 @@ def size_factors(fit: Fit[F], shapes: Sequence[tuple[int, ...]], sizes_bytes: Se
 
 
 def product(factors: Factors[Line]) -> tuple[int, ...]:
-    """The polynomial that is multiplied out of a number and lines."""
+    """Polynomial that results from multiplying out a number and lines."""
     number, lines = factors
     polynomial: tuple[int, ...] = (number, 0)
     for constant, slope in lines:

@@ -1,4 +1,4 @@
-"""The sizes and shapes of a step as functions of the batch size, from the traces at two or three.
+"""Sizes and shapes of a step as functions of the batch size, from traces at two or three batch sizes.
 
 Every dimension of every tensor is a line in the batch size, or the traces differ in their events;
 so a tensor's bytes are a product of lines, known exactly from two traces and checked on a third.
@@ -43,12 +43,12 @@ Demanded = tuple[int, ...]
 
 
 class BatchDependentEventsError(ValueError):
-    """The events themselves depend on the batch size, so a peak needs a trace at that size."""
+    """Events of a step depend on the batch size, so a peak needs a trace at that size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepFunctions(Generic[F]):
-    """What a step allocates as functions of what traces differ in, each different function once.
+    """Allocations of a step as functions of the values in which traces differ, each function once.
 
     A *call* takes something beside its outputs that is worked out at a replay: a convolution its workspace,
     an operator its scratch memory, a library what is estimated of it. Calls with the same functions are one.
@@ -71,7 +71,7 @@ class StepFunctions(Generic[F]):
 
     @classmethod
     def through(cls, traces: Sequence[Trace], fit: Fit[F]) -> Self:
-        """The functions through traces.
+        """Returns the functions through traces.
 
         Args:
             traces: of one workload and one knob setting.
@@ -107,7 +107,7 @@ class StepFunctions(Generic[F]):
         )
 
     def mapped(self, function: Callable[[F], Line]) -> StepFunctions[Line]:
-        """The same with lines for functions; calls that now are the same become one."""
+        """Returns a copy with lines for functions; calls that become equal are merged."""
         calls, numbers = _numbered([call.mapped(function) for call in self.calls])
         return StepFunctions(
             trace=self.trace,
@@ -120,11 +120,11 @@ class StepFunctions(Generic[F]):
 
 
 class StepLines:
-    """What a step allocates at any batch size; with a single trace, at that trace's size alone.
+    """Allocations of a step at any batch size; with a single trace, at that trace's size alone.
 
     Args:
         functions: of the step, lines in the batch size.
-        only_batch_size: where it is known at one alone.
+        only_batch_size: the one batch size at which the step is known; None where it is at any.
 
     Attributes:
         trace: the first of the traces.
@@ -149,11 +149,11 @@ class StepLines:
 
     @functools.cached_property
     def streams(self) -> Streams:
-        """Of the events that are replayed, which are the same at every batch size."""
+        """Streams of the replayed events, which are the same at every batch size."""
         return unrolled_streams(self.trace)
 
     def streams_on(self, vendor: Vendor) -> Streams:
-        """The same where the host also waits for room in a queue of a card's launches."""
+        """Streams of the replayed events, with waits for a card's launch queue on NVIDIA."""
         if vendor is not Vendor.NVIDIA or not self.streams.uses:
             return self.streams
         return self._streams_with_queue
@@ -164,7 +164,7 @@ class StepLines:
 
     @classmethod
     def through(cls, traces: Sequence[Trace]) -> Self:
-        """The lines through traces of one workload and one knob setting at different batch sizes.
+        """Returns lines through traces of one workload and one knob setting at different batch sizes.
 
         Raises:
             BatchDependentEventsError: the traces differ in more than sizes that are products of
@@ -175,21 +175,21 @@ class StepLines:
         return cls(StepFunctions[Line].through(traces, fit), only_batch_size=only)
 
     def sizes_at(self, batch_size: int) -> list[int]:
-        """Bytes of every allocation; what calls take is still to be put in."""
+        """Bytes of every allocation at a batch size, without the bytes that calls demand."""
         values = [value_at(polynomial, batch_size) for polynomial in self._polynomials]
         return [values[place] for place in self._place_of]
 
     def calls_at(self, batch_size: int) -> list[Call]:
-        """The different calls that take something beside their outputs."""
+        """Distinct calls that take memory beside their outputs, at a batch size."""
         return [lines.at(batch_size) for lines in self._calls]
 
     def refusable_at(self, batch_size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """The allocations whose operators may refuse a shape, by their numbers, with that shape."""
+        """Yields the number of each allocation whose operator may refuse a shape, with that shape."""
         for index, lines in self._refusable.items():
             yield index, values_at(lines, batch_size)
 
     def choices(self, tried: Sequence[tuple[int, ...]], timed: frozenset[int]) -> Choices:
-        """By allocation, what it tries in turn where that is more than one size, or room to time plans in.
+        """Choices of sizes by allocation, where a call tries several sizes or has its plans timed.
 
         Args:
             tried: sizes in bytes, in the order of `Demanded`.
@@ -206,7 +206,7 @@ class StepLines:
 
 
 def _numbered(values: Sequence[_Value]) -> tuple[list[_Value], list[int]]:
-    """The different values, and for each value its number among them."""
+    """Distinct values, and for each value its number among them."""
     numbers: dict[_Value, int] = {}
     of_values = [numbers.setdefault(value, len(numbers)) for value in values]
     return list(numbers), of_values
@@ -235,12 +235,12 @@ def _require_equal_events(traces: Sequence[Trace]) -> None:
 
 
 def _course(trace: Trace) -> tuple[object, ...]:
-    """What decides the order of the events, and when blocks come back."""
+    """Parts of a trace that decide the order of the events, and when blocks come back."""
     return trace.events, trace.host_waits, trace.repetition
 
 
 def _kind(allocation: Allocation) -> tuple[object, ...]:
-    """What decides an allocation's size and its pool."""
+    """Parts of an allocation that decide how it is sized, and its pool."""
     formula = None if allocation.scratch is None else allocation.scratch.formula
     streams = (allocation.stream, allocation.stream_uses)
     return allocation.convolution is None, formula, allocation.span_bytes is None, streams

@@ -1,1 +1,1 @@
-"""Memory that operators take and give back unseen, by card and library."""
+"""Scratch memory of operators, which no output shows, by card and library."""

@@ -1,10 +1,10 @@
-"""How large the memory is on AMD's cards that operators take and give back unseen.
+"""Sizes of operators' scratch memory on AMD's cards.
 
-A trace asks for what NVIDIA's libraries take (`autofit_workers.replay.curve.scratch.formulas`); here is what
-hipBLASLt, hipBLAS and AOTriton take in their place. Where it is theirs to decide it is a span. It is assumed
-that PyTorch takes the same backend of attention as on NVIDIA's cards; CK, which it takes where it is told to,
-is not known. The files named are those of PyTorch 2.13, `aten/src/ATen` unless said otherwise, as they are
-built for ROCm.
+A trace asks for the memory that NVIDIA's libraries take (`autofit_workers.replay.curve.scratch.formulas`);
+here are the sizes that hipBLASLt, hipBLAS and AOTriton take in their place. A size that these libraries
+decide is a span. It is assumed that PyTorch takes the same backend of attention as on NVIDIA's cards; CK,
+which PyTorch takes only where it is told to, is not known. The files named are those of PyTorch 2.13,
+`aten/src/ATen` unless said otherwise, as they are built for ROCm.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _FEWEST_ROWS = 128
 
 
 def scratch_span(correction: str, scratch: Scratch, platform: Platform) -> Workspace:
-    """What one piece of scratch memory takes on a card.
+    """Returns the span of bytes that one piece of scratch memory takes on an AMD card.
 
     Args:
-        correction: what put it into the trace, see `autofit_workers.replay.curve.corrections`.
+        correction: name of the correction it belongs to, see `autofit_workers.replay.curve.corrections`.
     """
     card, num_bytes = platform.card, math.prod(scratch.dimensions) * scratch.element_bytes
     match correction, scratch.formula:
@@ -55,33 +55,33 @@ def scratch_span(correction: str, scratch: Scratch, platform: Platform) -> Works
 
 
 def _of_pytorch(correction: str, scratch: Scratch, platform: Platform) -> int:
-    """What PyTorch's own kernels take, which but for two is the same on every card."""
+    """Scratch bytes of PyTorch's own kernels; reductions and LayerNorm differ from NVIDIA's cards."""
     if correction == "reductions" and scratch.formula == "reduction":
         return reduction_bytes(scratch, _processors(platform.card))
     return _layer_norm_sums(scratch) if correction == "layer_norm" else scratch_bytes(scratch, platform)
 
 
 def _processors(card: Architecture) -> Processors:
-    """native/cuda/Reduce.cuh, as it is built for ROCm."""
+    """Compute units of a card, as native/cuda/Reduce.cuh built for ROCm uses them."""
     warp = _WAVE if card.name.startswith("gfx9") else 32
     num = _COMPUTE_UNITS.get(card.name, _FEWEST_COMPUTE_UNITS)
     return Processors(num=num, threads=2048, warp=warp, fewest_values=128, fewest_shares=64)
 
 
 def _products(card: Architecture) -> Workspace:
-    """The workspaces of matrix products.
+    """Span of the workspaces of matrix products, of hipBLASLt, hipBLAS or both.
 
-    hipBLASLt is preferred on these cards (`getHipblasltPreferredArchs` of cuda/detail/CUDAHooks.cpp); what
-    it cannot run is hipBLAS's, as is float64, and on gfx90a float16 in backward where pytorch/pytorch#182952
-    is mended (`gemm_internal` and `bgemm_internal` of cuda/CUDABlas.cpp). Which of them a step needs only
-    the libraries know: it may be either, or both.
+    hipBLASLt is preferred on these cards (`getHipblasltPreferredArchs` of cuda/detail/CUDAHooks.cpp); hipBLAS
+    runs what hipBLASLt cannot, float64, and on gfx90a float16 in backward where pytorch/pytorch#182952 is
+    mended (`gemm_internal` and `bgemm_internal` of cuda/CUDABlas.cpp). Only the libraries know which of the
+    two a step needs: it may be either, or both.
     """
     hipblas = _HIPBLAS_BYTES_OF_GFX94_AND_95 if card.name.startswith(("gfx94", "gfx95")) else _HIPBLAS_BYTES
     return between(min(hipblas, _HIPBLASLT_BYTES), _HIPBLASLT_BYTES, _HIPBLASLT_BYTES + hipblas)
 
 
 def _query_gradient(num_bytes: int, card: Architecture) -> Workspace:
-    """`DQ_ACC`, zeros of the query's shape in float32, which AOTriton asks for if it takes such kernels.
+    """Span of AOTriton's `DQ_ACC`: float32 zeros of the query's shape, on cards with kernels that use it.
 
     native/transformers/cuda/attention_backward.cu and native/transformers/hip/aotriton_adapter.h,
     `mklazy_fp32zeros`.
@@ -90,6 +90,9 @@ def _query_gradient(num_bytes: int, card: Architecture) -> Workspace:
 
 
 def _layer_norm_sums(scratch: Scratch) -> int:
-    """native/cuda/layer_norm_kernel.cu, `cuComputePartGradGammaBeta`: a row for each lane of a wave."""
+    """Bytes of LayerNorm's partial sums in backward: a row for each lane of a wave.
+
+    native/cuda/layer_norm_kernel.cu, `cuComputePartGradGammaBeta`.
+    """
     *rows, width = scratch.dimensions
     return 0 if math.prod(rows) < _FEWEST_ROWS else _WAVE * width * max(scratch.element_bytes, 4)

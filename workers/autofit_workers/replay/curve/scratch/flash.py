@@ -1,7 +1,7 @@
-"""How large the memory is that FlashAttention's kernels take on NVIDIA's cards, beside what they return.
+"""Sizes of the scratch memory of FlashAttention's kernels on NVIDIA's cards.
 
-Of github.com/Dao-AILab/flash-attention, release 2.8.3: csrc/flash_attn/flash_api.cpp for FlashAttention 2,
-hopper/flash_api.cpp for 3. What does not depend on the card is sized as the trace is made
+From github.com/Dao-AILab/flash-attention, release 2.8.3: csrc/flash_attn/flash_api.cpp for FlashAttention 2,
+hopper/flash_api.cpp for 3. Sizes that do not depend on the card are computed as the trace is made
 (`autofit_workers.tracing.kernels.flash_attn2`).
 """
 
@@ -22,7 +22,7 @@ def _ceil(value: int, multiple: int) -> int:
 
 
 def _forward_splits(scratch: Scratch, _capability: int, multiprocessors: int) -> int:
-    """`set_params_splitkv`: where few blocks are at work, keys are split, and partial results added up."""
+    """Bytes of the partial results where keys are split as few blocks are at work: `set_params_splitkv`."""
     batch, heads, rows, keys, head_size, numbers = scratch.dimensions
     block = 256 if head_size <= 64 else 128 if head_size <= 128 else 64
     splits = _num_splits(batch * heads * -(-rows // 64), 2 * multiprocessors, -(-keys // block))
@@ -30,7 +30,7 @@ def _forward_splits(scratch: Scratch, _capability: int, multiprocessors: int) ->
 
 
 def _num_splits(blocks: int, multiprocessors: int, key_blocks: int) -> int:
-    """`num_splits_heuristic`: the fewest that keep the multiprocessors nearly as busy as any number does."""
+    """Smallest number of splits that keeps the multiprocessors nearly busiest: `num_splits_heuristic`."""
     if blocks >= 0.8 * multiprocessors:
         return 1
     efficiency = {}
@@ -44,7 +44,7 @@ def _num_splits(blocks: int, multiprocessors: int, key_blocks: int) -> int:
 
 
 def _query_gradient_splits(scratch: Scratch, _capability: int, multiprocessors: int) -> int:
-    """`mha_bwd`, deterministic: a sum of its own for each multiprocessor that works on a head."""
+    """Bytes of deterministic `mha_bwd`'s sums: one for each multiprocessor that works on a head."""
     batch, heads, rows, width = scratch.dimensions
     return -(-multiprocessors // (batch * heads)) * rows * heads * width * _FLOAT_BYTES
 
@@ -78,7 +78,7 @@ def _rows(scratch: Scratch, capability: int, _multiprocessors: int) -> int:
 
 
 def _packed_rows(scratch: Scratch, capability: int, _multiprocessors: int) -> int:
-    """Of sequences one after the other; each may begin a tile of its own."""
+    """Bytes of FlashAttention 3's numbers by row for packed sequences; each may begin a tile of its own."""
     batch, heads, rows, width, mask, numbers = scratch.dimensions
     tile = _row_tile(capability, width, mask)
     return heads * _ceil(rows + batch * tile, tile) * numbers * _FLOAT_BYTES

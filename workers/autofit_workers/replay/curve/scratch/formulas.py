@@ -1,4 +1,4 @@
-"""How large the memory is that operators take and give back unseen, on a card and a PyTorch release.
+"""Sizes of operators' scratch memory on a card and a PyTorch release.
 
 A trace says which scratch memory an operator asks for and from which dimensions its size follows
 (`autofit_workers.spec.trace.Scratch`); the size is worked out here when the trace is replayed, for it can
@@ -29,7 +29,7 @@ _CUBLAS_LARGE_ON_MAJORS_SINCE = (2, 12)
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """Where a step runs, as far as scratch memory depends on it.
+    """Card and PyTorch release of a step, as far as scratch memory depends on them.
 
     Attributes:
         card: the card's architecture.
@@ -48,7 +48,10 @@ class Platform:
 
     @property
     def multiprocessors(self) -> int:
-        """Of the largest common card; where a threshold depends on them, it is far from deciding."""
+        """Multiprocessors of the card, or of its architecture's largest common card where not known.
+
+        Where a threshold depends on them, it is far from deciding.
+        """
         return self.own_multiprocessors or num_multiprocessors(self.capability)
 
 
@@ -65,7 +68,10 @@ def _elements(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _cublas(scratch: Scratch, platform: Platform) -> int:
-    """aten/src/ATen/cuda/CublasHandlePool.cpp: `parseChosenWorkspaceSize`; bytes where a variable says so."""
+    """Bytes of cuBLAS's workspace; the dimensions' product where a variable sets it.
+
+    aten/src/ATen/cuda/CublasHandlePool.cpp: `parseChosenWorkspaceSize`.
+    """
     if scratch.dimensions:
         return math.prod(scratch.dimensions)
     if platform.torch_release >= _CUBLAS_LARGE_ON_MAJORS_SINCE:
@@ -76,23 +82,26 @@ def _cublas(scratch: Scratch, platform: Platform) -> int:
 
 
 def _flash_rows(scratch: Scratch, _platform: Platform) -> int:
-    """transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`: B×H numbers for each row, padded to 128."""
+    """Bytes of flash attention's B×H numbers for each row in backward, rows padded to 128.
+
+    transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`.
+    """
     batch, heads, rows = scratch.dimensions
     return batch * heads * _ceil(rows, 128) * scratch.element_bytes
 
 
 def _flash_query_gradient(scratch: Scratch, _platform: Platform) -> int:
-    """The same, `dq_accum`: rows padded to 128, heads to 32 (above 192: to 256) numbers."""
+    """Bytes of `mha_bwd`'s `dq_accum`: rows padded to 128, heads to 32 (above 192: to 256) numbers."""
     batch, heads, rows, head_size = scratch.dimensions
     width = 256 if head_size > 192 else _ceil(head_size, 32)
     return batch * heads * _ceil(rows, 128) * width * scratch.element_bytes
 
 
 def _efficient_query_gradient(scratch: Scratch, platform: Platform) -> int:
-    """mem_eff_attention/kernel_backward.h, `workspace_elements_gq`: tiles of dQ with a lock each.
+    """Bytes of memory-efficient attention's tiles of dQ in backward, with a lock each.
 
-    Tiles are 64×64 for heads up to 64 and, where shared memory suffices, 128×64 for larger ones
-    (the lists of kernels in mem_eff_attention/kernels/cutlassB.h).
+    Tiles are 64×64 for heads up to 64 and, where shared memory suffices, 128×64 for larger ones (the lists of
+    kernels in mem_eff_attention/kernels/cutlassB.h; `workspace_elements_gq` of kernel_backward.h).
     """
     batch, heads, rows, head_size = scratch.dimensions
     large = head_size > 64 and platform.capability >= 80 and platform.capability not in _SMALL_SHARED_MEMORY
@@ -102,17 +111,20 @@ def _efficient_query_gradient(scratch: Scratch, platform: Platform) -> int:
 
 
 def _cudnn_query_gradient(scratch: Scratch, _platform: Platform) -> int:
-    """NVIDIA/cudnn-frontend, node/scaled_dot_product_flash_attention.h, backward: `softmax_sum`, `dQ_accum`.
+    """Bytes of `softmax_sum` and `dQ_accum` of cuDNN's attention in backward.
 
-    A number for each row and one for each of the query's gradient. What the engine itself may take beside is
-    not known without a card.
+    A number for each row and one for each of the query's gradient (NVIDIA/cudnn-frontend,
+    node/scaled_dot_product_flash_attention.h). The engine's own memory is not known without a card.
     """
     batch, heads, rows, head_size = scratch.dimensions
     return batch * heads * rows * (1 + head_size) * scratch.element_bytes
 
 
 def _layer_norm_tiles(scratch: Scratch, platform: Platform) -> int:
-    """cuda/layer_norm_kernel.cu, `GammaBetaKernelCUDAInternal`: a row of sums for 32 rows of input."""
+    """Bytes of LayerNorm's partial sums in backward: a row of sums for 32 rows of input.
+
+    cuda/layer_norm_kernel.cu, `GammaBetaKernelCUDAInternal`.
+    """
     *rows, width = scratch.dimensions
     num_rows, tiles = math.prod(rows), -(-width // 32)
     if platform.torch_release < _LAYER_NORM_TILES_SINCE:
@@ -127,13 +139,16 @@ _ROWS_PER_PARTIAL_SUM = 10
 
 
 def _embedding_indices(scratch: Scratch, _platform: Platform) -> int:
-    """cuda/Embedding.cu, `embedding_dense_backward_cuda`: indices are only sorted if they are many."""
+    """Bytes of an embedding's sorted indices, which are only sorted if there are many.
+
+    cuda/Embedding.cu, `embedding_dense_backward_cuda`.
+    """
     num_indices = math.prod(scratch.dimensions)
     return num_indices * scratch.element_bytes if num_indices > _EMBEDDING_SORTS_ABOVE else 0
 
 
 def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
-    """cuda/EmbeddingBackwardKernel.cu: an index for every row of the table that may get a gradient."""
+    """Bytes of an index for each table row that may get a gradient: cuda/EmbeddingBackwardKernel.cu."""
     num_weights, *indices = scratch.dimensions
     num_indices = math.prod(indices)
     many = num_indices > _EMBEDDING_SORTS_ABOVE
@@ -141,7 +156,10 @@ def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _embedding_partial_sums(scratch: Scratch, _platform: Platform) -> int:
-    """The same, `grad_weight_per_segment`: float32 sums of up to ten rows each."""
+    """Bytes of `grad_weight_per_segment`: float32 sums of up to ten rows of an embedding's gradient each.
+
+    cuda/EmbeddingBackwardKernel.cu.
+    """
     num_weights, width, *indices = scratch.dimensions
     num_indices = math.prod(indices)
     if num_indices <= _EMBEDDING_SORTS_ABOVE:
@@ -157,10 +175,11 @@ _MOST_AT_ONCE = 2**31 - 1
 
 
 def _sort(scratch: Scratch, _platform: Platform) -> int:
-    """cuda/Sort.h, `should_use_small_sort`, and cuda/Sort.cu, `launch_stable_sort_kernel`.
+    """Bytes of a sort's buffers; 0 for rows of up to 4096 numbers, which are sorted in place.
 
     Positions to sort with the keys, and CUB's second buffer of both; a few segments are sorted as one, by
-    pairs of segment and position, out of one buffer into another. What else CUB takes are kilobytes.
+    pairs of segment and position, out of one buffer into another. CUB takes only kilobytes besides
+    (cuda/Sort.h, `should_use_small_sort`, and cuda/Sort.cu, `launch_stable_sort_kernel`).
     """
     *rows, length = scratch.dimensions
     if length <= _SORTS_IN_PLACE_TO:

@@ -1,4 +1,4 @@
-"""What a sum over outer dimensions takes, its inputs shared by blocks: `ReduceConfig::global_memory_size`.
+"""Scratch memory of a sum over outer dimensions, shared by blocks: `ReduceConfig::global_memory_size`.
 
 The formulas repeat PyTorch's (2.13, aten/src/ATen/native/cuda/Reduce.cuh: `setReduceConfig`,
 `set_block_dimension`, `get_output_vec_size`). Every block gets room for what its threads hold, four numbers
@@ -18,7 +18,7 @@ _MOST_VALUES_PER_THREAD = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processors:
-    """A card's, as far as reductions depend on them.
+    """Multiprocessors of a card, as far as reductions depend on them.
 
     Attributes:
         num: multiprocessors, or compute units.
@@ -36,7 +36,10 @@ class Processors:
 
 
 def reduction_bytes(scratch: Scratch, processors: Processors) -> int:
-    """The bytes of one call, of the dimensions (inputs of an output, outputs, outputs of a dense row)."""
+    """Scratch bytes of one reduction.
+
+    Its dimensions are: inputs of an output, outputs, outputs of a dense row.
+    """
     num_inputs, num_outputs, width = scratch.dimensions
     vector = next(size for size in (4, 2, 1) if width % size == 0)  # outputs of a thread
     columns, rows = _block(num_outputs // vector, num_inputs, _MAX_THREADS // vector, processors.warp)
@@ -64,5 +67,5 @@ def _block(across: int, along: int, most: int, warp: int) -> tuple[int, int]:
 
 
 def _power_of_two(number: int) -> int:
-    """The largest that is not above it."""
+    """Largest power of two that is not above `number`."""
     return 1 << (max(number, 1).bit_length() - 1)

@@ -1,1 +1,1 @@
-"""What libraries ask of a GPU, answered where there is none: a file for each."""
+"""Answers to what libraries ask of a GPU, where there is none: a file for each library."""

@@ -1,4 +1,4 @@
-"""Optimizers whose libraries compile their step: what a compiled one takes, in place of running it eagerly.
+"""Memory of optimizer steps that libraries compile, in place of running the steps eagerly.
 
 torchao's low-bit optimizers hand `single_param_adam` to `torch.compile` (torchao/optim/adam.py), which makes
 few kernels of its many operators. What one kernel leaves for the next is a tensor of all elements of the
@@ -36,7 +36,7 @@ _ELEMENT_BYTES = {
 
 
 def replace_in_torchao(adam: Any) -> None:
-    """Takes the place of the function that `torchao.optim.adam` compiles, for parameters on the GPU."""
+    """Replaces the function that `torchao.optim.adam` compiles, for parameters on the GPU."""
     eager = adam.single_param_adam
 
     def compiled(

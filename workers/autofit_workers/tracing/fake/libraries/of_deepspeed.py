@@ -1,8 +1,8 @@
-"""What DeepSpeed asks of a GPU and of compiled operators, answered where neither is there.
+"""Answers to what DeepSpeed asks of a GPU and of compiled operators, where neither is there.
 
-It reaches the GPU through its own `CUDA_Accelerator`, which it takes because `torch.cuda.is_available`. Of
-the memory there nothing is known: all of a large card is free, on which parameters are flattened as they are
-on any that holds them (stage_1_and_2.py; else they go by way of the host).
+DeepSpeed reaches the GPU through its own `CUDA_Accelerator`, which it takes because of
+`torch.cuda.is_available`. The card's free memory is not known: all of a large card counts as free, on which
+parameters are flattened as on any card that holds them (stage_1_and_2.py; else they go by way of the host).
 
 Its operators come as source and are compiled where they are first used. Those of the optimizers change
 tensors in place that Python made (ops/adam/fused_adam.py, cpu_adam.py and their like), and allocate nothing
@@ -43,7 +43,7 @@ _NOTHING = (
 
 
 class _Operators:
-    """The module that DeepSpeed compiles of an optimizer."""
+    """Stand-in for the module that DeepSpeed compiles for an optimizer; its functions do nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return _nothing
@@ -51,7 +51,7 @@ class _Operators:
 
 @functools.cache
 def install() -> None:
-    """From here on, in this process for good, DeepSpeed finds the GPU that is not there."""
+    """Lets DeepSpeed find the fake GPU in this process, for good."""
     when_imported("deepspeed.accelerator.cuda_accelerator", _answer)
     when_imported("deepspeed.ops.op_builder.builder", _stand_in)
     when_imported("deepspeed.runtime.zero.utils", _agree)
@@ -83,7 +83,7 @@ def _stand_in(module: ModuleType) -> None:
 
 
 class _AsRankZero:
-    """`deepspeed.comm` of rank 0."""
+    """`deepspeed.comm` that answers as rank 0."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -96,12 +96,12 @@ class _AsRankZero:
 
 
 def _agree(module: Any) -> None:
-    """Numbers are compared with those that rank 0 sends; here it sends nothing, and they are the own ones."""
+    """Makes `module` compare numbers with its own, as rank 0, which would send the numbers, sends nothing."""
     module.dist = _AsRankZero(module.dist)
 
 
 def _leave_own_tensors(module: Any) -> None:
-    """While `zero.Init` builds a model, tensors are made on the GPU, but not those that follow operators."""
+    """Lets `zero.Init` make a program's tensors on the GPU, but not tensors made to follow its operators."""
     wrap = module.zero_wrapper_for_fp_tensor_constructor
 
     def wrapped_for_program(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
@@ -116,12 +116,12 @@ def _leave_own_tensors(module: Any) -> None:
 
 
 def _is_program() -> bool:
-    """Whether operators are the program's, which a mode is to follow."""
+    """Whether the running code is the program's, whose operators a mode is to follow."""
     return any(isinstance(mode, FakeDeviceMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def _know_nothing(module: Any) -> None:
-    """Programs are started to find out about the processor, by which DeepSpeed only warns."""
+    """Keeps `cpuinfo` from starting programs to identify the processor; DeepSpeed only warns by it."""
     module.get_cpu_info = dict
 
 

@@ -1,8 +1,8 @@
-"""What optimum-quanto does with plain tensors, done with fake ones. Release 0.2.7.
+"""Lets optimum-quanto (release 0.2.7) do with fake tensors what it does with plain ones.
 
 Weights and caches of 4 bits are packed, two numbers to a byte, only if they come as plain tensors
-(`WeightQBitsTensor.__init__`, tensor/weights/qbits.py). To quantize is an operator whose kernel is Python
-(library/quantize.py): it is run as such, for a fake device would else see its result alone.
+(`WeightQBitsTensor.__init__`, tensor/weights/qbits.py). Quantizing is an operator whose kernel is Python
+(library/quantize.py); that kernel is run, for a fake device would else see its result alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _QUANTIZING = "quanto::quantize_affine"
 
 @functools.cache
 def install() -> None:
-    """From here on, in this process for good, fake tensors are plain tensors to it."""
+    """Makes optimum-quanto take fake tensors for plain tensors in this process, for good."""
     when_imported("optimum.quanto.tensor.weights.qbits", _pack)
     sys.meta_path.insert(0, ExecutingFinder(["optimum.quanto.library.quantize"], _keep_kernel))
 
@@ -46,7 +46,7 @@ def _pack(module: Any) -> None:
 
 
 def _keep_kernel(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    """Executes the module; the kernel that it registers, which nothing gives back, is kept."""
+    """Executes `module` and keeps the quantizing kernel that it registers, which nothing gives back."""
     library: Any = torch.library
     impl = library.impl
 

@@ -1,7 +1,7 @@
-"""What transformers asks of tensors, answered as of those that a GPU has.
+"""Answers to what transformers asks of tensors, as for the tensors of a real GPU.
 
-It takes a fake tensor for a sign that the program is compiled or exported, and then goes ways that no plain
-run goes: the mask of a batch without padding is made and given to attention, which else takes none
+transformers takes a fake tensor for a sign that the program is compiled or exported, and then goes ways that
+no plain run goes: the mask of a batch without padding is made and given to attention, which else takes none
 (`_ignore_causal_mask_sdpa` of masking_utils.py, `is_tracing` of utils/import_utils.py, transformers 5).
 
 A program that has its layers dealt out (`device_map="auto"`) has one card here, and the answer says so.
@@ -19,18 +19,18 @@ _dealt_out: list[str] = []
 
 @functools.cache
 def install() -> None:
-    """From here on, in this process for good, fake tensors are tensors to it."""
+    """Makes transformers take fake tensors for plain tensors in this process, for good."""
     when_imported("transformers.utils.import_utils", _answer)
     when_imported("transformers.integrations.accelerate", _note_device_maps)
 
 
 def begin_program() -> None:
-    """From here on, the program of a new trial runs in this process."""
+    """Forgets the device maps of an earlier program."""
     _dealt_out.clear()
 
 
 def notes() -> tuple[str, ...]:
-    """What to know of how the program has its layers dealt out, in sentences."""
+    """Notes for the user about how the program has its layers dealt out, a sentence each."""
     return tuple(
         f'device_map="{how}" was followed with one card: for several, give the model with --parallel '
         "device-map:N"

@@ -1,9 +1,9 @@
 """Lets a `DTensor` hold a fake tensor.
 
 A `DTensor` is a class of PyTorch's own around the part of a tensor that this rank has. The fake device's mode
-leaves its operators to that class, which hands on those of the parts. To find out what becomes of the whole
-it runs the operator on tensors that are nowhere, once for each combination of shapes: these are no
-allocations.
+leaves its operators to that class, which hands on those of the parts. To find out what becomes of the
+whole, the class runs the operator on tensors without memory, once for each combination of shapes: these are
+no allocations.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _HANDED_ON = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate).add(torch._
 
 
 def _distributed(cls: Any, local_tensor: torch.Tensor, spec: Any, requires_grad: bool = False) -> Any:
-    """A `DTensor` as `_dtensor__new__` makes it, on the GPU with the dispatch key of its autocast."""
+    """`DTensor` as `_dtensor__new__` makes it, on the GPU with the dispatch key of its autocast."""
     if local_tensor.device.type != "cuda":
         return torch.Tensor._dtensor__new__(cls, local_tensor, spec, requires_grad=requires_grad)
     made: Any = torch.Tensor._make_wrapper_subclass(
@@ -41,7 +41,7 @@ def _distributed(cls: Any, local_tensor: torch.Tensor, spec: Any, requires_grad:
 
 
 def _made_of(cls: Any, elem: torch.Tensor) -> Any:
-    """An `AsyncCollectiveTensor`, of whose device C++ is told what it is told of any fake tensor's."""
+    """`AsyncCollectiveTensor` whose device is told to C++ as that of any fake tensor."""
     on_gpu = elem.device.type == "cuda"
     made: Any = torch.Tensor._make_wrapper_subclass(
         cls,
@@ -59,7 +59,7 @@ def _made_of(cls: Any, elem: torch.Tensor) -> Any:
 
 
 def install() -> None:
-    """Prepares this process, for good."""
+    """Lets `DTensor` and `AsyncCollectiveTensor` hold fake tensors in this process, for good."""
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._random import OffsetBasedRNGTracker

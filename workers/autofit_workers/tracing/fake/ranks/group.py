@@ -1,7 +1,7 @@
-"""A process group that is not there: any number of ranks, of which this process is one.
+"""Fake process group of any number of ranks, of which this process is one.
 
 PyTorch has such a group, its backend `fake`, whose collectives leave everything as it is. It takes the place
-of every backend that a program names, and goes by that one's name, for programs ask for it.
+of every backend that a program names, and reports the name of that backend, for programs ask for it.
 """
 
 from __future__ import annotations
@@ -35,13 +35,16 @@ _told: list[_Told] = []
 
 
 def on_join(tell: _Told) -> None:
-    """Is told whenever this process joins a program's ranks, and if NCCL meets at once (`device_id`)."""
+    """Registers `tell` to be called whenever this process joins a program's ranks.
+
+    `is_eager` tells whether NCCL meets at once (`device_id`).
+    """
     _told.append(tell)
 
 
 @functools.cache
 def install() -> None:
-    """Lets every process group of this process be one that is not there, for good."""
+    """Makes every process group of this process a fake one, for good."""
     distributed: Any = torch.distributed
     c10d: Any = distributed.distributed_c10d
     _let_groups_be_fake(c10d)
@@ -58,14 +61,14 @@ def install() -> None:
 
 
 def _let_ranks_save_alone(utils: ModuleType) -> None:
-    """A rank that saves or loads a checkpoint asks nobody what the others have."""
+    """Lets a rank save or load a checkpoint without asking the other ranks what they have."""
     wrapper: Any = vars(utils)["_DistWrapper"]
     initialize = wrapper.__init__
     wrapper.__init__ = lambda self, group, _use_dist, rank: initialize(self, group, False, rank)
 
 
 def _let_parts_be_saved(planner: ModuleType) -> None:
-    """What a rank saves is no whole of its tensors, without the others' parts."""
+    """Turns off the check that a checkpoint holds whole tensors: the other ranks' parts are missing."""
     checked: Any = vars(planner)["_validate_global_plan"]
     nothing_wrong = checked([], vars(planner)["Metadata"]({}))
     vars(planner)["_validate_global_plan"] = lambda *_args: nothing_wrong
@@ -73,7 +76,7 @@ def _let_parts_be_saved(planner: ModuleType) -> None:
 
 @functools.cache
 def _prepare() -> None:
-    """What a group needs, and a program without any does not wait for."""
+    """Installs what a process group needs; a program without groups does not wait for it."""
     composites.WITH_TEMPORARIES.update(collectives.install())
     dtensors.install()
     pipelines.install()
@@ -82,7 +85,7 @@ def _prepare() -> None:
 
 @contextmanager
 def joined(num_ranks: int, rank: int) -> Iterator[None]:
-    """A program of so many ranks, as the one of that number."""
+    """Context in which the program is rank `rank` of `num_ranks` ranks."""
     distributed = torch.distributed
     distributed.init_process_group(NCCL, world_size=num_ranks, rank=rank)
     try:
@@ -93,7 +96,7 @@ def joined(num_ranks: int, rank: int) -> Iterator[None]:
 
 
 def _forget_meshes() -> None:
-    """`DTensor` remembers results with their meshes, whose groups are gone, and takes them for equal ones."""
+    """Clears `DTensor`'s cached results: their meshes' groups are gone, and new meshes count as equal."""
     from torch.distributed.tensor import debug
 
     forget: Any = debug._clear_sharding_prop_cache
@@ -141,12 +144,12 @@ def _let_groups_be_fake(c10d: Any) -> None:
 
 
 def _said(given: int | None, variable: str, default: int) -> int:
-    """A number that a program gave, or that its launcher put into the environment."""
+    """Number that a program gave, or that its launcher put into the environment."""
     return given if given is not None and given >= 0 else int(os.environ.get(variable, default))
 
 
 def _kept(*_args: Any, **_kwargs: Any) -> None:
-    """Objects of other ranks are like this one's own."""
+    """Leaves the objects as they are: those of other ranks are taken to be like this rank's own."""
 
 
 def _gathered(object_list: list[Any], obj: Any, *_args: Any, **_kwargs: Any) -> None:

@@ -17,7 +17,7 @@ import torch
 
 
 class _Exchange:
-    """The work of one tensor, which it keeps."""
+    """Work of a send or receive, which keeps its tensor alive."""
 
     def __init__(self, work: Any, tensor: torch.Tensor) -> None:
         self._work = work
@@ -28,7 +28,7 @@ class _Exchange:
 
 
 def install() -> None:
-    """Prepares this process, for good."""
+    """Lets pipelines exchange tensors with ranks that are not there, in this process, for good."""
     distributed: Any = torch.distributed
     c10d: Any = distributed.distributed_c10d
     for name in ("isend", "irecv"):

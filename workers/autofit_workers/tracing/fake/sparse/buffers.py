@@ -1,4 +1,4 @@
-"""What cuSPARSE and Thrust take from PyTorch's allocator within an operator on sparse tensors.
+"""Buffers that cuSPARSE and Thrust take from PyTorch's allocator within an operator on sparse tensors.
 
 cuSPARSE says how much it wants when it is asked on the card (`cusparseSpMM_bufferSize` and its like, in
 cuda/SparseBlasImpl.cpp and cuda/SparseCUDABlas.cpp), and its documentation has no sizes. Some algorithms want
@@ -21,20 +21,20 @@ _FEWEST_OF_A_TILE = 256  # elements that are sorted together, of the smallest ti
 
 
 def for_product(matrix: Parts) -> Tensor:
-    """Of a sparse matrix with a dense one, a vector, or two dense ones sampled (SpMM, SpMV, SDDMM)."""
+    """Buffer for a sparse matrix times a dense one or a vector, or sampled products (SpMM, SpMV, SDDMM)."""
     rows_bytes = _POINTER_BYTES * (matrix.size[-2] + 1)
     copy_bytes = sum(each.numel() * each.element_size() for each in (*matrix.indices, matrix.values))
     return library_memory(between(0, min(rows_bytes, copy_bytes), copy_bytes), CUSPARSE_BUFFER)
 
 
 def for_sparse_product(num_products: int, value_bytes: int) -> Tensor:
-    """Of two sparse ones (SpGEMM): a place and a value of each product, once to four times."""
+    """Buffer for a product of two sparse matrices (SpGEMM): index and value of each product, 1 to 4 times."""
     once_bytes = num_products * (_INDEX_BYTES + value_bytes)
     return library_memory(between(once_bytes, 2 * once_bytes, 4 * once_bytes), CUSPARSE_BUFFER)
 
 
 def for_sort(num_elements: int, element_bytes: int) -> Tensor:
-    """Of Thrust's merge sort: another buffer for what is sorted, and where its tiles meet.
+    """Buffer for Thrust's merge sort: another copy of what is sorted, and where its tiles meet.
 
     CUB's `DeviceMergeSort` (cub/device/dispatch/dispatch_merge_sort.cuh): a number for each tile.
     """

@@ -24,9 +24,9 @@ def of_tensors(
     dtype: torch.dtype | None = None,
     **_options: Any,
 ) -> Tensor:
-    """`sparse_compressed_tensor`, which takes its parts over.
+    """Compressed tensor of the given parts, which it takes over (`sparse_compressed_tensor`).
 
-    The size that is not given is the largest index's, as `sparse_compressed_tensor` finds it.
+    A size that is not given is that of the largest index, as `sparse_compressed_tensor` finds it.
     """
     if size is None:
         size = _size_of(layout, compressed, plain)
@@ -37,7 +37,7 @@ def of_tensors(
 
 
 def _size_of(layout: torch.layout, compressed: Tensor, plain: Tensor) -> tuple[int, int]:
-    """`_estimate_sparse_compressed_tensor_size`."""
+    """Size of a matrix by its indices (`_estimate_sparse_compressed_tensor_size`)."""
     sizes = compressed.shape[-1] - 1, operator.index(plain.max()) + 1
     return sizes if layout in (torch.sparse_csr, torch.sparse_bsr) else sizes[::-1]
 
@@ -50,7 +50,7 @@ def empty(
     dtype: torch.dtype | None = None,
     **_options: Any,
 ) -> Tensor:
-    """One without elements (`empty_sparse_compressed`)."""
+    """Compressed tensor without elements (`empty_sparse_compressed`)."""
     where = torch.device("cuda")
     num = size[-2] if layout is torch.sparse_csr else size[-1]
     compressed = torch.empty(num + 1, dtype=torch.int64, device=where)
@@ -61,18 +61,18 @@ def empty(
 
 
 def copied(parts: Parts) -> Parts:
-    """A clone's parts."""
+    """Parts of a clone of a compressed tensor."""
     first, second = parts.indices
     return dataclasses.replace(parts, indices=(first.clone(), second.clone()), values=parts.values.clone())
 
 
 def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
-    """A copy."""
+    """Copy of a compressed tensor."""
     return made(gpu, copied(parts_of(tensor)))
 
 
 def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`get_result_tensor_for_unary_op`: of the values; indices are copied."""
+    """Rule that applies `function` to values and copies indices (`get_result_tensor_for_unary_op`)."""
 
     def apply(gpu: Device, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         parts = parts_of(tensor)
@@ -85,7 +85,7 @@ def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def transposed(gpu: Device, tensor: Tensor, first: int = 0, second: int = 1) -> Tensor:
-    """`sparse_compressed_transpose`: rows become columns by another layout of the same indices.
+    """Transposed matrix, another layout of the same indices (`sparse_compressed_transpose`).
 
     Raises:
         RuntimeError: other dimensions than the two of a matrix.
@@ -108,5 +108,5 @@ def transposed(gpu: Device, tensor: Tensor, first: int = 0, second: int = 1) -> 
 
 
 def summed(_gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
-    """`sum_csr`: all values."""
+    """Sum of all values of a compressed tensor (`sum_csr`)."""
     return parts_of(tensor).values.sum()

@@ -1,4 +1,4 @@
-"""From one layout to another: ATen/native/TensorConversions.cpp."""
+"""Conversions from one layout to another, as in ATen/native/TensorConversions.cpp."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ aten: Any = torch.ops.aten
 def copied(
     gpu: Device, tensor: Tensor, *, dtype: torch.dtype | None = None, device: Any = None, **options: Any
 ) -> Tensor:
-    """`_to_copy`: each part to another type or device; from a GPU a real tensor on the CPU."""
+    """Copy of a sparse tensor in another type or device (`_to_copy`); on the CPU it is a real tensor."""
     parts = parts_of(tensor)
     where = torch.device(device or "cuda")
     how = {"device": where, "non_blocking": options.get("non_blocking", False)}
@@ -69,7 +69,7 @@ def _on_host(parts: Parts) -> Tensor:
 def to_dense(
     gpu: Device, tensor: Tensor, dtype: torch.dtype | None = None, _masked_grad: bool | None = None
 ) -> Tensor:
-    """Zeros to which the elements are added; of compressed indices first those of each element."""
+    """Dense tensor: zeros to which the elements are added, by an offset each for compressed layouts."""
     parts = parts_of(tensor)
     dense = torch.zeros(parts.size, dtype=dtype or parts.values.dtype, device="cuda")
     if parts.layout is torch.sparse_coo:
@@ -85,22 +85,21 @@ def to_dense(
 
 
 def _pairs(parts: Parts) -> Tensor:
-    """`_convert_indices_from_csr_to_coo`: row and column of each element."""
+    """Row and column of each element of a compressed tensor (`_convert_indices_from_csr_to_coo`)."""
     compressed, plain = parts.indices
     return plain.new_empty((2, plain.shape[-1]), dtype=compressed.dtype)
 
 
 def _of_dense(tensor: Tensor) -> tuple[Tensor, Tensor]:
-    """Places and values of what is not zero (`dense_to_sparse`)."""
+    """Indices and values of a dense tensor's nonzero elements (`dense_to_sparse`)."""
     places = tensor.nonzero().transpose(0, 1)
     return places, tensor[tuple(places)]
 
 
 def to_coordinates(gpu: Device, tensor: Tensor, sparse_dim: Any = None, **_options: Any) -> Tensor:
-    """`_to_sparse`.
+    """COO tensor of a dense or a compressed one (`_to_sparse`).
 
-    Raises:
-        RuntimeError: some dimensions are to stay dense.
+    Of a dense tensor, dimensions from `sparse_dim` on stay dense.
     """
     if not is_sparse(tensor):
         if isinstance(sparse_dim, int) and sparse_dim != tensor.dim():
@@ -122,7 +121,7 @@ def _with_dense_dimensions(gpu: Device, tensor: Tensor, sparse_dim: int) -> Tens
 
 
 def to_compressed(layout: torch.layout) -> Callable[..., Tensor]:
-    """`_to_sparse_csr` and its like, by what the tensor is so far."""
+    """Rule that converts a tensor to `layout`, by the layout that it has (`_to_sparse_csr` and its like)."""
 
     def convert(gpu: Device, tensor: Tensor, *blocks: Any, **_options: Any) -> Tensor:
         if layout in BLOCKED:
@@ -139,10 +138,10 @@ def to_compressed(layout: torch.layout) -> Callable[..., Tensor]:
 
 
 def masked(gpu: Device, tensor: Tensor, mask: Tensor) -> Tensor:
-    """`sparse_mask_sparse_compressed`: of a dense tensor, by a dense mask.
+    """Dense tensor's values by a compressed mask, which is made dense (`sparse_mask_sparse_compressed`).
 
     Raises:
-        UnsupportedError: of blocks.
+        UnsupportedError: the mask's layout is blocked.
     """
     parts = parts_of(mask)
     if parts.layout in BLOCKED:
@@ -158,18 +157,18 @@ def masked(gpu: Device, tensor: Tensor, mask: Tensor) -> Tensor:
 
 
 def _row_starts(num_rows: int, like: Tensor) -> Tensor:
-    """`_convert_indices_from_coo_to_csr`."""
+    """Row offsets of a compressed layout, in int64 (`_convert_indices_from_coo_to_csr`)."""
     return torch.empty(num_rows + 1, dtype=torch.int64, device=like.device)
 
 
 def _dense_to_compressed(gpu: Device, tensor: Tensor, layout: torch.layout) -> Tensor:
-    """`dense_to_sparse_compressed`: a mask and its places, of which plain indices stay a view."""
+    """Compressed tensor of a dense one; plain indices are views of places (`dense_to_sparse_compressed`)."""
     mask = tensor != 0
     return _of_mask(gpu, tensor, layout, mask, tensor)
 
 
 def _of_mask(gpu: Device, tensor: Tensor, layout: torch.layout, mask: Tensor, tiles: Tensor) -> Tensor:
-    """Of a matrix the elements, or the tiles, that a mask has."""
+    """Compressed tensor of the elements, or the tiles, of a matrix that a mask selects."""
     if layout not in BY_ROWS:
         mask, tiles = mask.transpose(0, 1), tiles.transpose(0, 1)
     places = mask.nonzero()
@@ -180,7 +179,7 @@ def _of_mask(gpu: Device, tensor: Tensor, layout: torch.layout, mask: Tensor, ti
 
 
 def _coordinates_to_compressed(gpu: Device, tensor: Tensor, layout: torch.layout) -> Tensor:
-    """`coo_to_sparse_csr`; by columns of the transposed one."""
+    """Compressed tensor of coordinates (`coo_to_sparse_csr`); by columns that of the transposed one."""
     if layout not in BY_ROWS:
         flipped = _coordinates_to_compressed(gpu, coo.transposed(gpu, tensor, 0, 1), TRANSPOSED[layout])
         parts = parts_of(flipped)
@@ -191,7 +190,7 @@ def _coordinates_to_compressed(gpu: Device, tensor: Tensor, layout: torch.layout
 
 
 def _flipped(gpu: Device, parts: Parts, layout: torch.layout) -> Tensor:
-    """`sparse_compressed_to_flipped`: elements are sorted by the other dimension."""
+    """Compressed tensor sorted by the other dimension (`sparse_compressed_to_flipped`)."""
     pairs = _pairs(parts)
     rows = parts.size[-2] if layout in BY_ROWS else parts.size[-1]
     numbers = pairs[0] * parts.size[-1] + pairs[1]
@@ -205,7 +204,7 @@ def _flipped(gpu: Device, parts: Parts, layout: torch.layout) -> Tensor:
 
 
 def _to_blocks(gpu: Device, tensor: Tensor, layout: torch.layout, block: tuple[int, int]) -> Tensor:
-    """`_to_sparse_bsr`: of a dense tensor, by blocks of which any number is not zero."""
+    """Blocked tensor of the blocks of a dense one that have a nonzero number (`_to_sparse_bsr`)."""
     if is_sparse(tensor):
         tensor = to_dense(gpu, tensor)
     is_there = tensor != 0
@@ -214,6 +213,6 @@ def _to_blocks(gpu: Device, tensor: Tensor, layout: torch.layout, block: tuple[i
 
 
 def _tiled(tensor: Tensor, block: tuple[int, int]) -> Tensor:
-    """`_tile_tensor`: a copy by blocks."""
+    """Copy of a matrix by blocks (`_tile_tensor`)."""
     rows, columns = (size // each for size, each in zip(tensor.shape, block, strict=True))
     return tensor.reshape(rows, block[0], columns, block[1]).transpose(1, 2).contiguous()

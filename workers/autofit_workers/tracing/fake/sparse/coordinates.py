@@ -41,7 +41,7 @@ def of_tensors(  # noqa: PLR0917 - the operator's own signature
     is_coalesced: bool | None = None,
     **_options: Any,
 ) -> Tensor:
-    """`_sparse_coo_tensor_with_dims_and_tensors`, which every constructor of coordinates calls."""
+    """COO tensor of parts; every constructor calls `_sparse_coo_tensor_with_dims_and_tensors`."""
     return made(gpu, coordinates(tuple(size), indices, values, is_coalesced=bool(is_coalesced)))
 
 
@@ -53,7 +53,7 @@ def empty(
     dtype: torch.dtype | None = None,
     **_options: Any,
 ) -> Tensor:
-    """One without elements."""
+    """COO tensor without elements."""
     num_sparse = len(size) if sparse_dim is None else sparse_dim
     where = torch.device("cuda")
     indices = torch.empty((num_sparse, 0), dtype=torch.int64, device=where)
@@ -62,14 +62,14 @@ def empty(
 
 
 def flattened(parts: Parts, *, clones: bool = False) -> Tensor:
-    """`flatten_indices` of SparseTensorUtils.cpp: a number for each place."""
+    """Number for each place of a COO tensor (`flatten_indices` of SparseTensorUtils.cpp)."""
     if parts.sparse_dim == 1 and not clones:
         return parts.indices[0].select(0, 0)
     return torch.empty(parts.num_elements, dtype=torch.int64, device=parts.values.device)
 
 
 def _places(parts: Parts) -> Tensor | None:
-    """The number of each place, where indices are known."""
+    """Number of each place of a COO tensor; None where the indices are not known."""
     found = known(parts.indices[0])
     if found is None or found.is_made_up:
         return None
@@ -78,7 +78,7 @@ def _places(parts: Parts) -> Tensor | None:
 
 
 def coalesced(gpu: Device, tensor: Tensor) -> Tensor:
-    """`_coalesce_sparse_cuda` of cuda/SparseCUDATensor.cu."""
+    """Coalesced tensor, as `_coalesce_sparse_cuda` of cuda/SparseCUDATensor.cu makes it."""
     parts = parts_of(tensor)
     if parts.is_coalesced:
         return tensor
@@ -101,7 +101,7 @@ def coalesced(gpu: Device, tensor: Tensor) -> Tensor:
 
 
 def _different(parts: Parts) -> tuple[int, Tensor | None]:
-    """How many places are different, and their numbers where those are known."""
+    """Number of different places, and their numbers where those are known."""
     places = _places(parts)
     if places is not None:
         found = torch.unique(places)
@@ -113,14 +113,14 @@ def _different(parts: Parts) -> tuple[int, Tensor | None]:
 
 
 def copied(parts: Parts) -> Parts:
-    """A clone's parts."""
+    """Parts of a clone of a COO tensor."""
     return dataclasses.replace(
         parts, indices=tuple(each.clone() for each in parts.indices), values=parts.values.clone()
     )
 
 
 def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
-    """A copy; a gradient that is kept takes over the parts.
+    """Copy of a COO tensor; a gradient that is kept takes over the parts.
 
     `accumulateGrad` (torch/csrc/autograd/functions/accumulate_grad.h) does so where it has the last
     reference; to a fake tensor there is always another one.
@@ -132,7 +132,7 @@ def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
 
 
 def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`coalesced_unary_ufunc` of SparseUnaryOps.cpp: of the values; indices are copied."""
+    """Rule: `function` of the values, indices copied (`coalesced_unary_ufunc` of SparseUnaryOps.cpp)."""
 
     def apply(gpu: Device, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         parts = parts_of(coalesced(gpu, tensor))
@@ -143,7 +143,7 @@ def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Of the values, where they are."""
+    """Rule that applies `function` to a sparse tensor's values in place."""
 
     def apply(_gpu: Device, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         function(parts_of(tensor).values, *args, **kwargs)
@@ -157,7 +157,7 @@ def _with_copied_indices(parts: Parts, values: Tensor) -> Parts:
 
 
 def multiplied(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """`mul_sparse`: with a number, or with a dense tensor at the places that are there."""
+    """Product of a COO tensor with a number, or a dense tensor at the places it has (`mul_sparse`)."""
     tensor, other = (first, second) if is_sparse(first) else (second, first)
     if is_sparse(other):
         raise UnsupportedError(
@@ -171,13 +171,13 @@ def multiplied(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 
 
 def divided(gpu: Device, tensor: Tensor, other: Tensor, **kwargs: Any) -> Tensor:
-    """`div_sparse`, by a number."""
+    """Quotient of a COO tensor by a number (`div_sparse`)."""
     parts = parts_of(tensor)
     return made(gpu, _with_copied_indices(parts, parts.values.div(other, **kwargs)))
 
 
 def masked(gpu: Device, tensor: Tensor, mask: Tensor, **_options: Any) -> Tensor:
-    """`sparse_mask`: a dense tensor's values at the places of a mask, by a product with ones."""
+    """Dense tensor's values at the places of a mask, by a product with ones (`sparse_mask`)."""
     parts = parts_of(mask)
     if is_sparse(tensor):  # `sparse_mask_helper`: both are searched
         searched = parts_of(coalesced(gpu, tensor)), flattened(parts, clones=True)
@@ -189,7 +189,7 @@ def masked(gpu: Device, tensor: Tensor, mask: Tensor, **_options: Any) -> Tensor
 
 
 def joined(gpu: Device, tensors: list[Tensor], dim: int = 0) -> Tensor:
-    """`cat_sparse`: indices, moved by what comes before, and values one after the other."""
+    """Concatenation of COO tensors (`cat_sparse`): indices moved by what comes before, and all values."""
     parts = [parts_of(each) for each in tensors]
     first = parts[0]
     dim %= len(first.size)
@@ -205,13 +205,13 @@ def joined(gpu: Device, tensors: list[Tensor], dim: int = 0) -> Tensor:
 
 
 def norm(gpu: Device, tensor: Tensor, p: Any = 2, *_rest: Any, **_options: Any) -> Tensor:
-    """`norm_sparse`: of the values."""
+    """Norm of a COO tensor's values (`norm_sparse`)."""
     values: Tensor = parts_of(coalesced(gpu, tensor)).values.norm(2 if p is None else p)
     return values
 
 
 def added(gpu: Device, first: Tensor, second: Tensor, *, alpha: Any = 1) -> Tensor:
-    """`add_sparse`: to a dense tensor a dense one, of two sparse ones the elements of both."""
+    """Sum (`add_sparse`): dense with a dense first term, else a sparse one of both terms' elements."""
     if not is_sparse(first):
         return _add_to(gpu, first.clone(), second)
     if not is_sparse(second):
@@ -223,16 +223,17 @@ def added(gpu: Device, first: Tensor, second: Tensor, *, alpha: Any = 1) -> Tens
 
 
 def added_in_place(gpu: Device, target: Tensor, other: Tensor, *, alpha: Any = 1) -> Tensor:
-    """To a dense tensor; a sparse one takes the parts of the sum."""
+    """Adds in place to a dense tensor; a sparse one takes the parts of the sum."""
     if not is_sparse(target):
         return _add_to(gpu, target, other)
     return become(target, parts_of(added(gpu, target, other, alpha=alpha)))
 
 
 def _add_to(gpu: Device, target: Tensor, sparse: Tensor) -> Tensor:
-    """`add_out_dense_sparse_cuda`: elements are added where they are, by kernels of two kinds.
+    """Adds a sparse tensor's elements to a dense one in place (`add_out_dense_sparse_cuda`).
 
-    Those of a coalesced tensor find the place by themselves; others are given its number (`index_add_`).
+    There are kernels of two kinds: that for a coalesced tensor finds the places itself; the other is given
+    their numbers (`index_add_`).
     """
     parts = parts_of(sparse)
     num = parts.num_elements
@@ -243,7 +244,7 @@ def _add_to(gpu: Device, target: Tensor, sparse: Tensor) -> Tensor:
 
 
 def transposed(gpu: Device, tensor: Tensor, first: int = 0, second: int = 1) -> Tensor:
-    """`transpose` of a clone, whose indices are swapped by rows (ATen/native/TensorShape.cpp)."""
+    """Transposed clone, whose indices are swapped by rows (ATen/native/TensorShape.cpp)."""
     parts = copied(parts_of(tensor))
     (indices,) = parts.indices
     one, other = indices.select(0, first), indices.select(0, second)
@@ -259,7 +260,7 @@ def transposed(gpu: Device, tensor: Tensor, first: int = 0, second: int = 1) -> 
 def summed(
     gpu: Device, tensor: Tensor, dim: Sequence[int] | int | None = None, *_rest: Any, **_o: Any
 ) -> Tensor:
-    """`_sparse_sum` of SparseTensorMath.cpp, and `sum_coo`, which adds up all values."""
+    """Sum of a COO tensor (`_sparse_sum` of SparseTensorMath.cpp), or of all its values (`sum_coo`)."""
     parts = parts_of(tensor)
     if dim is None:
         return parts.values.sum()
@@ -279,7 +280,7 @@ def summed(
 
 
 def summed_backward(gpu: Device, grad: Tensor, tensor: Tensor, dim: Sequence[int]) -> Tensor:
-    """`_sparse_sum_backward_cuda`: the gradient of every element that is there."""
+    """Gradient of a sum for every element that is there (`_sparse_sum_backward_cuda`)."""
     parts = parts_of(coalesced(gpu, tensor))
     dims = {each % len(parts.size) for each in dim}
     if not is_sparse(grad):

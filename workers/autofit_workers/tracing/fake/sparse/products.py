@@ -31,7 +31,7 @@ _NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.int64: "Long"
 
 
 def product(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """`mm`: zeros, to which the product is added without being looked at."""
+    """Matrix product (`mm`): zeros, to which the product is added without reading them."""
     if is_sparse(first) and is_sparse(second):
         return of_two_sparse(gpu, first, second)
     dense = second if is_sparse(first) else first
@@ -42,7 +42,7 @@ def product(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 def added(
     gpu: Device, total: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> Tensor:
-    """`addmm` and `_sparse_addmm`."""
+    """Sum with a matrix product (`addmm` and `_sparse_addmm`)."""
     del alpha  # is a number for the kernel
     if is_sparse(first) and is_sparse(second):
         raise UnsupportedError(
@@ -65,7 +65,7 @@ def _flipped(gpu: Device, matrix: Tensor) -> Tensor:
 
 
 def _by_coordinates(gpu: Device, shape: tuple[int, int], first: Tensor, second: Tensor) -> Tensor:
-    """`s_addmm_out_sparse_dense_cuda`: rows are compressed in 32 bits, the result's columns are dense."""
+    """Product of a COO matrix (`s_addmm_out_sparse_dense_cuda`): rows compressed to int32, dense columns."""
     if second.dtype not in _DTYPES:
         name = _NAMES.get(second.dtype, str(second.dtype).removeprefix("torch."))
         raise RuntimeError(f"\"addmm_sparse_cuda\" not implemented for '{name}'")
@@ -86,7 +86,7 @@ def _by_coordinates(gpu: Device, shape: tuple[int, int], first: Tensor, second: 
 
 
 def _by_compressed(gpu: Device, shape: tuple[int, int], first: Tensor, second: Tensor) -> Tensor:
-    """`addmm_out_sparse_csr`: by rows as they are, else first by rows."""
+    """Product of a compressed matrix, by rows (`addmm_out_sparse_csr`); one by columns is converted first."""
     result = second.new_empty(shape)
     if first.layout is torch.sparse_csc:
         first = conversions.to_compressed(torch.sparse_csr)(gpu, first)
@@ -102,7 +102,7 @@ def _by_compressed(gpu: Device, shape: tuple[int, int], first: Tensor, second: T
 def sampled(
     gpu: Device, matrix: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> Tensor:
-    """`sparse_sampled_addmm`: a product at the places that a matrix has."""
+    """Product of dense matrices at the places that a sparse one has (`sparse_sampled_addmm`)."""
     del beta, alpha
     result = compressed.clone(gpu, matrix)
     parts = parts_of(result)
@@ -114,7 +114,7 @@ def sampled(
 
 
 def with_vector(gpu: Device, matrix: Tensor, vector: Tensor) -> Tensor:
-    """`mv`: of coordinates the product with a matrix of one column, else SpMV."""
+    """Product with a vector (`mv`): of coordinates as with a matrix of one column, else SpMV."""
     if matrix.layout is torch.sparse_coo:
         return product(gpu, matrix, vector.unsqueeze(-1)).squeeze(-1)
     result = vector.new_empty(matrix.shape[0])
@@ -128,7 +128,7 @@ def with_vector(gpu: Device, matrix: Tensor, vector: Tensor) -> Tensor:
 
 
 def batched(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """`bmm_out_sparse_cuda`: a matrix after the other, of which columns of the results are dense."""
+    """Batched product (`bmm_out_sparse_cuda`), a matrix after the other; the result's columns are dense."""
     batch, rows, _ = first.shape
     result = second.new_empty((batch, second.shape[2], rows))
     dense = second.contiguous()
@@ -143,10 +143,10 @@ def batched(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 
 
 def of_two_sparse(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """`sparse_sparse_matmul_cuda` of cuda/SparseMatMul.cu, of coordinates: SpGEMM of rows in 32 bits.
+    """Product of two COO matrices, SpGEMM of int32 rows (`sparse_sparse_matmul_cuda`, cuda/SparseMatMul.cu).
 
     Raises:
-        UnsupportedError: they are not both of coordinates.
+        UnsupportedError: the matrices are not both of coordinates.
     """
     if not (first.layout is second.layout is torch.sparse_coo):
         raise UnsupportedError(
@@ -172,7 +172,7 @@ def of_two_sparse(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 
 
 def _num_products(left: Parts, right: Parts) -> tuple[int, int]:
-    """How many numbers are multiplied, and how many are there in the end; assumed where nothing is known."""
+    """Numbers of multiplications and of elements of a product; the second is assumed where it is unknown."""
     most = left.size[0] * right.size[1]
     mean = -(-right.num_elements // max(right.size[0], 1))
     products = left.num_elements * max(mean, 1)
@@ -181,7 +181,7 @@ def _num_products(left: Parts, right: Parts) -> tuple[int, int]:
 
 
 def _note(gpu: Device, parts: Parts, dense: Tensor, result: Tensor, *others: Tensor) -> None:
-    """Every element reads a row of the dense matrix, wherever that is."""
+    """Notes the work of a product, in which every element reads a row of the dense matrix."""
     read = gpu.unseen((max(parts.num_elements, 1), dense.shape[-1]), dense.dtype)
     gpu.note(_ADDED, (parts.values, *parts.indices, read, *others), result)
 
@@ -195,6 +195,6 @@ def _is_dense(matrix: Tensor) -> bool:
 
 
 def _is_by_rows_or_columns(matrix: Tensor) -> bool:
-    """`is_blas_compatible_row_major_order`, and by columns."""
+    """Whether BLAS takes a matrix by rows (`is_blas_compatible_row_major_order`) or by columns."""
     (rows, columns), (row, column) = matrix.shape, matrix.stride()
     return (column == 1 and row >= max(1, columns)) or (row == 1 and column >= max(1, rows))

@@ -1,4 +1,4 @@
-"""Which function an operator on sparse tensors goes to."""
+"""Functions for operators on sparse tensors, by operator and layout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rule = Callable[..., Any]
 
 
 def concerns(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operator is given a sparse tensor, or makes one."""
+    """Whether an operator is given a sparse tensor or makes one."""
     if func in _MAKING or kwargs.get("layout", torch.strided) not in (torch.strided, None):
         return True
     with torch._C.DisableTorchFunction():  # which would be called for each layout
@@ -30,7 +30,7 @@ def concerns(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[st
 
 
 def run(gpu: Device, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What the operator returns; raises `UnsupportedError` for one that is not followed."""
+    """Result of an operator on sparse tensors; raises `UnsupportedError` for one that is not followed."""
     with torch._C.DisableTorchFunction():
         layout = _layout_of(args, kwargs)
     if func not in _FROM_CPU and any(is_sparse(each) and not isinstance(each, FakeTensor) for each in args):
@@ -49,7 +49,7 @@ def run(gpu: Device, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs:
 
 
 def _layout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.layout | None:
-    """The layout that decides: the first that a tensor has, else the one that is asked for."""
+    """Layout that decides the rule: the first sparse tensor's, else the one that is asked for."""
     for each in args:
         for one in each if isinstance(each, list) else (each,):
             if is_sparse(one):
@@ -59,7 +59,7 @@ def _layout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.layout | 
 
 
 def _part(pick: Callable[[Parts], Tensor]) -> Rule:
-    """A part, as it is."""
+    """Rule that returns a part of a sparse tensor as it is."""
     return lambda _gpu, tensor: pick(parts_of(tensor)).detach()
 
 
@@ -68,7 +68,7 @@ def _number(count: Callable[[Parts], Any]) -> Rule:
 
 
 def _same(gpu: Device, tensor: Tensor, *_rest: Any) -> Tensor:
-    """Another tensor of the same parts."""
+    """Another sparse tensor of the same parts."""
     return made(gpu, parts_of(tensor))
 
 
@@ -99,7 +99,7 @@ def _zeros_like(gpu: Device, tensor: Tensor, **options: Any) -> Tensor:
 
 
 def _copy(_gpu: Device, target: Tensor, source: Tensor, *_rest: Any) -> Tensor:
-    """`copy_` between two of a layout: the target takes copies of all parts."""
+    """`copy_` between tensors of one layout: the target takes copies of all parts."""
     parts = parts_of(source)
     return become(target, coo.copied(parts) if parts.layout is torch.sparse_coo else compressed.copied(parts))
 

@@ -1,6 +1,6 @@
 """Fake tensors of sparse layouts, made of fake strided ones.
 
-PyTorch makes a sparse tensor of parts: indices and values. Those are what takes memory, so they are the fake
+PyTorch makes a sparse tensor of parts: indices and values. The parts take the memory, so they are the fake
 tensors that a trace sees; the sparse one around them has the layout and shape that autograd asks for.
 """
 
@@ -31,23 +31,23 @@ TRANSPOSED = {
 
 
 class Device(Protocol):
-    """What the functions here need of a fake device's mode."""
+    """Interface of a fake device's mode, as far as operators on sparse tensors need it."""
 
     fake_mode: FakeTensorMode
 
     def wrapped(self, elem: Tensor) -> FakeTensor:
-        """The fake tensor on the device around one on `meta`."""
+        """Fake tensor on the device around `elem`, a tensor on the device `meta`."""
 
     def unseen(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
-        """A fake tensor on the device, which nothing is told of."""
+        """New fake tensor on the device, which the observer is not told of."""
 
     def note(self, operator: Any, inputs: tuple[Tensor, ...], result: Tensor) -> None:
-        """Notes the work of an operator of which the allocations were seen."""
+        """Notes the work of an operator whose allocations were seen already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a sparse tensor consists of.
+    """Parts of a sparse tensor: layout, size, indices and values.
 
     Attributes:
         layout: `torch.sparse_coo` or a compressed one.
@@ -55,7 +55,7 @@ class Parts:
         indices: of coordinates one tensor, dimensions × elements; else the compressed and the plain ones.
         values: one for each element, or a block of them.
         is_coalesced: of coordinates, whether they are sorted and each there once.
-        num_different: of coordinates, how many are; None where that was not looked for.
+        num_different: of coordinates, the number of different ones; None where they were not counted.
     """
 
     layout: torch.layout
@@ -67,26 +67,26 @@ class Parts:
 
     @property
     def num_elements(self) -> int:
-        """Elements, or blocks, that are there."""
+        """Number of elements, or blocks, that are there."""
         return self.indices[-1].shape[-1]
 
     @property
     def sparse_dim(self) -> int:
-        """Of coordinates, the dimensions that indices name."""
+        """Number of dimensions that the indices of coordinates name."""
         return self.indices[0].shape[0]
 
     def with_values(self, values: Tensor) -> Parts:
-        """The same places with other values."""
+        """Parts with the same places and other values."""
         return dataclasses.replace(self, values=values)
 
 
 def coordinates(size: tuple[int, ...], indices: Tensor, values: Tensor, **flags: Any) -> Parts:
-    """The parts of a tensor of coordinates."""
+    """Parts of a tensor of coordinates (COO)."""
     return Parts(torch.sparse_coo, tuple(size), (indices,), values, **flags)
 
 
 def is_sparse(value: object) -> bool:
-    """Whether it is a tensor of a sparse layout."""
+    """Whether a value is a tensor of a sparse layout."""
     return isinstance(value, Tensor) and value.layout is not torch.strided and value.layout in _LAYOUTS
 
 
@@ -94,7 +94,7 @@ _LAYOUTS = COMPRESSED | {torch.sparse_coo}
 
 
 def made(gpu: Device, parts: Parts) -> Tensor:
-    """A fake sparse tensor; its parts live as long as it does."""
+    """Fake sparse tensor; its parts live as long as it does."""
     values = parts.values
     with in_kernel_invocation_manager(gpu.fake_mode):
         if parts.layout is torch.sparse_coo:
@@ -119,7 +119,7 @@ def made(gpu: Device, parts: Parts) -> Tensor:
 
 
 def parts_of(tensor: Tensor) -> Parts:
-    """What a sparse tensor consists of, a fake one or a real one."""
+    """Parts of a sparse tensor, a fake one or a real one."""
     found: Parts | None = getattr(tensor, _ATTRIBUTE, None)
     if found is not None:
         return found
@@ -133,7 +133,7 @@ def parts_of(tensor: Tensor) -> Parts:
 
 
 def _looked_up(tensor: Tensor) -> Parts:
-    """What PyTorch says of a tensor's parts."""
+    """Parts of a sparse tensor as PyTorch reports them."""
     size = tuple(tensor.shape)
     if tensor.layout is torch.sparse_coo:
         return coordinates(size, tensor._indices(), tensor._values(), is_coalesced=tensor.is_coalesced())
@@ -144,6 +144,6 @@ def _looked_up(tensor: Tensor) -> Parts:
 
 
 def become(tensor: Tensor, parts: Parts) -> Tensor:
-    """Lets a fake sparse tensor consist of other parts, as operators in place do."""
+    """Gives a fake sparse tensor other parts, as operators in place do."""
     setattr(tensor, _ATTRIBUTE, parts)
     return tensor

@@ -1,4 +1,4 @@
-"""Libraries that need a GPU or its compiler to be installed, and that a prediction follows without them.
+"""Stand-ins for libraries that need a GPU or its compiler to be installed; predictions follow them without.
 
     finder.py        lets Python find a package that is not installed, with what is here in its place
     asking.py        offers one to transformers, when that asks for its attention
@@ -8,5 +8,5 @@
     selective_scan.py, causal_conv1d.py      compiled modules of mamba-ssm and causal-conv1d
     triton_*.py      Triton, whose kernels do nothing: see `autofit_workers.tracing.kernels.triton`
 
-A library that is installed is taken itself.
+A library that is installed is used itself.
 """

@@ -1,7 +1,7 @@
 """Offers a stand-in when something asks for the library: the knob `attention`, or a model of transformers.
 
-transformers decides by functions that remember their answers whether a library is there; these are asked
-anew. Whatever else looks for the library finds it as it is.
+transformers decides by functions that remember their answers whether a library is there; the answers are
+cleared. All other code that looks for the library finds it as it is.
 """
 
 from __future__ import annotations
@@ -49,30 +49,30 @@ _finder = StandInFinder()
 
 @functools.cache
 def install() -> None:
-    """From here on a model of transformers that asks for FlashAttention gets it, in this process for good."""
+    """Offers a stand-in to transformers' models that ask for FlashAttention, in this process for good."""
     when_decided(_offered)
 
 
 def begin_program() -> None:
-    """Another program is predicted: nothing was asked for yet."""
+    """Withdraws the stand-ins that an earlier program asked for."""
     if _finder.offered:
         _finder.withdraw()
         _forget()
 
 
 def notes() -> tuple[str, ...]:
-    """What was stood in for, a sentence each."""
+    """Notes for the user about libraries that were stood in for, a sentence each."""
     return tuple(stand_in.note for stand_in in _finder.offered.values())
 
 
 def offer_for(knobs: Knobs) -> None:
-    """Lets the library be found that a knob setting names; raises as `offer` does."""
+    """Offers the library of the attention that a knob setting names; raises as `offer` does."""
     if (implementation := IMPLEMENTATIONS.get(knobs.attention)) is not None:
         offer(implementation.name)
 
 
 def offer(implementation: str) -> None:
-    """Lets the library of an attention be found, by transformers' name; does nothing for others.
+    """Offers the library of an attention, by transformers' name; does nothing for others.
 
     Raises:
         UnsupportedError: the library is installed, in a release that cannot be followed.
@@ -88,7 +88,7 @@ def offer(implementation: str) -> None:
 
 
 def _forget() -> None:
-    """Lets transformers look for libraries again."""
+    """Clears transformers' answers, so that it looks for libraries again."""
     module = sys.modules.get("transformers.utils.import_utils")
     for name in _REMEMBERING:
         clear = getattr(getattr(module, name, None), "cache_clear", None)

@@ -1,4 +1,4 @@
-"""What stands in for `causal_conv1d_cuda`, the compiled module that causal-conv1d's operators call.
+"""Stand-in for `causal_conv1d_cuda`, the compiled module that causal-conv1d's operators call.
 
 Nothing of it is called: `autofit_workers.tracing.kernels.causal_conv1d` knows the operators.
 """
@@ -11,7 +11,7 @@ __all__ = ["causal_conv1d_bwd", "causal_conv1d_fwd", "causal_conv1d_update"]
 
 
 def causal_conv1d_fwd(*_args: Any) -> None:
-    """Writes into what it is given, as the others do."""
+    """Does nothing; the library's function, as the others do, writes into given tensors."""
 
 
 causal_conv1d_bwd = causal_conv1d_update = causal_conv1d_fwd

@@ -24,13 +24,13 @@ _METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIn:
-    """A package that may be stood in for.
+    """Package that a prediction may replace by a stand-in.
 
     Attributes:
-        package: as it is imported.
-        distribution: as it is installed.
-        version: of the release that is followed.
-        modules: by the name of each of its modules that there is, the one here with its functions.
+        package: name by which it is imported.
+        distribution: name by which it is installed.
+        version: release that is followed.
+        modules: module here with the functions, by the name of the package's module.
         oldest: release whose calls are operators, which are followed where it is installed.
     """
 
@@ -42,7 +42,7 @@ class StandIn:
 
     @property
     def is_installed(self) -> bool:
-        """Whether there is the package itself, or what stands in for it already."""
+        """Whether the package itself, or a stand-in for it, can be found."""
         return importlib.util.find_spec(self.package) is not None
 
     def require_followed(self) -> None:
@@ -60,7 +60,7 @@ class StandIn:
 
     @property
     def note(self) -> str:
-        """What a reader has to know of it, a sentence."""
+        """Note for the user that the package is stood in for, a sentence."""
         return (
             f"{self.distribution} is not installed here: its kernels are followed by what those of release "
             f"{self.version} take"
@@ -68,20 +68,20 @@ class StandIn:
 
 
 class StandInFinder(DistributionFinder):
-    """Finds what stands in for packages, and says that they are installed. To be last of the finders."""
+    """Finder of stand-ins, which says that their packages are installed; to be last of the finders."""
 
     def __init__(self) -> None:
         self.offered: dict[str, StandIn] = {}
 
     def offer(self, stand_in: StandIn) -> None:
-        """From here on the package is found."""
+        """Lets imports find a package's stand-in from here on."""
         self.offered[stand_in.package] = stand_in
         if self not in sys.meta_path:
             sys.meta_path.append(self)
 
     @contextmanager
     def hidden(self, package: str) -> Iterator[None]:
-        """Within this the package is not found, whether it was imported before or not."""
+        """Hides a package within a block, whether it was imported before or not."""
         stand_in = self.offered.pop(package)
         imported = {name: sys.modules.pop(name) for name in stand_in.modules if name in sys.modules}
         try:
@@ -91,7 +91,7 @@ class StandInFinder(DistributionFinder):
             sys.modules.update(imported)
 
     def withdraw(self) -> None:
-        """None is found any more, as if none had been imported."""
+        """Withdraws all stand-ins, as if none had been imported."""
         for stand_in in self.offered.values():
             for name in stand_in.modules:
                 sys.modules.pop(name, None)
@@ -118,7 +118,7 @@ class _StandInLoader(Loader):
         self._stand_in = stand_in
 
     def exec_module(self, module: ModuleType) -> None:
-        """Imports the modules below it first, as packages do; functions of the same name go before them."""
+        """Fills `module` after importing the modules below it, whose names give way to its functions."""
         ours: Any = importlib.import_module(self._stand_in.modules[module.__name__])
         for name in self._stand_in.modules:
             if name.rpartition(".")[0] == module.__name__:

@@ -1,4 +1,4 @@
-"""What stands in for `flash_attn.layers.rotary`: angles applied to queries and keys, by a kernel of Triton.
+"""Stand-in for `flash_attn.layers.rotary`, whose Triton kernel applies angles to queries and keys.
 
 It allocates and keeps what the library's own does (flash_attn/layers/rotary.py and ops/triton/rotary.py of
 release 2.8.3): the result, and contiguous copies of cosines and sines while the kernel runs; they are kept

@@ -1,3 +1,3 @@
-"""What stands in for a package that has modules and no functions of its own."""
+"""Stand-in for a package that has modules and no functions of its own."""
 
 __all__: list[str] = []

@@ -1,7 +1,7 @@
-"""What stands in for `selective_scan_cuda`, the compiled module of mamba-ssm's first Mamba.
+"""Stand-in for `selective_scan_cuda`, the compiled module of mamba-ssm's first Mamba.
 
-It makes what csrc/selective_scan/selective_scan.cpp of release 2.3.2 does (github.com/state-spaces/mamba), in
-that order; the kernels fill it and take nothing beside.
+The stand-in allocates what csrc/selective_scan/selective_scan.cpp of release 2.3.2 does
+(github.com/state-spaces/mamba), in that order; the kernels fill it and take nothing beside.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def fwd(  # noqa: PLR0917 - the library's own signature
     delta_bias: Tensor | None,  # noqa: ARG001
     delta_softplus: bool,  # noqa: ARG001
 ) -> list[Tensor]:
-    """`selective_scan_fwd`: the output, the states after each chunk, and the gated output."""
+    """Outputs of `selective_scan_fwd`: the output, the states after each chunk, and the gated output."""
     gated = [] if z is None else [torch.empty_like(z)]
     output = torch.empty_like(delta)
     batch, dim, length = u.shape
@@ -49,7 +49,7 @@ def bwd(  # noqa: PLR0917 - likewise
     delta_softplus: bool,  # noqa: ARG001
     recompute_out_z: bool,
 ) -> list[Tensor | None]:
-    """`selective_scan_bwd`: the gradients; those of B and C are sums in float32 where they vary."""
+    """Gradients of `selective_scan_bwd`; those of B and C are sums in float32 where they vary."""
     if z is not None and dz is None:
         dz = torch.empty_like(z)
     gated = torch.empty_like(out) if recompute_out_z and out is not None else None

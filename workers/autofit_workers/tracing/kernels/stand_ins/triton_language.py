@@ -1,6 +1,6 @@
-"""What stands in for `triton.language`: names that kernels are written with, and never run.
+"""Stand-in for `triton.language`: names that kernels are written with, and never run.
 
-Whatever a module asks for is there, except what is private. Numbers that are constants can be reckoned with.
+Every name that a module asks for is there, except private ones. Constants can be computed with.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _DTYPES = frozenset({
 
 
 class dtype:  # noqa: N801 - Triton's name
-    """A type of numbers."""
+    """Number type of Triton, such as float16."""
 
     SINT_TYPES = ("int8", "int16", "int32", "int64")
     UINT_TYPES = ("int1", "uint8", "uint16", "uint32", "uint64")
@@ -40,7 +40,7 @@ class dtype:  # noqa: N801 - Triton's name
 
     @property
     def primitive_bitwidth(self) -> int:
-        """Bits of a number."""
+        """Number of bits of a value of the type."""
         digits = (
             self.name.removeprefix("bfloat").removeprefix("float").removeprefix("uint").removeprefix("int")
         )
@@ -48,7 +48,7 @@ class dtype:  # noqa: N801 - Triton's name
 
 
 class constexpr:  # noqa: N801 - Triton's name
-    """A number that is known when a kernel is compiled."""
+    """Number that is known when a kernel is compiled."""
 
     def __init__(self, value: Any) -> None:
         self.value: Any = value.value if isinstance(value, constexpr) else value
@@ -91,7 +91,7 @@ for _name in ("lt", "le", "gt", "ge", "ne"):
 
 
 class Name:
-    """Something of the language that nothing runs."""
+    """Any other name of the language; nothing runs it."""
 
     def __init__(self, *names: Any) -> None:
         self._name = ".".join(str(each) for each in names[:1])
@@ -102,7 +102,7 @@ class Name:
         return Name(f"{self._name}.{name}")
 
     def __call__(self, *args: Any, **_options: Any) -> Any:
-        """A decorator gives back what it decorates."""
+        """Returns a decorated function unchanged; any other call gives a `Name`."""
         return args[0] if len(args) == 1 and callable(args[0]) else Name(f"{self._name}()")
 
     def __getitem__(self, _key: Any) -> Any:

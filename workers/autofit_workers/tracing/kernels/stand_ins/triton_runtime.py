@@ -1,6 +1,6 @@
-"""What stands in for Triton beside its language: kernels whose launches do nothing.
+"""Stand-in for Triton beside its language: kernels whose launches do nothing.
 
-What is called on the host keeps its meaning, as of release 3.7: sizes, the choice among settings by
+Functions called on the host keep their meaning, as of release 3.7: sizes, the choice among settings by
 `prune_configs_by`, hooks, values that heuristics add, and what a driver says of the card.
 """
 
@@ -52,7 +52,7 @@ backends: dict[str, Any] = {}
 
 
 class TritonError(Exception):
-    """Of Triton; none is raised here, as none of the following is."""
+    """Base of Triton's errors; the stand-in raises none of them."""
 
 
 class CompilationError(TritonError):
@@ -76,17 +76,17 @@ class OutOfResources(TritonError):  # noqa: N818 - Triton's name
 
 
 def cdiv(x: int, y: int) -> int:
-    """The quotient, rounded up."""
+    """Quotient of `x` by `y`, rounded up."""
     return -(-x // y)
 
 
 def next_power_of_2(n: int) -> int:
-    """The smallest power of 2 that is not below a number."""
+    """Smallest power of 2 that is not below `n`; 0 where `n` is not positive."""
     return 1 << (n - 1).bit_length() if n > 0 else 0
 
 
 class KernelInterface:
-    """What can be launched."""
+    """Base of the objects that can be launched."""
 
     run: Callable[..., Any]
 
@@ -94,12 +94,12 @@ class KernelInterface:
         return functools.partial(self.run, grid=grid, warmup=False)
 
     def warmup(self, *args: Any, grid: Any = None, **options: Any) -> Any:
-        """Compiles, on a card."""
+        """Runs the kernel with `warmup=True`, which compiles it on a card."""
         return self.run(*args, grid=grid, warmup=True, **options)
 
 
 class JITFunction(KernelInterface):
-    """A kernel."""
+    """Kernel that is made of a Python function."""
 
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
         self.fn = fn
@@ -111,7 +111,7 @@ class JITFunction(KernelInterface):
     run = triton.launch
 
     def add_pre_run_hook(self, hook: Callable[..., Any]) -> None:
-        """It would be called before a launch."""
+        """Does nothing; Triton would call the hook before a launch."""
 
     def __call__(self, *_args: Any, **_options: Any) -> Any:
         raise RuntimeError("a kernel of Triton is launched with a grid: kernel[grid](…)")
@@ -136,7 +136,7 @@ class Config:
         vars(self).update(rest)
 
     def all_kwargs(self) -> dict[str, Any]:
-        """With what the compiler is told."""
+        """Settings with the options for the compiler."""
         told = ("num_warps", "num_stages", "num_ctas", "maxnreg")
         return {**self.kwargs, **{n: v for n in told if (v := getattr(self, n)) is not None}}
 
@@ -145,7 +145,7 @@ class Config:
 
 
 class Autotuner(KernelInterface):
-    """A kernel of which several settings are timed, once for each key."""
+    """Kernel of which several configurations are timed, once for each key."""
 
     def __init__(  # noqa: PLR0917 - Triton's signature
         self,
@@ -206,7 +206,7 @@ class Autotuner(KernelInterface):
         return returned
 
     def prune_configs(self, options: dict[str, Any]) -> list[Config]:
-        """Those that are timed."""
+        """Configurations left to time."""
         early, model, most = self.early_config_prune, self.perf_model, self.configs_top_k
         configs = self.configs if early is None else list(early(self.configs, self.nargs, **options))
         most = int(len(self.configs) * most) if isinstance(most, float) and most <= 1 else int(most)
@@ -235,7 +235,7 @@ class Autotuner(KernelInterface):
 
 
 class Heuristics(KernelInterface):
-    """A kernel of which some settings are worked out from its arguments."""
+    """Kernel of which some settings are computed from its arguments."""
 
     def __init__(self, fn: Any, arg_names: Sequence[str], values: dict[str, Callable[..., Any]]) -> None:
         self.fn, self.arg_names, self.values = fn, list(arg_names), values
@@ -253,64 +253,64 @@ def _innermost(fn: Any) -> Any:
 
 
 def jit(fn: Any = None, **options: Any) -> Any:
-    """Makes a function a kernel."""
+    """Makes a kernel of a Python function; without one, returns a decorator that does."""
     return functools.partial(jit, **options) if fn is None else JITFunction(fn, **options)
 
 
 def autotune(configs: Sequence[Config], key: Sequence[str], **options: Any) -> Callable[[Any], Autotuner]:
-    """Tunes a kernel."""
+    """Decorator that tunes a kernel among `configs`, once for each key."""
     return lambda fn: Autotuner(fn, fn.arg_names, configs, key, **options)
 
 
 def heuristics(values: dict[str, Callable[..., Any]]) -> Callable[[Any], Heuristics]:
-    """Works out some of a kernel's settings."""
+    """Decorator that computes some of a kernel's settings from its arguments."""
     return lambda fn: Heuristics(fn, fn.arg_names, values)
 
 
 def do_bench(
     fn: Callable[[], Any], *_args: Any, quantiles: Sequence[float] | None = None, **_rest: Any
 ) -> Any:
-    """Milliseconds of a function, made up; see `timed`."""
+    """Calls a function and returns made-up milliseconds; see `timed`."""
     milliseconds = triton.timed(fn)
     return milliseconds if quantiles is None else [milliseconds] * len(quantiles)
 
 
 def do_bench_cudagraph(fn: Callable[[], Any], *_args: Any, **_rest: Any) -> float:
-    """The same in a graph, which empties no cache."""
+    """Calls a function as in a CUDA graph, which empties no cache, and returns made-up milliseconds."""
     fn()
     return 1.0
 
 
 def set_allocator(_allocator: Any) -> None:
-    """Where scratch memory of kernels comes from."""
+    """Does nothing; Triton would take kernels' scratch memory from the allocator."""
 
 
 def reinterpret(tensor: Any, _dtype: Any) -> Any:
-    """A tensor's memory as of another type."""
+    """Returns `tensor` itself, where Triton would see its memory as of another type."""
     return tensor
 
 
 class _Holder:
-    """Any of the classes that hold something for the compiler."""
+    """Base of the classes that hold something for the compiler."""
 
     def __init__(self, *_args: Any, **_options: Any) -> None:
-        """What is held is not looked at."""
+        """Ignores the arguments: what is held is not looked at."""
 
 
 class FileCacheManager(_Holder):
-    """Keeps compiled kernels."""
+    """Stand-in for the class that keeps compiled kernels."""
 
 
 class MockTensor(_Holder):
-    """A tensor's type alone."""
+    """Stand-in for a tensor of which the type alone matters."""
 
 
 class TensorWrapper(_Holder):
-    """See `reinterpret`."""
+    """Stand-in for a tensor seen as of another type; see `reinterpret`."""
 
 
 class TensorDescriptor(_Holder):
-    """A tensor as the card's copy engine is told of it."""
+    """Stand-in for a tensor as the card's copy engine is told of it."""
 
     @classmethod
     def from_tensor(cls, tensor: Any, block_shape: Any) -> TensorDescriptor:

@@ -1,1 +1,1 @@
-"""What a traced step does on CUDA's streams: uses, waits, and the order that follows."""
+"""Recording of what a traced step does on CUDA streams: uses, waits, and the order that follows."""

@@ -1,4 +1,4 @@
-"""Which work of CUDA's streams is done once the host has waited for some of it.
+"""Order of CUDA streams: the work that is done once the host has waited for some of it.
 
 Streams run beside each other; an event that one records and another waits for puts what came before the one
 before what comes after the other. So a wait of the host for a stream is one for others too, up to where that
@@ -20,13 +20,13 @@ Progress = Mapping[int, int]
 
 
 class StreamOrder:
-    """The order of the work of streams, as a program's events make it.
+    """Order of the work of streams, as a program's events make it.
 
     Args:
         position: tells the number of events of the trace so far.
 
     Attributes:
-        host_waits: in the order of their positions.
+        host_waits: waits of the host, in the order of their positions.
     """
 
     def __init__(self, position: Callable[[], int]) -> None:
@@ -35,19 +35,19 @@ class StreamOrder:
         self._before: collections.defaultdict[int, dict[int, int]] = collections.defaultdict(dict)
 
     def record(self, stream: int) -> Progress:
-        """What is done when an event is over that a stream records now: `Event.record`."""
+        """Progress made once the event is over that `stream` records now: `Event.record`."""
         return {**self._before[stream], stream: self._position()}
 
     def wait(self, stream: int, done: Progress) -> None:
-        """A stream waits for an event before what it is given from now on: `Stream.wait_event`."""
+        """Makes a stream wait for an event before what it is given from now on: `Stream.wait_event`."""
         before = self._before[stream]
         for other, up_to in done.items():
             before[other] = max(up_to, before.get(other, 0))
 
     def host_wait(self, done: Progress) -> None:
-        """The host waits for an event: `Event.synchronize`.
+        """Notes that the host waits for an event: `Event.synchronize`.
 
-        For a stream it is one that is recorded now: `Stream.synchronize`, `Tensor.item` for the current one.
+        For a stream, the event is one recorded now: `Stream.synchronize`; `Tensor.item` for the current.
         """
         position = self._position()
         self.host_waits += [
@@ -55,11 +55,11 @@ class StreamOrder:
         ]
 
     def host_wait_for_all(self) -> None:
-        """The host waits for the device: `torch.cuda.synchronize`."""
+        """Notes that the host waits for the device: `torch.cuda.synchronize`."""
         self._wait_for_all()
 
     def release(self) -> None:
-        """The host waits for the device, and gives back what is cached: `torch.cuda.empty_cache`."""
+        """Notes that the host waits for the device and frees the cache: `torch.cuda.empty_cache`."""
         self._wait_for_all(releases=True)
 
     def _wait_for_all(self, *, releases: bool = False) -> None:

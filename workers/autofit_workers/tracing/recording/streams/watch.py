@@ -1,4 +1,4 @@
-"""What a program does with its streams, for the recorder."""
+"""Tells the recorder what a program does with its streams."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from autofit_workers.tracing.recording.streams.order import Progress
 
 
 class _Event(NamedTuple):
-    """What is done when an event is over: by events of the trace, and by calls that have work."""
+    """Progress of the streams once an event is over, in events of the trace and in calls that have work."""
 
     memory: Progress
     work: Done
 
 
 class StreamWatch:
-    """Notes uses of memory and waits; see `autofit_workers.tracing.fake.streams.Observer`."""
+    """Notes streams' uses of memory and their waits; see `autofit_workers.tracing.fake.streams.Observer`."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

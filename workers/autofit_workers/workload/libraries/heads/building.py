@@ -1,4 +1,4 @@
-"""Models of transformers of a head, with random weights."""
+"""Builds the model of a head of transformers, with random weights."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from autofit_workers.workload.libraries.heads.task import Head
 
 
 def build(head: Head, *, size: int | None = None) -> nn.Module:
-    """The model, which may have a position for every patch of an image.
+    """Model of a head, with random weights, for images of a given side if `size` says one.
 
     Args:
         size: side of the images, in place of the head's.
 
     Raises:
-        UnsupportedError: transformers cannot build it of its configuration.
+        UnsupportedError: transformers cannot build the model from its configuration.
     """
     config = copy.deepcopy(head.config)  # the model writes into it what it was made with
     if config.is_encoder_decoder:  # what the labels are shifted by, which a model type alone leaves open

@@ -1,4 +1,4 @@
-"""What a class makes of images and sounds: how many tokens or frames, told by the class itself.
+"""Number of tokens or frames that a model class makes of an image or a sound.
 
 The model is built and run on the meta device, where tensors have shapes and no values. Small tensors of whole
 numbers, such as the sizes of images, stay on the CPU, since the classes read their values.
@@ -28,10 +28,10 @@ _COMPARED = {aten.eq: False, aten.ne: True}
 
 
 def rows_of(head: Head, method: str, inputs: Batch) -> int:
-    """How many features a method of the class makes of inputs of one sample, such as `get_image_features`.
+    """Number of features that a class's method, such as `get_image_features`, makes of one sample.
 
     Raises:
-        UnsupportedError: the class has no such method, or does not take them.
+        UnsupportedError: the class has no such method, or does not take the inputs.
     """
     model = _built(head)
     for part in (getattr(model, "model", None), model):
@@ -48,20 +48,20 @@ def rows_of(head: Head, method: str, inputs: Batch) -> int:
 
 
 def _lengths_of_frames(model: nn.Module) -> Callable[..., Any] | None:
-    """By which a part of the class that hears tells what its layers make of so many frames."""
+    """Method of a model's audio part that maps lengths before its layers to lengths after them."""
     told = (getattr(part, "_get_feat_extract_output_lengths", None) for part in model.modules())
     return next(filter(None, told), None)
 
 
 def frames_of(head: Head, inputs: Batch) -> int:
-    """How many frames the class makes of inputs of one sample."""
+    """Number of frames that a class makes of the inputs of one sample."""
     model = _built(head)
     logits: torch.Tensor = _asked(head, model, inputs).logits
     return logits.shape[1]
 
 
 def _built(head: Head) -> Any:
-    """Without what training does at random, such as hiding frames."""
+    """Model of a head on the meta device, in eval mode, so that nothing is random."""
     with torch.device(_META):
         return build(head).eval()
 
@@ -93,8 +93,8 @@ def _asked(head: Head, make: Callable[..., Any], inputs: Batch) -> Any:
 class _SizesOnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Keeps whole numbers and masks on the CPU, beside tensors on the meta device.
 
-    Of real numbers, which have no values, no two are the same: classes leave out images of zeros and frames
-    that are masked, and there are none among what is made here.
+    Real numbers have no values there, and no two count as equal: classes leave out images of zeros and
+    masked frames, of which this package makes none.
     """
 
     def __torch_dispatch__(
@@ -119,7 +119,7 @@ class _SizesOnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether what an operator makes without tensors are whole numbers or masks."""
+    """Whether an operator that takes no tensors makes whole numbers or a mask."""
     dtype = kwargs.get("dtype")
     if dtype is None:
         return func.overloadpacket is aten.arange and all(isinstance(each, int) for each in args)
@@ -127,7 +127,7 @@ def _is_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _of(made: Any) -> Any:
-    """The features among what the method returned."""
+    """Features in the result of a class's method, such as `get_image_features`."""
     for name in ("pooler_output", "last_hidden_state"):
         if (features := getattr(made, name, None)) is not None:
             return features
@@ -135,7 +135,7 @@ def _of(made: Any) -> Any:
 
 
 def _num_rows(features: Any) -> int:
-    """Of one tensor for all images, of one for each, or of lists of these."""
+    """Number of rows of features, in one tensor for all images, one for each, or lists of these."""
     if isinstance(features, torch.Tensor):
         return features.shape[:-1].numel()
     return sum(map(_num_rows, features))

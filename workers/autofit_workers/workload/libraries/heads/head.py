@@ -1,4 +1,4 @@
-"""The class of transformers that a configuration and a user name, and what is said where there is none."""
+"""Finds the class of transformers for a configuration and a user's task."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _LABELS = ("labels", "_labels", "_positions", "future_values", "target_values", 
 
 
 def head_of(transformers: Any, config: Any, wanted: str, said: str | None = None) -> Head:
-    """The class for a task, else that which a configuration names in `architectures`, else the usual one.
+    """Class for a task, else the one in a configuration's `architectures`, else the usual one.
 
-    That is taken where none is named, or one without a head, which has no loss.
+    The usual class is taken if none is named, or one without a head, which has no loss.
 
     Args:
-        wanted: what the user called the model.
+        wanted: the user's name for the model.
         said: the task that the user named.
 
     Raises:
-        UnsupportedError: there is no such class, or none that a batch is known for here.
+        UnsupportedError: there is no such class, or none for which a batch is known.
     """
     named = next(iter(getattr(config, "architectures", None) or ()), None)
     there_are = [
@@ -56,7 +56,7 @@ def head_of(transformers: Any, config: Any, wanted: str, said: str | None = None
 def _heads_for(
     transformers: Any, config: Any, wanted: str, said: str, there_are: Sequence[Head]
 ) -> list[Head]:
-    """Those for a task that the user named; raises `UnsupportedError` where there is none."""
+    """Heads for a task that the user named; raises `UnsupportedError` if there are none."""
     tables = TASKS_BY_NAME[said]
     if found := [head for head in there_are if head.task.table in tables]:
         return found
@@ -96,10 +96,10 @@ def _without_head(transformers: Any, wanted: str, named: str | None, there_are: 
 
 
 def with_images_of(head: Head, wanted: str, shape: tuple[int, ...]) -> Head:
-    """The same head on images of a shape that the user said.
+    """Head with images of a shape that the user gave.
 
     Raises:
-        UnsupportedError: the class reads no images, or some of other channels.
+        UnsupportedError: the class reads no images, or images with another number of channels.
     """
     if not head.takes("pixel_values") and not head.takes("pixel_values_videos"):
         raise UnsupportedError(
@@ -116,13 +116,13 @@ def with_images_of(head: Head, wanted: str, shape: tuple[int, ...]) -> Head:
 
 
 def batches_of(head: Head, wanted: str) -> Batches:
-    """The batches of a head, after a look at whether its class takes them.
+    """Batches of a head, checked against the arguments of its class.
 
     Args:
-        wanted: what the user called the model.
+        wanted: the user's name for the model.
 
     Raises:
-        UnsupportedError: the class needs what nobody said, or computes no loss of the labels.
+        UnsupportedError: no batch can be made, or the class needs an unknown argument or takes no labels.
     """
     try:
         batches = head.task.batches(head)

@@ -14,38 +14,38 @@ from autofit_workers.workload.libraries.heads.texts import classes_of
 
 
 def classified() -> Callable[[Head], Batches]:
-    """Images of a class each."""
+    """Maker of batches of images with a class each."""
     return functools.partial(_batches, _classified)
 
 
 def segmented() -> Callable[[Head], Batches]:
-    """Images with a class for each pixel."""
+    """Maker of batches of images with a class for each pixel."""
     return functools.partial(_batches, _segmented)
 
 
 def measured() -> Callable[[Head], Batches]:
-    """Images with a number for each pixel, such as its depth."""
+    """Maker of batches of images with a number for each pixel, such as its depth."""
     return functools.partial(_batches, _measured)
 
 
 def masked() -> Callable[[Head], Batches]:
-    """Images of which patches are hidden."""
+    """Maker of batches of images with hidden patches."""
     return functools.partial(_batches, _masked)
 
 
 def filmed() -> Callable[[Head], Batches]:
-    """Videos of a class each."""
+    """Maker of batches of videos with a class each, or with hidden patches."""
     return functools.partial(_batches, _filmed)
 
 
 def pixels(head: Head, batch_size: int, device: torch.device, size: int | None = None) -> torch.Tensor:
-    """Images of a side, else of the head's sides."""
+    """Random images of the side `size`, else of the head's sides."""
     height, width = (size, size) if size else sizes.sides(head)
     return torch.randn(batch_size, num_channels(head.config), height, width, device=device)
 
 
 def num_channels(config: Any) -> int:
-    """Of images."""
+    """Number of channels of the images that a configuration is for; 3 if it names none."""
     names = ("num_channels", "in_channels", "in_chans")
     parts = (config, sizes.vision_of(config))
     named: list[Any] = [getattr(part, name, None) for part in parts for name in names]
@@ -73,7 +73,7 @@ def _measured(batch_size: int, device: torch.device, *, head: Head, size: int | 
 
 
 def _masked(batch_size: int, device: torch.device, *, head: Head, size: int | None) -> Batch:
-    """Every other patch is hidden from a class that does not hide them itself."""
+    """Batch of images; every other patch is hidden unless the class hides patches itself."""
     images = pixels(head, batch_size, device, size)
     if not head.takes("bool_masked_pos"):
         return {"pixel_values": images}

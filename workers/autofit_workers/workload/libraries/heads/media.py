@@ -2,9 +2,9 @@
 
     input_ids        i i i i t t t t      a placeholder for each feature that the class makes of the image,
     pixel_values     one image a sample   then text
-    labels           - - - - t t t t      of the text alone
+    labels           - - - - t t t t      for the text only
 
-How an image lies in memory follows from what the class takes beside it:
+The layout of an image follows from the other arguments that the class takes:
 
     image_grid_thw             all patches of all images in one list, and rows and columns of each image
     image_sizes, pinpoints     tiles of an image, and its size
@@ -39,32 +39,32 @@ _OF_IMAGES, _OF_SOUNDS = ("image_token_id", "image_token_index"), ("audio_token_
 
 
 def has_placeholder(config: Any) -> bool:
-    """Whether a configuration has a word for the token that stands for a part of an image."""
+    """Whether a configuration has a field for the token that stands for a part of an image."""
     return any(hasattr(config, name) for name in _OF_IMAGES)
 
 
 def with_images() -> Callable[[Head], Batches]:
-    """Texts with an image in each."""
+    """Maker of batches of texts with an image in each."""
     return functools.partial(_batches, (_images,), "get_image_features", _OF_IMAGES)
 
 
 def with_sounds() -> Callable[[Head], Batches]:
-    """Texts with a sound in each."""
+    """Maker of batches of texts with a sound in each."""
     return functools.partial(_batches, (_sounds, _sounds_by_time), "get_audio_features", _OF_SOUNDS)
 
 
 def described() -> Callable[[Head], Batches]:
-    """Images and a text about each, which is no part of what is read; the size is that of the text."""
+    """Maker of batches of images with a text about each as labels; the size is the text's."""
     return lambda head: Batches(functools.partial(_described, head=head), sizes.of_targets(head.config))
 
 
 def asked() -> Callable[[Head], Batches]:
-    """Images with a question and its answer each; the size is that of the question."""
+    """Maker of batches of images, each with a question and an answer; the size is the question's."""
     return lambda head: Batches(functools.partial(_asked, head=head), sizes.of_texts(head.config))
 
 
 def compared() -> Callable[[Head], Batches]:
-    """As many texts as images; each is compared with each. The size is that of the text."""
+    """Maker of batches of as many texts as images, all compared; the size is the text's."""
 
     def batches(head: Head) -> Batches:
         return Batches(functools.partial(_compared, head=head), sizes.of_texts(head.config))
@@ -75,7 +75,7 @@ def compared() -> Callable[[Head], Batches]:
 def _batches(
     every_way: tuple[Callable[..., Batch], ...], method: str, names: tuple[str, ...], head: Head
 ) -> Batches:
-    """Asks the class once how many tokens an image or a sound takes, in the first way that it takes it."""
+    """Batches of texts with media; the class is asked once how many tokens an image or sound takes."""
     token = _placeholder(head, names)
     media, num_tokens = (every_way[0], 0) if token is None else _taken(every_way, method, head)
     text = sizes.of_texts(head.config)
@@ -92,7 +92,7 @@ def _batches(
 def _taken(
     every_way: tuple[Callable[..., Batch], ...], method: str, head: Head
 ) -> tuple[Callable[..., Batch], int]:
-    """The first way in which the class takes images or sounds, and how many tokens one takes."""
+    """First of several forms of media that the class takes, and the number of tokens of one."""
     refused = []
     for media in every_way:
         try:
@@ -103,7 +103,7 @@ def _taken(
 
 
 def _placeholder(head: Head, names: tuple[str, ...]) -> int | None:
-    """The token that stands for a part of an image; None where the text attends to images beside it."""
+    """Token that stands for a part of an image or a sound; None if the class has no such token."""
     if head.takes("cross_attention_mask"):
         return None
     said = [getattr(head.config, name) for name in names if hasattr(head.config, name)]
@@ -157,7 +157,7 @@ def _texts(
 
 
 def _images(head: Head, batch_size: int, device: torch.device) -> Batch:
-    """One for each sample."""
+    """Images of a batch, one for each sample, in the layout that the class takes."""
     config = head.config
     if head.takes("image_grid_thw"):
         return _patches_in_one_list(head, batch_size, device)
@@ -177,19 +177,19 @@ def _images(head: Head, batch_size: int, device: torch.device) -> Batch:
 
 
 def _reads_any_size(vision: Any) -> bool:
-    """Whether the class that reads images is told the size of each."""
+    """Whether the class that reads images takes the size of each image."""
     transformers: Any = imported("transformers", vision.model_type)
     model_class = transformers.MODEL_MAPPING.get(type(vision), None)
     return model_class is not None and takes(model_class, "image_sizes")
 
 
 def _of_each(batch_size: int, row: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """The same row for each image."""
+    """Tensor with the same row for each image."""
     return sizes.read_by_class(torch.tensor([row] * batch_size), device)
 
 
 def _grid(head: Head, patch: int, merged: int) -> tuple[int, int]:
-    """Rows and columns of the patches of an image, which are merged to whole squares."""
+    """Rows and columns of an image's patches, both multiples of `merged`."""
     vision, square = sizes.vision_of(head.config), patch * merged
     own = head.image_sides or getattr(vision, "image_size", None) or _USUAL_GRID_SIDE
     height, width = (own, own) if isinstance(own, int) else own
@@ -227,7 +227,7 @@ def _patches(head: Head, batch_size: int, device: torch.device) -> Batch:
 
 
 def _arranged_tiles(head: Head, batch_size: int, device: torch.device) -> Batch:
-    """As many tiles as there may be, in the last of the arrangements that the configuration has."""
+    """Images of the most tiles possible, in the configuration's last arrangement."""
     vision = sizes.vision_of(head.config)
     tiles, side = vision.max_num_tiles, vision.image_size
     arrangement = len(vision.supported_aspect_ratios)
@@ -240,7 +240,7 @@ def _arranged_tiles(head: Head, batch_size: int, device: torch.device) -> Batch:
 
 
 def _tiles(head: Head, batch_size: int, device: torch.device) -> Batch:
-    """The whole image in one tile, and its parts: of an image of two tiles by two, unless one is given."""
+    """Images as tiles: one tile of the whole image, and its parts, 2×2 unless a size is given."""
     side = sizes.sides(head)[0] if head.image_sides is None else sizes.vision_of(head.config).image_size
     height, width = head.image_sides or (2 * side, 2 * side)
     rows, columns = -(-height // side), -(-width // side)
@@ -255,14 +255,17 @@ def _tiles(head: Head, batch_size: int, device: torch.device) -> Batch:
 
 
 def _sounds(head: Head, batch_size: int, device: torch.device) -> Batch:
-    """One for each sample, all of which counts; the last dimension is that of time, but for frames alone."""
+    """Sounds of a batch, one for each sample, with masks of all ones.
+
+    Time is the last dimension; for spectrograms of encoders without `max_source_positions` dimension 1.
+    """
     (name, sound), *_ = heard(head, batch_size, device).items()
     has_positions = getattr(encoder_of(head.config), "max_source_positions", None) is not None
     return _counted(head, name, sound, num_frames=sound.shape[-1 if has_positions or sound.dim() == 2 else 1])
 
 
 def _sounds_by_time(head: Head, batch_size: int, device: torch.device) -> Batch:
-    """The same, with frequencies and time in the other order."""
+    """Sounds of a batch, with frequencies and time in the opposite order of `_sounds`."""
     (name, sound), *_ = heard(head, batch_size, device).items()
     turned = sound.transpose(1, -1).contiguous()
     return _counted(head, name, turned, num_frames=max(turned.shape[1:]))
@@ -292,7 +295,7 @@ def _described(batch_size: int, device: torch.device, *, head: Head, size: int) 
 
 
 def _asked(batch_size: int, device: torch.device, *, head: Head, size: int) -> Batch:
-    """A class that writes has the tokens of the answer for its labels, others how right each answer is."""
+    """Batch of images and questions; labels are an answer's tokens, or a score of each answer."""
     batch = _compared(batch_size, device, head=head, size=size)
     if head.takes("decoder_input_ids"):
         return {**batch, "labels": batch["input_ids"].clone()}

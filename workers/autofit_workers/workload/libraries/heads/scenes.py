@@ -1,7 +1,7 @@
 """Batches of images with objects on them for models of transformers.
 
 labels                      for each image its class_labels (n), boxes (n × 4), and masks (n × H × W)
-mask_labels, class_labels   for each image the masks (n × H × W) of what is on it, and their classes
+mask_labels, class_labels   for each image the masks (n × H × W) of its objects, and their classes
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _WIDER = 4 / 3  # of most photographs, the longer side over the shorter one
 
 
 def detected() -> Callable[[Head], Batches]:
-    """Images with objects in boxes."""
+    """Maker of batches of images with objects in boxes."""
     return functools.partial(_batches, functools.partial(_detected, with_masks=False))
 
 
 def cut_out() -> Callable[[Head], Batches]:
-    """Images with objects in boxes, and the mask of each."""
+    """Maker of batches of images with objects in boxes, and the mask of each object."""
     return functools.partial(_batches, functools.partial(_detected, with_masks=True))
 
 
 def outlined() -> Callable[[Head], Batches]:
-    """Images with the masks of what is on them."""
+    """Maker of batches of images with masks of the objects on them."""
     return functools.partial(_batches, _outlined)
 
 
 def _batches(make: Callable[..., Batch], head: Head) -> Batches:
-    """Of the sides that the user or the configuration says, else to which the library brings images."""
+    """Batches of images, with sides from user, configuration or image processor."""
     if head.image_sides is None and getattr(head.config, "image_size", None) is None:
         sides, whole = _prepared_sides(head.config.model_type), _window(sizes.vision_of(head.config))
         height, width = (round(side / whole) * whole for side in sides)
@@ -49,7 +49,7 @@ def _batches(make: Callable[..., Batch], head: Head) -> Batches:
 
 
 def _window(backbone: Any) -> int:
-    """Sides are whole numbers of these, where attention is among the patches of one window."""
+    """Pixels that sides must be a multiple of, if attention is within windows of patches; else 1."""
     patch, windows = getattr(backbone, "patch_size", 1), getattr(backbone, "num_windows", None)
     if windows is None or not isinstance(patch, int):
         return 1
@@ -57,7 +57,7 @@ def _window(backbone: Any) -> int:
 
 
 def _prepared_sides(model_type: str) -> tuple[int, int]:
-    """Those that the image processor of a model type has of itself."""
+    """Default height and width of the image processor of a model type."""
     names = imported(
         "transformers.models.auto.image_processing_auto", model_type
     ).IMAGE_PROCESSOR_MAPPING_NAMES

@@ -1,4 +1,4 @@
-"""Batches of time series for models of transformers, of the lengths that a configuration says."""
+"""Batches of time series for models of transformers, with a configuration's lengths."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from autofit_workers.workload.libraries.heads.task import Batch, Batches, Head
 
 
 def forecast() -> Callable[[Head], Batches]:
-    """Series and how they go on."""
+    """Maker of batches of time series and their continuations."""
     return lambda head: Batches(functools.partial(_forecast, head=head))
 
 
 def labelled() -> Callable[[Head], Batches]:
-    """Series with a class, or some numbers, each."""
+    """Maker of batches of time series with a class, or some numbers, each."""
     return lambda head: Batches(functools.partial(_labelled, head=head))
 
 
 def _width(config: Any) -> int:
-    """Values at each moment."""
+    """Number of values at each moment of a time series."""
     names = ("num_input_channels", "input_size")
     return next((width for name in names if (width := getattr(config, name, None)) is not None), 1)
 

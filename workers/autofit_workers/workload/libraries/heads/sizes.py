@@ -1,4 +1,4 @@
-"""How long the texts and sounds of a model are, and how large its images, by its configuration."""
+"""Sizes of a model's texts, sounds and images, by its configuration."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ _COUNT_FROM_PADDING = (
 
 
 def of_texts(config: Any) -> SampleSize:
-    """Tokens of a text that is read."""
+    """Number of tokens of a text that a model reads, with multiple and maximum."""
     return _lengths(config.get_text_config(), _LENGTHS)
 
 
 def of_targets(config: Any) -> SampleSize:
-    """Tokens of the text that is written, where a sound or an image is read."""
+    """Number of tokens of the text that a model writes about a sound or an image."""
     return _lengths(decoder_of(config), _TARGET_LENGTHS)
 
 
 def of_sounds() -> SampleSize:
-    """Samples of a sound."""
+    """Number of samples of a sound."""
     return SampleSize(size=HERTZ * SECONDS, multiple=FIRST_STAGE)
 
 
 def of_images(head: Head) -> SampleSize:
-    """The side of an image: sides halve as often as networks' stages, or are cut into patches."""
+    """Side of an image, a multiple of networks' strides and of patches; None if not square."""
     height, width = sides(head)
     patch = getattr(head.config, "patch_size", 1)
     multiple = math.lcm(_STRIDES, patch) if isinstance(patch, int) else _STRIDES
@@ -59,21 +59,21 @@ def of_images(head: Head) -> SampleSize:
 
 
 def decoder_of(config: Any) -> Any:
-    """The configuration of the part that writes."""
+    """Configuration of the part of a model that writes text."""
     return getattr(config, "decoder", None) or config.get_text_config(decoder=True)
 
 
 def vision_of(config: Any) -> Any:
-    """The configuration of the part that reads images; the whole one where it has no such part."""
+    """Configuration of the part that reads images; the whole one if it has no such part."""
     parts = (getattr(config, name, None) for name in _VISION)
     return next((part for part in parts if part is not None and not isinstance(part, str)), config)
 
 
 def sides(head: Head, *, usual: int = _USUAL_SIDE) -> tuple[int, int]:
-    """Height and width of images: as the user says, else as the configuration.
+    """Height and width of images, from the user, else from the configuration.
 
     Args:
-        usual: where neither says it.
+        usual: the side if neither gives one.
     """
     if head.image_sides is not None:
         return head.image_sides
@@ -85,7 +85,7 @@ def sides(head: Head, *, usual: int = _USUAL_SIDE) -> tuple[int, int]:
 
 
 def read_by_class(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Whole numbers whose values a class reads: made on the host, where they stay without a device."""
+    """Moves whole numbers to a device; on meta they stay on the host, as the class reads them."""
     return values if device.type == "meta" else values.to(device)
 
 

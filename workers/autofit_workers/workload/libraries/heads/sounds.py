@@ -1,4 +1,4 @@
-"""Batches of sounds for models of transformers, as samples or as a spectrogram, with labels of each task."""
+"""Batches of sounds for models of transformers, as samples or spectrograms, with labels."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ _STACKED = 2  # frames that a width of `feature_projection_input_dim` holds side
 
 
 def spelled() -> Callable[[Head], Batches]:
-    """Speech and its letters."""
+    """Maker of batches of speech with its letters as labels."""
     return functools.partial(_of_sounds, _spelled)
 
 
 def classified() -> Callable[[Head], Batches]:
-    """Sounds of a class each."""
+    """Maker of batches of sounds with a class each."""
     return functools.partial(_of_sounds, _classified)
 
 
 def classified_by_frame() -> Callable[[Head], Batches]:
-    """Sounds with the speakers of each frame."""
+    """Maker of batches of sounds with the speakers of each frame."""
     return _by_frame
 
 
 def written() -> Callable[[Head], Batches]:
-    """Speech and its text; the size is that of the text."""
+    """Maker of batches of speech with its text as labels; the size is the text's."""
     return lambda head: Batches(functools.partial(_written, head=head), sizes.of_targets(head.config))
 
 
 def encoder_of(config: Any) -> Any:
-    """The configuration of the part that hears; the whole one where it has no such part."""
+    """Configuration of the part that reads sounds; the whole one if it has no such part."""
     parts = (getattr(config, name, None) for name in _ENCODERS)
     return next((part for part in parts if part is not None and not isinstance(part, str)), config)
 
 
 def spectrogram(config: Any, batch_size: int, device: torch.device, num_frames: int | None) -> torch.Tensor:
-    """Frames of the shape that an encoder reads.
+    """Random spectrograms of the shape that an encoder reads.
 
-    Of Whisper's kind there are as many as it has positions for, two each, and frequencies come first.
+    An encoder of Whisper's kind has positions, reads two frames for each, and frequencies come first.
 
     Args:
-        config: the encoder's.
-        num_frames: of others; None for 30 seconds.
+        config: the encoder's configuration.
+        num_frames: number of frames for other encoders; None for 30 seconds.
     """
     if (positions := _positions(config)) is not None:
         return torch.randn(batch_size, config.num_mel_bins, 2 * positions, device=device)
@@ -76,10 +76,10 @@ def _positions(config: Any) -> int | None:
 
 
 def heard(head: Head, batch_size: int, device: torch.device, size: int | None = None) -> Batch:
-    """The sounds of a batch, as the argument that the class reads them by.
+    """Sounds of a batch, by the name of the argument that the class reads them from.
 
     Args:
-        size: samples of the sound; None for the longest.
+        size: samples of the sound; None for 10 seconds of samples, or 30 of a spectrogram.
     """
     encoder, name = encoder_of(head.config), _read_by(head)
     if name == "input_features":
@@ -97,7 +97,7 @@ def heard(head: Head, batch_size: int, device: torch.device, size: int | None = 
 
 
 def _read_by(head: Head) -> str:
-    """The argument of the sound; of a class for encoders of any kind, that which its encoder has."""
+    """Name of the argument for the sound; the encoder's, if the class takes encoders of any kind."""
     named = [each for each in ("input_features", "input_values") if head.takes(each)]
     if len(named) == 1:
         return named[0]
@@ -107,7 +107,7 @@ def _read_by(head: Head) -> str:
 
 
 def _of_sounds(make: Callable[..., Batch], head: Head) -> Batches:
-    """Of a size that may be chosen, unless the configuration has one."""
+    """Batches of sounds, of any size unless the configuration has a fixed one."""
     make = functools.partial(make, head=head)
     if _has_one_size(head):
         return Batches(functools.partial(_of_one_size, make))

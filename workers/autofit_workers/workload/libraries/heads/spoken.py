@@ -1,4 +1,4 @@
-"""Batches of texts and how they sound, for models of transformers that speak or play."""
+"""Batches of texts and their sounds, for models of transformers that make speech or music."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _FRAMES_OF_A_TOKEN = 8  # of a spectrogram, that speech takes for a letter
 
 
 def codes() -> Callable[[Head], Batches]:
-    """Texts and codes of a sound, of each codebook; the size is that of the text."""
+    """Maker of batches of texts with codes of a sound, per codebook; the size is the text's."""
     return lambda head: Batches(
         functools.partial(_codes, head=head), sizes.of_texts(head.config.text_encoder)
     )
 
 
 def frames() -> Callable[[Head], Batches]:
-    """Texts and a spectrogram of them; the size is that of the text."""
+    """Maker of batches of texts with their spectrograms; the size is the text's."""
     return lambda head: Batches(functools.partial(_frames, head=head), sizes.of_texts(head.config))
 
 
@@ -34,7 +34,7 @@ def _text(batch_size: int, device: torch.device, vocabulary: int, size: int) -> 
 
 
 def _codes(batch_size: int, device: torch.device, *, head: Head, size: int) -> Batch:
-    """Ten seconds of sound."""
+    """Batch of texts with the codes of ten seconds of sound."""
     encoder, decoder = head.config.text_encoder, head.config.decoder
     shape = (batch_size, sizes.SECONDS * _CODES_A_SECOND, decoder.num_codebooks)
     labels = torch.randint(decoder.vocab_size, shape, device=device)

@@ -1,4 +1,4 @@
-"""A task of models of transformers, and a class of models with what it is trained for."""
+"""Tasks of transformers' models, and heads: classes of models with task and configuration."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """What a head is trained on.
+    """Batches that a head is trained on.
 
     Attributes:
-        make: from batch size and device what the class takes; where samples are of any size, with the
-            keyword `size`.
-        size: of a sample, and which others there may be; None where there is one.
+        make: makes the arguments of the class from batch size and device, and the keyword `size` if samples
+            may be of any size.
+        size: size of a sample, with multiple and maximum; None if only one size is possible.
         is_of_images: whether the size of a sample is the side of an image.
     """
 
@@ -32,15 +32,15 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What models are trained for.
+    """Task that models are trained for.
 
     Attributes:
-        table: of the classes by configuration, `MODEL_FOR_…_MAPPING`.
-        batches: of a head.
-        main_inputs: what such a class may read.
-        ending: of the names of classes that no table has.
-        asks_for_loss: whether a class computes its loss only where it is asked to.
-        accepts: whether it is for a class, and that for a configuration.
+        table: table of the classes by configuration, the `…` of `MODEL_FOR_…_MAPPING`.
+        batches: makes the batches of a head.
+        main_inputs: main inputs that a class of the task may have.
+        ending: ending of the names of classes that are in no table; empty for none.
+        asks_for_loss: whether a class computes its loss only if asked to.
+        accepts: whether the task is for a class with a configuration.
     """
 
     table: str
@@ -51,7 +51,7 @@ class Task:
     ending: str = ""
 
     def classes(self, transformers: Any, config: Any) -> tuple[type[nn.Module], ...]:
-        """Those of a configuration that read a main input of the task, the usual one first."""
+        """Classes for a configuration that read a main input of the task, the usual one first."""
         every = classes_in(table_of(transformers, self.table), config)
         if self.ending:
             name = type(config).__name__.removesuffix("Config") + self.ending
@@ -62,17 +62,17 @@ class Task:
 
 
 def main_input_of(model_class: Any) -> str:
-    """The argument that a class reads above all; of several, the first."""
+    """Name of the main input of a model class; the first if it has several."""
     named: Any = model_class.main_input_name
     return str(named[0] if isinstance(named, list) else named)
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A class of models, what it is trained for, and its configuration.
+    """Class of models with its task and its configuration.
 
     Attributes:
-        image_sides: height and width of images, where the user said them.
+        image_sides: height and width of images if the user gave them; else None.
     """
 
     model_class: type[nn.Module]
@@ -81,22 +81,22 @@ class Head:
     image_sides: tuple[int, int] | None = None
 
     def takes(self, name: str) -> bool:
-        """Whether the class's forward pass names such an argument."""
+        """Whether the forward pass of the head's class has an argument `name`."""
         return takes(self.model_class, name)
 
     @property
     def main_input(self) -> str:
-        """The argument that the class reads above all."""
+        """Name of the main input of the head's class."""
         return main_input_of(self.model_class)
 
     @property
     def wanted(self) -> str:
-        """The name of the class, for sentences."""
+        """Name of the head's class, for messages."""
         return self.model_class.__name__
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The arguments without which the class cannot be called."""
+        """Names of the arguments without which the class cannot be called."""
         _self, *rest = inspect.signature(self.model_class.forward).parameters.values()
         return tuple(
             each.name for each in rest
@@ -105,16 +105,16 @@ class Head:
 
 
 def takes(model_class: type[nn.Module], name: str) -> bool:
-    """Whether the forward pass of a class names such an argument."""
+    """Whether the forward pass of a class has an argument `name`."""
     return name in inspect.signature(model_class.forward).parameters
 
 
 def table_of(transformers: Any, name: str) -> Any:
-    """A table of classes by configuration; empty where this release has none."""
+    """Table of transformers' classes by configuration; empty if this release has none."""
     return getattr(transformers, f"MODEL_FOR_{name}_MAPPING", {})
 
 
 def classes_in(table: Any, config: Any) -> tuple[Any, ...]:
-    """Those that a table of transformers has for a configuration."""
+    """Classes that a table of transformers has for a configuration."""
     found = table.get(type(config), ())
     return tuple(found) if isinstance(found, list | tuple) else (found,)

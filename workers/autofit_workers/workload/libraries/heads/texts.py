@@ -21,41 +21,45 @@ _COLUMNS_OF_TABLES = 7  # segment, column, row and others that TAPAS numbers tok
 
 
 def language() -> Callable[[Head], Batches]:
-    """Texts whose tokens are predicted from those before them."""
+    """Maker of batches of texts for predicting each token from the tokens before it."""
     return functools.partial(_batches, _packable)
 
 
 def filled_in() -> Callable[[Head], Batches]:
-    """Texts whose tokens are labels; a sample is a sequence."""
+    """Maker of batches of texts with tokens as labels, one sequence a sample."""
     return functools.partial(_batches, _unpackable)
 
 
 def labelled(labels_of: Callable[[Any, int, int, torch.device], Batch]) -> Callable[[Head], Batches]:
-    """Texts with labels, of which configuration, batch size, length and device are told."""
+    """Maker of batches of texts with the labels that `labels_of` makes.
+
+    Args:
+        labels_of: called with configuration, batch size, number of tokens and device.
+    """
     return functools.partial(_batches, functools.partial(_labelled, labels_of))
 
 
 def choices() -> Callable[[Head], Batches]:
-    """Some texts for a sample, one of which is right."""
+    """Maker of batches of several texts a sample, one of which is right."""
     return functools.partial(_batches, _choices)
 
 
 def pretraining() -> Callable[[Head], Batches]:
-    """Texts with the labels of two losses, or of another one than a language model's."""
+    """Maker of batches of texts with the labels of pretraining: a second loss, or replaced tokens."""
     return functools.partial(_batches, _pretraining)
 
 
 def without_labels(
     batch_size: int, device: torch.device, *, head: Head, size: int, layout: str = "full"
 ) -> Batch:
-    """Texts, and what the class wants to know of their tokens."""
+    """Batch of texts without labels, with the places of tokens if the class takes them."""
     batch = unpackable_tokens(batch_size, device, config=head.config, size=size, layout=layout)
     del batch["labels"]
     return {**batch, **places(head, (batch_size, size), device)}
 
 
 def places(head: Head, shape: tuple[int, int], device: torch.device) -> Batch:
-    """Where tokens are on a page or in a table, for a class that is told so."""
+    """Places of tokens on a page or in a table, as arguments of a class that takes them."""
     config = head.config
     told: Batch = {}
     if head.takes("bbox"):
@@ -67,33 +71,33 @@ def places(head: Head, shape: tuple[int, int], device: torch.device) -> Batch:
 
 
 def class_of_each(config: Any, batch_size: int, _size: int, device: torch.device) -> Batch:
-    """A class for each text."""
+    """Labels with a class for each text."""
     return {"labels": classes_of(config, (batch_size,), device)}
 
 
 def class_of_each_token(config: Any, batch_size: int, size: int, device: torch.device) -> Batch:
-    """A class for each token."""
+    """Labels with a class for each token."""
     return {"labels": torch.randint(config.num_labels, (batch_size, size), device=device)}
 
 
 def ends_of_answers(_config: Any, batch_size: int, size: int, device: torch.device) -> Batch:
-    """Where answers begin and end."""
+    """Labels with the start and end positions of answers."""
     starts, ends = (torch.randint(size, (batch_size,), device=device) for _ in range(2))
     return {"start_positions": starts, "end_positions": ends}
 
 
 def is_next(_config: Any, batch_size: int, _size: int, device: torch.device) -> Batch:
-    """Whether the second sentence of a text follows the first."""
+    """Labels for whether the second sentence of a text follows the first."""
     return {"labels": torch.randint(2, (batch_size,), device=device)}
 
 
 def is_chosen(_config: Any, batch_size: int, size: int, device: torch.device) -> Batch:
-    """Whether each token of a table is part of the answer."""
+    """Labels for whether each token of a table is part of the answer."""
     return {"labels": torch.randint(2, (batch_size, size), device=device)}
 
 
 def classes_of(config: Any, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Labels of classes; of a single one, numbers, as transformers takes them for a regression."""
+    """Random classes as labels; real numbers if there is one class, for a regression."""
     if config.num_labels == 1:
         return torch.randn(shape, device=device)
     return torch.randint(config.num_labels, shape, device=device)
