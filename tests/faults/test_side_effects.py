@@ -65,7 +65,7 @@ def test_every_way_is_gone_and_none_changes_anything(runs: dict[str, Future[Foun
         pytest.skip("file systems are mounted and users changed by root alone")
     _require_namespaces("--mount", "--pid", "--fork") if IS_ROOT else _require_namespaces("--user")
     found = runs[setting].result()
-    assert (found.verdict, found.error, found.note) == ("FITS", "", ""), table(found)
+    assert (found.verdict, found.error, found.note) == ("TRACED", "", ""), table(found)
     is_root = IS_ROOT and setting != "ordinary user"
     assert not_as_expected(found, is_root=is_root, is_read_only=setting == "read-only") == []
     assert [each for each in found.tried if each.changed] == []
@@ -81,7 +81,7 @@ def test_where_namespaces_are_denied_the_note_says_so_and_the_ways_that_take_eff
     if landlock_version() < landlock.SCOPES:
         pytest.skip("this kernel's Landlock has no rules for signals: more takes effect")
     found = runs["denied"].result()
-    assert (found.verdict, found.error) == ("FITS", ""), table(found)
+    assert (found.verdict, found.error) == ("TRACED", ""), table(found)
     assert found.note.startswith(UNPROTECTED)
     ways = {way.name: way for way in catalogue()}
     tried = [each for each in found.tried if "timing" not in ways[each.way].flags]

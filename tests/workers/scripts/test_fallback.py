@@ -122,7 +122,7 @@ def test_nothing_of_a_script_takes_effect_to_its_last_thread(predict, tmp_path):
         threading.Thread(target=write, daemon=True).start()
         """
     )
-    assert outcome["verdict"] == "FITS", outcome["error"]
+    assert outcome["verdict"] == "TRACED", outcome["error"]
     after = {each.name: each.read_bytes() for each in users.iterdir()}
     assert after.pop("train.py")
     assert after == before
@@ -143,7 +143,7 @@ def test_processes_and_connections_of_a_script_are_refused_unless_they_are_allow
     assert "(touch of_a_process)" in refused["error"]["message"]
     assert "--allow-subprocesses" in refused["error"]["message"]
     allowed = predict(lines, allows_subprocesses=True)
-    assert allowed["verdict"] == "FITS", allowed["error"]
+    assert allowed["verdict"] == "TRACED", allowed["error"]
     assert "other processes" in " ".join(json.loads(allowed["trace_json"])["notes"])
     assert (tmp_path / "users" / "of_a_process").exists()
     offline = predict("import socket; socket.create_connection(('192.0.2.1', 80), 1)")
