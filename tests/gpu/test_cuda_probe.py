@@ -16,6 +16,7 @@ from autofit_workers.spec.protocol import Evidence, Probe, TrialSpec, Verdict, W
 from autofit_workers.spec.workloads.scripts import Script
 from autofit_workers.trials.measure.card import Card
 from autofit_workers.trials.run import run
+from tests.workers.predicted import peaks_of
 
 pytestmark = [
     pytest.mark.gpu,
@@ -231,11 +232,11 @@ def test_every_named_optimizer_keeps_what_is_predicted(optimizer):
     assert measured.error is None
     architecture = "sm_{}{}".format(*torch.cuda.get_device_capability(0))
     predicted = run(spec_of("linear", knobs=knobs, probe=Probe.PREDICT, architecture=architecture))
-    assert measured.steady.allocated_bytes == pytest.approx(predicted.steady.allocated_bytes, rel=0.05)
+    assert measured.steady.allocated_bytes == pytest.approx(peaks_of(predicted).allocated_bytes, rel=0.05)
 
 
 def test_predictions_create_no_context_on_the_card():
     free_bytes, _ = torch.cuda.mem_get_info(0)
     outcome = run(spec_of("convolution", probe=Probe.PREDICT))
-    assert outcome.verdict is Verdict.FITS
+    assert outcome.verdict is Verdict.TRACED
     assert abs(torch.cuda.mem_get_info(0)[0] - free_bytes) < 32 * MIB
