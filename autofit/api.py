@@ -85,7 +85,7 @@ def estimate(workload: Workload | Script | str, *, batch_size: int | None = None
 
 
 def check(workload: Workload | Script | str, *, batch_size: int, **options: Any) -> CheckResult:
-    """Predicts from one trace whether a configuration fits: surely, surely not, or unsure.
+    """Predicts from one trace whether a configuration fits: yes, no, or unsure.
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
@@ -108,7 +108,7 @@ def observe(
     batch_size: int | None = None,
     **options: Any,
 ) -> ObservedPeak:
-    """Compares a real run's peak with its prediction, and keeps it: later answers are sharper.
+    """Compares a real run's peak with its prediction, and stores it, so that later predictions are narrower.
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
@@ -174,7 +174,7 @@ def peak_surface(workload: Workload | str, **options: Any) -> PredictedSurface:
 def _prediction(
     workload: Workload | Script | str, options: dict[str, Any], what: str
 ) -> tuple[TuneSettings, Predictor]:
-    """Settings of one configuration, and its predictor."""
+    """Settings of one configuration, and the predictor of its workload."""
     settings = resolve_one_configuration({**options, **_named(workload)}, what)
     return settings, local_predictor(_referred(workload, settings), setup=settings.setup)
 

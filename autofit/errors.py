@@ -54,7 +54,7 @@ _NUM_NEAR, _NUM_NAMED = 4, 5  # names in a message
 
 
 class AutofitError(Exception):
-    """The base of every expected failure; raise one of its subclasses.
+    """Base of autofit's expected errors; raise one of its subclasses.
 
     Args:
         message: one sentence for the user, with the next step in it.
@@ -73,7 +73,7 @@ class AutofitError(Exception):
         super().__init__(self.message)
 
     def to_json(self) -> str:
-        """The error as a document of schema `autofit.error/1`."""
+        """JSON document of the error, of schema `autofit.error/1`."""
         return json.dumps(
             {
                 "schema": ERROR_SCHEMA,
@@ -85,32 +85,32 @@ class AutofitError(Exception):
 
 
 class UsageError(AutofitError):
-    """The call or its settings are wrong; nothing was started."""
+    """A call or its settings are wrong, and nothing was started."""
 
     kind = "usage"
     exit_code = ExitCode.USAGE
 
 
 class UnknownGpuError(UsageError):
-    """The catalogue has no card of that name."""
+    """The catalogue has no card of the given name."""
 
     kind = "unknown-gpu"
 
 
 class UnknownModelError(UsageError):
-    """No built-in workload has that name, and it is not an import reference either."""
+    """A model's name is neither that of a built-in workload nor an import reference."""
 
     kind = "unknown-model"
 
 
 class BudgetError(UsageError):
-    """CUDA context, other processes and margin leave nothing of the device's memory for PyTorch."""
+    """CUDA context, other processes and margin leave no memory of the device for PyTorch."""
 
     kind = "budget"
 
 
 class StudyMismatchError(UsageError):
-    """A study of that name exists, but it was begun with other settings."""
+    """A study of the given name exists, but was begun with other settings."""
 
     kind = "study-mismatch"
 
@@ -138,18 +138,18 @@ class WorkloadFailedError(AutofitError):
 
 
 class UnpredictableCardError(WorkloadFailedError):
-    """The workload cannot be predicted on the given card; on others it may be."""
+    """The workload cannot be predicted on the given card, but perhaps on other cards."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, kind="unsupported")
 
 
 class UntimedCardError(UsageError):
-    """An answer needs step times, which are not predicted on the given card; on others they may be."""
+    """An answer needs step times, which cannot be predicted on the given card, but perhaps on other cards."""
 
 
 class InfrastructureError(AutofitError):
-    """Something that autofit runs on fails: storage, cluster, driver."""
+    """The infrastructure of autofit fails: storage, cluster or driver."""
 
     kind = "infrastructure"
     exit_code = ExitCode.INFRASTRUCTURE
@@ -162,7 +162,7 @@ class StorageError(InfrastructureError):
 
 
 class StorageDeniedError(StorageError):
-    """The database lets its user read, but refuses what else was tried."""
+    """The database lets its user read, but denies another operation, such as a write."""
 
 
 class DispatchError(InfrastructureError):
@@ -178,7 +178,7 @@ class DriverError(InfrastructureError):
 
 
 class MissingLibraryError(InfrastructureError):
-    """A knob's value is of a library that is not installed where trials run."""
+    """A knob's value needs a library that is not installed where trials run."""
 
 
 class OutputError(InfrastructureError):
@@ -205,7 +205,7 @@ class InternalError(AutofitError):
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: ` Did you mean a or b?`, or nothing.
+    """End of a message about an unknown name, ` Did you mean a or b?`; empty if no name is similar.
 
     Names that contain what was written, the shortest first; where there are none, those that are
     spelt alike.
@@ -220,7 +220,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def either(names: Sequence[str]) -> str:
-    """Names joined as `a, b or c`; of many names the first few, and how many others there are."""
+    """Names joined as `a, b or c`; the first few of many names, with the number of the others."""
     if len(names) > _NUM_NAMED:
         return f"{', '.join(names[:_NUM_NAMED])} or one of {len(names) - _NUM_NAMED} others"
     *others, last = names

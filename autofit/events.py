@@ -16,7 +16,7 @@ from autofit_workers.spec.protocol import Evidence, Peaks, TrialOutcome, TrialSp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneStarted:
-    """A search begins, or is taken up again.
+    """A search begins, or an interrupted search is resumed.
 
     Attributes:
         workload: the workload's short name, as in `WorkloadRef.name`.
@@ -64,7 +64,7 @@ class TrialFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialAbandoned:
-    """A trial that had started will return nothing: its search was ended, or its coordinator is gone.
+    """A started trial will not return: its search was ended, or its coordinator is gone.
 
     Attributes:
         trial: its number in the study.
@@ -76,7 +76,7 @@ class TrialAbandoned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictionCompared:
-    """A measured trial fits, and its peak had been predicted.
+    """A measured trial fits, and its peak is compared with its prediction.
 
     Attributes:
         trial: its number in the study.
@@ -92,7 +92,7 @@ class PredictionCompared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryMoved:
-    """The largest batch of one knob setting that is known to fit has changed.
+    """The largest batch known to fit has changed for one knob setting.
 
     It grows as sizes are tried, and shrinks when a size that had fitted fails its soak.
 
@@ -130,7 +130,7 @@ class RecommendationMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkersChanged:
-    """The numbers of busy and idle workers, of those that a search may use, have changed."""
+    """The numbers of busy and idle workers that a search may use have changed."""
 
     study: str
     num_busy: int
@@ -150,7 +150,7 @@ class JobsCounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnreadableCounted:
-    """The records of a storage that cannot be read, and are left aside, were counted.
+    """The unreadable records of a storage, which are skipped, were counted.
 
     Attributes:
         source: the storage.
@@ -163,7 +163,7 @@ class UnreadableCounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """How far a stage of the search has come, in words for a person.
+    """Progress of a stage of a search, as text for a user.
 
     Attributes:
         done, total: steps of this stage; a total of None is not known beforehand.
@@ -176,7 +176,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """A note that the waiting user should read at once; it is among the answer's notes too."""
+    """Note that the waiting user should read at once; the answer repeats it."""
 
     text: str
 
@@ -219,7 +219,7 @@ def ignore(_event: Event) -> None:
 
 
 def fan_out(*sinks: EventSink) -> EventSink:
-    """One sink that hands every event to each of `sinks`, in their order."""
+    """Event sink that passes every event to each of `sinks`, in their order."""
 
     def emit(event: Event) -> None:
         for sink in sinks:

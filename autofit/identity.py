@@ -1,4 +1,4 @@
-"""Identity of an answer: the versions it was made with, and the digest of the settings that decided it."""
+"""Identity of an answer: versions of the software that made it, and a digest of its settings."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def _versions() -> Mapping[str, str]:
 
 
 def fingerprint(settings: Mapping[str, Any]) -> str:
-    """Digest that is equal for equal settings (JSON's types), whatever their order."""
+    """SHA-256 of settings (of JSON types), independent of the order of keys."""
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def told_version(version: str) -> str:
-    """Version of PyTorch as answers name it, marked where autofit was not tried with it."""
+    """Text of a PyTorch version in answers, marked as unverified if autofit does not support the version."""
     return version if is_supported(version) else f"{version} (predictions unverified)"

@@ -54,7 +54,7 @@ def studies_path() -> Path:
 
 
 def studies_dir() -> Path:
-    """The folder of the studies' journals, created where it is missing.
+    """Folder of the studies' journals, created if missing.
 
     Raises:
         StorageError: when the folder cannot be created or written to.
@@ -63,7 +63,7 @@ def studies_dir() -> Path:
 
 
 def traces_dir() -> Path:
-    """The folder of traces, created where it is missing; raises `StorageError` likewise."""
+    """Folder of traces, created if missing; raises `StorageError` if it is not writable."""
     return _writable(state_dir() / "traces")
 
 
@@ -73,32 +73,32 @@ def observations_path() -> Path:
 
 
 def observations_dir() -> Path:
-    """The folder of observed peaks, created where it is missing; raises `StorageError` likewise."""
+    """Folder of observed peaks, created if missing; raises `StorageError` if it is not writable."""
     return _writable(observations_path())
 
 
 def step_times_path() -> Path:
-    """The folder of measured steps; it is not created here."""
+    """Folder of measured step times; not created here."""
     return state_dir() / "step-times"
 
 
 def step_times_dir() -> Path:
-    """The folder of measured steps, created where it is missing; raises `StorageError` likewise."""
+    """Folder of measured step times, created if missing; raises `StorageError` if it is not writable."""
     return _writable(step_times_path())
 
 
 def errors_dir() -> Path:
-    """The folder of internal errors, created where it is missing; raises `StorageError` likewise."""
+    """Folder of internal errors' reports, created if missing; raises `StorageError` if it is not writable."""
     return _writable(state_dir() / "errors")
 
 
 def cache_path() -> Path:
-    """Folder of files that can be made again; it is not created here."""
+    """Folder of cached files, which can be made again; not created here."""
     return state_dir() / "cache"
 
 
 def cache_dir() -> Path:
-    """Folder of files that can be made again, created where it is missing; raises `StorageError` likewise."""
+    """Folder of cached files, created if missing; raises `StorageError` if it is not writable."""
     return _writable(cache_path())
 
 
@@ -118,7 +118,7 @@ def _writable(folder: Path) -> Path:
 
 
 def _narrow(folder: Path) -> None:
-    """Takes away other users' access to a folder that an earlier version of autofit opened to them.
+    """Removes other users' access to a folder, which an earlier version of autofit gave them.
 
     A folder that others may write to as well, or that is another user's or a link, is shared on purpose: it
     stays as it is.
@@ -149,7 +149,7 @@ def require_writable(path: Path) -> None:
 
 
 def _mode(path: Path) -> int:
-    """Mode of the file at a path; 0 where there is none yet, or a link that leads nowhere."""
+    """Mode bits of the file at a path; 0 if there is no file, or a broken link."""
     try:
         return path.stat().st_mode
     except FileNotFoundError:
@@ -159,7 +159,7 @@ def _mode(path: Path) -> int:
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Writes a file so that a crash leaves it as it was before, never half written.
+    """Writes a file atomically: a crash leaves the old file, never a half-written one.
 
     A link leads to the file that is written. A device or a pipe is written to as it is.
 
@@ -186,7 +186,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def _write_through(path: Path, data: bytes) -> None:
-    """Writes to a device or a pipe; a pipe that nobody reads is an error at once."""
+    """Writes to a device or a pipe; raises `OSError` at once if nobody reads the pipe."""
     number = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
     os.set_blocking(number, True)
     with os.fdopen(number, "wb") as file:
@@ -194,7 +194,7 @@ def _write_through(path: Path, data: bytes) -> None:
 
 
 def keep(folder: Callable[[], Path], name: str, content: Callable[[], str | bytes]) -> None:
-    """Writes a file that can be made again, unless it exists; a failure to write is only logged."""
+    """Writes a cached file, unless it exists; a failure to write is only logged."""
     try:
         path = folder() / name
         if not path.exists():

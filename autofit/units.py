@@ -1,4 +1,4 @@
-"""Sizes and percentages as people write them, converted once where they enter.
+"""Parses and formats sizes and percentages as people write them.
 
 Sizes: `K M G T`, `Ki Mi Gi Ti` and `KiB MiB GiB TiB` are powers of 1024, as GPU memory is
 counted; `KB MB GB TB` are powers of 1000, as it is advertised; `B` or no unit is bytes.
@@ -21,7 +21,7 @@ _PERCENTAGE = re.compile(r"\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<percent>%?)\
 
 
 def parse_bytes(text: str) -> int:
-    """Reads a size such as `16G`, `15.5 GiB`, `16GB` or `17179869184`.
+    """Size in bytes, parsed from a text such as `16G`, `15.5 GiB`, `16GB` or `17179869184`.
 
     Case does not matter, spaces around the number and the unit neither. What a decimal leaves of
     a byte is dropped, so that no size is ever larger than what was written.
@@ -48,7 +48,7 @@ def parse_bytes(text: str) -> int:
 
 
 def format_bytes(num_bytes: int) -> str:
-    """A size for people, in binary units with two decimals: `15.23 GiB`; whole bytes below 1 KiB.
+    """Text of a size in binary units with two decimals: `15.23 GiB`; whole bytes below 1 KiB.
 
     `parse_bytes` reads it back to within half a unit of its last decimal.
     """
@@ -65,7 +65,7 @@ def format_bytes(num_bytes: int) -> str:
 
 
 def parse_percent(text: str) -> Decimal:
-    """Reads a share of a whole, `3%` or `0.03`, exactly.
+    """Exact share of a whole, parsed from a text such as `3%` or `0.03`.
 
     Returns:
         The share, from 0 up to but not including 1: `Decimal("0.03")`.
@@ -83,5 +83,5 @@ def parse_percent(text: str) -> Decimal:
 
 
 def size_or_dash(num_bytes: int | None) -> str:
-    """Size as `format_bytes` writes it, or a dash for None."""
+    """Text of a size by `format_bytes`; a dash for None."""
     return "–" if num_bytes is None else format_bytes(num_bytes)

@@ -1,4 +1,4 @@
-"""The command line: parse, call the API, render. Nothing else.
+"""The command line: parses arguments, calls the API and renders the answers.
 
 arguments ─ click ─▶ resolve_settings ─▶ session.run ─ events ─▶ progress on stderr
                                             └──── result ─▶ text or one JSON document on stdout
@@ -61,7 +61,7 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
 
 
 def _start_to_predict(options: Sequence[str]) -> None:
-    """Starts the process of the predictions early: importing torch takes it as long as all that follows."""
+    """Starts the predicting process early, as its import of torch takes as long as the rest of start-up."""
     if _NOT_WITH.isdisjoint(option.partition("=")[0] for option in options):
         from autofit_workers.trials.door import start_predictor
 

@@ -1,4 +1,4 @@
-"""`python -m autofit.cli`, the same as `autofit`."""
+"""Runs the command line `autofit` as `python -m autofit.cli`."""
 
 import sys
 

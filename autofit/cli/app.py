@@ -112,7 +112,7 @@ def _end(error: BaseException, arguments: Sequence[str]) -> int:
 
 
 def _usage_error(error: click.ClickException) -> UsageError:
-    """Usage error of autofit for one of click's: its message as one sentence, with the next step."""
+    """`UsageError` made from a click error: its message in one sentence, with the command that shows help."""
     context = error.ctx if isinstance(error, click.UsageError) else None
     message = error.format_message().rstrip(".")
     return UsageError(message if context is None else f"{message}; see `{context.command_path} --help`")

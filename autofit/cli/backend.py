@@ -1,4 +1,4 @@
-"""Functions that the commands call, in a class by which tests replace them."""
+"""Functions that the commands call, and the class `Backend`, by which tests replace them."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def estimate(
 def summarize(
     settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink
 ) -> SummarizedEstimate:
-    """Adds up a model's layers, and predicts the configuration beside that."""
+    """Sums a model's layers as torchsummary does, and predicts the configuration's peak for comparison."""
     predictor = _predictor(settings, workload, emit, with_tensors=True)
     return summarize_workload(predictor, *_configuration(settings), batch_size)
 
 
 def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit: EventSink) -> WhatIf:
-    """Predicts one configuration, and what each lever would save."""
+    """Predicts one configuration, and the memory that each changed knob or option would save."""
     predictor = _predictor(settings, workload, emit)
     return try_levers(
         predictor,
@@ -78,7 +78,7 @@ def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit
 def report_on_search(
     settings: TuneSettings, workload: WorkloadRef, result: TuneResult, emit: EventSink
 ) -> Content:
-    """Gathers the report of a search."""
+    """Content of the HTML report of a search."""
     predictor = _predictor(settings, workload, emit)
     return gather.report_on_search(result, predictor, emit=emit)
 
@@ -90,7 +90,7 @@ def report_on_estimate(
     what_if: WhatIf | None,
     emit: EventSink,
 ) -> Content:
-    """Gathers the report of one configuration."""
+    """Content of the HTML report of one configuration."""
     return gather.report_on_estimate(
         estimate,
         _predictor(settings, workload, emit),
@@ -102,7 +102,7 @@ def report_on_estimate(
 
 
 def _predictor(settings: TuneSettings, workload: WorkloadRef, emit: EventSink, **details: bool) -> Predictor:
-    """Predictor that the settings ask for; `details` name what its traces record beside events."""
+    """Predictor for a workload with the `settings`; `details` say what its traces record beside events."""
     return local_predictor(
         workload,
         setup=settings.setup,
@@ -138,7 +138,7 @@ def cards(
 
 
 def observe(settings: TuneSettings, workload: WorkloadRef, peak: RealPeak, emit: EventSink) -> ObservedPeak:
-    """Compares an observed peak with its prediction, and keeps it."""
+    """Compares the peak of a real run with its prediction, and stores it for later predictions."""
     return run_observe(settings, workload, _predictor(settings, workload, emit), peak)
 
 
@@ -157,7 +157,7 @@ def compare(
 
 
 def kv(workload: WorkloadRef, question: KvQuestion, emit: EventSink) -> KvCache:
-    """Sizes the KV cache of a server."""
+    """Predicts the size of a language model server's KV cache."""
     emit(Progress(stage="building the model without memory"))
     return kv_cache(workload, question)
 
@@ -165,7 +165,7 @@ def kv(workload: WorkloadRef, question: KvQuestion, emit: EventSink) -> KvCache:
 def conv_layers(
     workload: WorkloadRef, batch_size: int, card: Card | None, setup: Setup, emit: EventSink
 ) -> ConvLayers:
-    """Workspace that each convolution algorithm takes for a model's layers."""
+    """Workspace bytes of each convolution algorithm for each convolution layer of a model."""
     return find_conv_layers(workload, batch_size=batch_size, card=card, setup=setup, emit=emit)
 
 

@@ -19,7 +19,7 @@ _PACKAGES = ("autofit", "torch", "ray", "optuna")
 
 
 def internal_error(error: BaseException, arguments: Sequence[str]) -> InternalError:
-    """Error for an unexpected exception, which says where in the state directory its traceback was written.
+    """`InternalError` for an unexpected exception, whose message names the file with the traceback.
 
     The same failure of the same command is one file, however often it happens. Where nothing can
     be written the traceback is printed.

@@ -1,4 +1,4 @@
-"""Interruption by Ctrl-C, or SIGTERM as batch systems send it: ends a command in order, with exit code 130.
+"""Handles Ctrl-C and SIGTERM: ends a command in an orderly way, with exit code 130.
 
     first signal ─▶ KeyboardInterrupt ─▶ trials end, then Ray ─▶ one document, exit 130
           └──────▶ a thread, nine seconds later: the document if it is still due, exit 130
@@ -25,14 +25,14 @@ _LONGEST_SECONDS = 9.0
 
 
 class SearchInterruptedError(AutofitError):
-    """Ctrl-C or SIGTERM ended a command; the study keeps the trials that had ended."""
+    """Error of a command that Ctrl-C or SIGTERM ended; the study keeps its finished trials."""
 
     kind = "interrupted"
     exit_code = ExitCode.INTERRUPTED
 
 
 class Interruption:
-    """Interruption of the command that this process runs, whether a signal has come or not.
+    """State of a command's interruption by SIGINT or SIGTERM, before and after a signal comes.
 
     Attributes:
         is_wanted: whether a signal came.
@@ -52,7 +52,7 @@ class Interruption:
         return SearchInterruptedError(self.describe())
 
     def end(self, *, as_json: bool) -> int:
-        """Prints an interrupted command's error, as JSON if its document is still due; returns the code."""
+        """Prints an interrupted command's error, as JSON if none was printed yet; returns the exit code."""
         if not as_json:
             print(f"error: {self.error().message}", file=sys.stderr)  # noqa: T201 - click may not be imported yet
         elif not self.is_answered:
@@ -62,7 +62,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def heeded(self, *, as_json: bool, to_the_end: bool) -> Iterator[None]:
-        """Handles SIGINT and SIGTERM in the block, in the main thread; other threads may not handle signals.
+        """Context manager that handles SIGINT and SIGTERM; does nothing outside the main thread.
 
         Args:
             as_json: whether standard output is to have a document.
@@ -92,7 +92,7 @@ class Interruption:
 
     @contextlib.contextmanager
     def printing(self) -> Iterator[None]:
-        """Delays an interruption until the document that the block prints is written whole."""
+        """Context manager that delays an interruption until the document printed in it is complete."""
         self._is_printing = True
         try:
             yield
@@ -128,7 +128,7 @@ class Interruption:
 
 
 def _write_at_once(descriptor: int, text: str) -> None:
-    """Writes to a descriptor, if it takes text at once, as the main thread may hold a stream's locks."""
+    """Writes a text to a file descriptor if it would not block, without Python's locked streams."""
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     if poll.poll(0):
@@ -145,7 +145,7 @@ def current() -> Interruption:
 
 @contextlib.contextmanager
 def interruptible(*, as_json: bool, to_the_end: bool) -> Iterator[Interruption]:
-    """Makes signals interrupt the block; see `Interruption.heeded`."""
+    """Context manager in which SIGINT and SIGTERM interrupt the command; see `Interruption.heeded`."""
     global _current  # noqa: PLW0603 - signals are the process's
     outer, _current = _current, Interruption()
     try:
@@ -156,7 +156,7 @@ def interruptible(*, as_json: bool, to_the_end: bool) -> Iterator[Interruption]:
 
 
 def print_document(text: str) -> None:
-    """Prints the one document of a command, whole."""
+    """Prints a command's JSON document, which an interruption does not cut."""
     import click
 
     with _current.printing():

@@ -1,4 +1,4 @@
-"""Guarded stdout and stderr of a command: texts are made safe to show, and failures have a defined end.
+"""Guarded stdout and stderr of a command: redacts secrets, and ends the command if a write fails.
 
     click.echo, print, logging, Ray ──▶ sys.stdout ─┬─ redacted, controls escaped ─▶ the stream
     rich, of which every text was escaped ──▶ .own ─┴─ redacted ───────────────────▶
@@ -92,7 +92,7 @@ class Guarded(_NotOurs, io.TextIOBase):
         return len(text)
 
     def put(self, text: str) -> None:
-        """Writes text that was made safe to show."""
+        """Writes text that is already redacted and escaped."""
         with self._failing():
             self._stream.write(text)
 
@@ -102,7 +102,7 @@ class Guarded(_NotOurs, io.TextIOBase):
 
     @contextlib.contextmanager
     def _failing(self) -> Iterator[None]:
-        """Raises a write failure at every later call too, as click swallows errors when it tries a stream."""
+        """Context manager that raises a write failure at every later call too, as click may swallow one."""
         try:
             yield
         except OSError as error:
@@ -158,7 +158,7 @@ class _Bytes(_NotOurs, io.RawIOBase):
 
 
 def _silence(stream: TextIO) -> None:
-    """Sends later output of a stream to the null device, Python's flush at the process's end included."""
+    """Redirects a stream's descriptor to the null device, also for Python's flush at the process's end."""
     with contextlib.suppress(OSError):  # a stream in memory has no descriptor
         descriptor = stream.fileno()
         null = os.open(os.devnull, os.O_WRONLY)
@@ -167,7 +167,7 @@ def _silence(stream: TextIO) -> None:
 
 
 def _whole(stream: TextIO) -> TextIO:
-    """Stream with a buffer, where `PYTHONUNBUFFERED` took it: else a signal loses the rest of a write."""
+    """Line-buffered stream if `PYTHONUNBUFFERED` made it unbuffered, as a signal would cut a write short."""
     if not isinstance(getattr(stream, "buffer", None), io.RawIOBase):
         return stream
     return open(
@@ -177,7 +177,7 @@ def _whole(stream: TextIO) -> TextIO:
 
 @contextlib.contextmanager
 def guarded() -> Iterator[None]:
-    """Replaces stdout and stderr by guarded streams in the block."""
+    """Context manager that replaces stdout and stderr by guarded streams."""
     before = sys.stdout, sys.stderr
     for stream in before:
         if isinstance(stream, io.TextIOWrapper):  # a sign that the terminal lacks must not cost an answer

@@ -1,4 +1,4 @@
-"""Addresses of Ray clusters: their parsing, and the check that Ray answers at one."""
+"""Parses addresses of Ray clusters, and checks that Ray answers at an address."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HTTP2_SETTINGS = b"\x04"
 
 
 def require_answer(address: str, *, cluster_here: Callable[[], str | None]) -> None:
-    """Checks that a gRPC server answers at an address; without one, Ray tries for more than a minute.
+    """Checks that a gRPC server answers at an address, as Ray itself would try for more than a minute.
 
     Args:
         address: `auto`, `host:port` or `ray://host:port`.

@@ -1,4 +1,4 @@
-"""Dispatcher with Ray in a process of its own, so that Ray changes nothing in this one; see `ray_host`."""
+"""Dispatcher that runs Ray in a separate process (`ray_host`), so that Ray changes nothing in this one."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _POLL_SECONDS = 0.1
 
 
 class RayApart(Dispatcher):
-    """Dispatcher that hands trials to a Ray cluster through another process, which ends with this one.
+    """Dispatcher that hands trials to a Ray cluster through a host process, which ends with its parent.
 
     Args:
         address, wishes, node_wait_seconds, emit: see `RayDispatcher`.
@@ -179,7 +179,7 @@ class RayApart(Dispatcher):
         return answer
 
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
-        """Reads the host's messages and hands them on, until the host's output ends."""
+        """Reads the Ray host's messages and completes calls and trials by them, until its output ends."""
         assert process.stdout is not None
         try:
             with process.stdout as answers:

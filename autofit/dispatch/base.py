@@ -32,7 +32,7 @@ class Devices:
 
 
 class Dispatcher(ABC):
-    """Base of the dispatchers, which run trials, several at once where there is room.
+    """Base of the dispatchers, which run trials, several at once if the resources suffice.
 
     How a trial ended is never an exception: a worker that dies makes an outcome with the verdict
     `LOST`, one that hangs `TIMEOUT`. That no worker can be had at all is an exception,
@@ -59,14 +59,14 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def capacity(self, trial: Probe | TrialSpec) -> int:
-        """Number of trials of a probe, or of trials like a given one, that may run at once.
+        """Number of trials of a probe, or with the given spec, that may run at once.
 
         0 where there is no device for them. A trial's threads and its memory count where a spec is given.
         """
 
     @abstractmethod
     def devices(self) -> Devices:
-        """GPUs that trials could run on now."""
+        """GPUs that trials can run on now."""
 
     @abstractmethod
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Dispatcher(ABC):
 
 
 class PendingTrials(Generic[Handle]):
-    """Futures of trials that were handed out and not completed yet, each with a handle on its trial.
+    """Futures of submitted trials that are not completed yet, each with a handle on its trial.
 
     A future stays pending until its outcome is there, so that the future of a running trial can
     still be cancelled.
@@ -107,7 +107,7 @@ class PendingTrials(Generic[Handle]):
             return dict(self._handles)
 
     def complete(self, future: Future[TrialOutcome], outcome: TrialOutcome | BaseException) -> None:
-        """Completes a future with an outcome or an error; does nothing where it is not open any more."""
+        """Completes a future with an outcome or an error; does nothing if the future is no longer open."""
         with self._lock:
             is_open = future in self._handles
             self._handles.pop(future, None)
@@ -119,7 +119,7 @@ class PendingTrials(Generic[Handle]):
             future.set_result(outcome)
 
     def cancel_all(self) -> list[Handle]:
-        """Cancels every open future, wakes threads that wait for one, and returns the handles."""
+        """Cancels every open future, wakes the threads that wait for a future, and returns the handles."""
         with self._lock:
             handles, self._handles = self._handles, {}
         for future in handles:

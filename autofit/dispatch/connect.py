@@ -1,4 +1,4 @@
-"""Choice of the dispatcher that a search asked for; an inline one where Ray cannot start.
+"""Chooses the dispatcher that a search asked for; an inline one if Ray cannot start.
 
 ray       connected        the cluster that this process is connected to
           an address       that cluster, by way of a process of its own; what fails there is an error
@@ -26,7 +26,7 @@ DISPATCHES = (RAY, INLINE)
 def connect(
     dispatch: str, address: str | None, *, wishes: Wishes, node_wait_seconds: float, emit: EventSink
 ) -> Dispatcher:
-    """Makes the dispatcher of measured trials.
+    """Dispatcher for the measured trials of a search.
 
     Args:
         dispatch: one of `DISPATCHES`.
@@ -54,6 +54,6 @@ def connect(
 
 
 def _is_connected() -> bool:
-    """Whether the process is connected to Ray, which this check does not import."""
+    """Whether the process is connected to Ray, checked without importing Ray."""
     ray = sys.modules.get("ray")
     return ray is not None and bool(getattr(ray, "is_initialized", lambda: False)())

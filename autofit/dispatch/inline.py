@@ -1,4 +1,4 @@
-"""Trials on this machine, each in a child process of this one, without Ray."""
+"""Runs trials on this machine without Ray, each in a child process."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class InlineDispatcher(Dispatcher):
         return visible_gpus(self._gpus(), os.environ.get("CUDA_VISIBLE_DEVICES"))
 
     def _node(self, probe: Probe) -> Node:
-        """Resources of this machine as a node; the driver is asked for GPUs for the CUDA probe only."""
+        """Resources of this machine as a node, with its GPUs only for the CUDA probe."""
         return self._machine | ({"GPU": len(self._visible_gpus())} if probe is Probe.CUDA else {})
 
     def _too_much(self, spec: TrialSpec) -> DispatchError:

@@ -1,4 +1,4 @@
-"""Search and end of the processes that a dispatcher started, by command and number, and of their files."""
+"""Finds and ends the processes that a dispatcher started, and removes their files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _REMOVAL_SECONDS = 2.0
 
 
 def children_running(folder: Path) -> list[psutil.Process]:
-    """Children of this process whose command names a folder or something in it."""
+    """Child processes of this process whose command line names a folder or a path in it."""
     found = []
     for child in psutil.Process().children():
         with suppress(psutil.NoSuchProcess):
@@ -25,7 +25,7 @@ def children_running(folder: Path) -> list[psutil.Process]:
 
 
 def descendants(process: psutil.Process) -> list[psutil.Process]:
-    """Processes below a process, children of children included; none where the process is gone."""
+    """All descendant processes of a process; empty if the process is gone."""
     with suppress(psutil.NoSuchProcess):
         return list(process.children(recursive=True))
     return []
@@ -42,7 +42,7 @@ def see_them_end(processes: Iterable[psutil.Process], *, within_seconds: float =
 
 
 def is_alive(process: psutil.Process) -> bool:
-    """Whether a process still runs; a dead process that nobody has reaped does not."""
+    """Whether a process still runs; False for a zombie."""
     try:
         # Nobody reaps an orphan in a container whose first process is no init.
         return bool(process.status() != psutil.STATUS_ZOMBIE)
@@ -51,7 +51,7 @@ def is_alive(process: psutil.Process) -> bool:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder of ended processes, again for two seconds, as a killed one may write a last file."""
+    """Removes the folder of ended processes; retries for two seconds, as a killed process may still write."""
     give_up = time.monotonic() + _REMOVAL_SECONDS
     shutil.rmtree(folder, ignore_errors=True)
     while folder.exists() and time.monotonic() < give_up:

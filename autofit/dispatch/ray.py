@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster: one started here, or one that runs already.
+"""Runs trials on a Ray cluster, which runs already or is started here.
 
     driver (this process)           Ray worker: the supervisor          trial
       submit(spec) ── JSON ──▶        autofit_workers.trials.run(spec) ───────────▶      a fresh process
@@ -181,7 +181,7 @@ class RayDispatcher(Dispatcher):
         )
 
     def _able(self, trial: Probe | TrialSpec) -> list[tuple[Node, int]]:
-        """Nodes of the cluster, each with the number of trials like `trial` that it can run at once."""
+        """Nodes of the cluster, each with the number of trials like `trial` that the node can run at once."""
         probe, spec = (trial, None) if isinstance(trial, Probe) else (trial.probe, trial)
         nodes = _nodes()
         request = self._wishes.request(probe, spec, nodes)
@@ -257,7 +257,7 @@ class _Trial:
 
 
 def _loader() -> Load:
-    """Makes the function by which a Ray worker imports the package; nested, as those pickle by value."""
+    """Function by which a Ray worker imports `autofit_workers`; nested, so that it pickles by value."""
 
     def load(driver_root: str) -> None:
         import importlib.machinery
@@ -284,7 +284,7 @@ def _loader() -> Load:
 
 
 def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
-    """Makes the function that a Ray worker runs for a trial; nested, as those pickle by value."""
+    """Function that a Ray worker runs for a trial; nested, so that it pickles by value."""
 
     def supervise(spec_json: str, driver_root: str) -> str:
         import importlib
@@ -298,7 +298,7 @@ def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
 
 
 def _interrupt(references: list[Any]) -> None:
-    """Ends Ray tasks; those that run see a KeyboardInterrupt first, and end their trial's processes.
+    """Cancels Ray tasks; running tasks first get a KeyboardInterrupt, to end their trial's processes.
 
     By force, Ray kills a worker and its children, but not the children's own.
     """
@@ -314,7 +314,7 @@ def _interrupt(references: list[Any]) -> None:
 
 
 def _nodes() -> list[dict[str, float]]:
-    """Total resources of each node that is alive."""
+    """Total resources of each live node of the Ray cluster."""
     import ray
 
     return [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call, unused-ignore]
@@ -339,7 +339,7 @@ def _no_node(
 
 
 def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchError:
-    """Outcome of a finished Ray task: lost workers are verdicts, other failures are errors."""
+    """Outcome of a finished Ray task, `LOST` for a lost worker; `DispatchError` for other failures."""
     error = answer.exception()
     if error is not None:
         return _of_error(spec, error)
@@ -350,7 +350,7 @@ def _outcome(spec: TrialSpec, answer: Future[str]) -> TrialOutcome | DispatchErr
 
 
 def _of_a_failed_node(spec: TrialSpec, error: BaseException) -> TrialOutcome:
-    """Outcome of a rank whose node failed with an error of Ray's; raises errors that are no outcome."""
+    """Outcome of a rank whose node failed with a Ray error; raises `DispatchError` if it makes no outcome."""
     if isinstance(error, TimeoutError):
         return _lost(spec, f"its node is lost ({brief_error(error)})")
     outcome = _of_error(spec, error)

@@ -1,4 +1,4 @@
-"""Connection of a process to a Ray cluster that runs, or that is started on this machine."""
+"""Connects a process to a Ray cluster, which runs already or is started on this machine."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class RayStartError(DispatchError):
 
 
 def imported() -> Any:
-    """Package `ray`, imported; raises `RayStartError` where the import fails."""
+    """Imported package `ray`; raises `RayStartError` if the import fails."""
     try:
         import ray
     except Exception as error:
@@ -62,7 +62,7 @@ def imported() -> Any:
 
 
 def processes_of_ray() -> list[psutil.Process]:
-    """Processes of a cluster that this process started, with all their descendants."""
+    """Processes of the Ray cluster that this process started, with all their descendants."""
     import ray
 
     started = processes.children_running(Path(ray.__file__).parent)
@@ -70,7 +70,7 @@ def processes_of_ray() -> list[psutil.Process]:
 
 
 def servers_of_ray() -> dict[str, psutil.Process]:
-    """Running servers of a cluster that this process started, by name."""
+    """Running server processes of the Ray cluster that this process started, by name."""
     found = {}
     for process in processes_of_ray():
         with suppress(psutil.NoSuchProcess):
@@ -98,7 +98,7 @@ def private_folder() -> Path:
 
 
 def connect(address: str, folder: Path | None) -> bool:
-    """Connects this process to Ray, and returns whether it was not connected before."""
+    """Connects this process to Ray; returns whether the connection is new."""
     import ray
 
     if ray.is_initialized():
@@ -141,7 +141,7 @@ def connect(address: str, folder: Path | None) -> bool:
 
 
 def no_start(reason: str) -> RayStartError:
-    """Error that says that Ray cannot start on this machine, and why."""
+    """`RayStartError` for a reason why Ray cannot start on this machine."""
     return RayStartError(
         f"Ray cannot start on this machine ({reason}): free memory and disk, or measure without it "
         "(--dispatch inline)",
@@ -166,7 +166,7 @@ def _require_connections() -> None:
 
 
 def cluster_of_this_machine() -> str | None:
-    """Address of the Ray cluster that this machine belongs to; None without one."""
+    """Address of the Ray cluster that this machine belongs to; None if there is none."""
     from ray._private.services import canonicalize_bootstrap_address
 
     try:
@@ -178,7 +178,7 @@ def cluster_of_this_machine() -> str | None:
 
 @contextmanager
 def process_state_kept() -> Iterator[None]:
-    """Restores after a block what connecting to Ray changes: the environment and SIGTERM's handler."""
+    """Context manager that restores environment variables and SIGTERM's handler, which Ray changes."""
     environment = dict(os.environ)
     handler = signal.getsignal(signal.SIGTERM)
     try:
@@ -192,7 +192,7 @@ def process_state_kept() -> Iterator[None]:
 
 
 def _protect_local_cluster() -> None:
-    """Gives the cluster that is to be started a token of its own, unless the user has chosen one.
+    """Sets an authentication token for the Ray cluster to be started, unless the user has chosen one.
 
     Ray guards a cluster by a token, and writes one that it makes itself into the home directory,
     where it would stay and be used for other clusters too.
@@ -213,5 +213,5 @@ def use_token_at_hand() -> None:
 
 @functools.cache
 def own_token() -> str:
-    """Token of the clusters that this process starts: one for all, because Ray remembers the first."""
+    """Authentication token of all Ray clusters that this process starts, as Ray remembers the first one."""
     return secrets.token_hex(32)

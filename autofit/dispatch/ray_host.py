@@ -1,4 +1,4 @@
-"""Processes apart from a search: the host, which speaks with Ray, and its keeper, which ends everything.
+"""Separate processes of a search: the host, which connects to Ray, and its keeper, which cleans up.
 
     coordinator              keeper                          host
       requests, a line each ──────────────────────────────▶    RayDispatcher, ray.init
@@ -50,7 +50,7 @@ _ANSWER_SECONDS = 1.0
 
 
 def main(folder: str) -> None:
-    """Runs the host until it or its coordinator ends, then kills what is left and removes the folder."""
+    """Runs the Ray host until it or its coordinator ends, then kills its processes and removes its folder."""
     coordinator = os.getppid()
     adopt_orphans()
     is_hurried = threading.Event()
@@ -73,7 +73,7 @@ def main(folder: str) -> None:
 
 
 def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
-    """Waits for the host's end, or for `GRACE_SECONDS` after the coordinator closed its pipe or ended."""
+    """Waits for the Ray host's end, or `GRACE_SECONDS` after the coordinator ended or closed its pipe."""
     requests = select.poll()
     requests.register(0, 0)  # the pipe's end alone, which its reader may see too
     give_up: float | None = None
@@ -89,7 +89,7 @@ def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
 
 
 def _speak(folder: Path) -> None:
-    """Runs the host in this process, and never returns."""
+    """Runs the Ray host in this process, and exits the process at its end."""
     # Whatever Ray prints on standard output goes to the log.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
@@ -103,7 +103,7 @@ def _speak(folder: Path) -> None:
 
 
 class _Host:
-    """Host, which answers requests from standard input by a `RayDispatcher`.
+    """Ray host: answers the requests on standard input through a `RayDispatcher`.
 
     Args:
         answers: the stream for the answers.
@@ -166,7 +166,7 @@ class _Host:
             self._gcs = self._dispatcher.gcs_address
 
     def _watch_servers(self) -> None:
-        """Reports the death of a server of the cluster and ends this process; Ray would wait for a minute."""
+        """Reports the death of a server of the cluster and ends this process, as Ray would wait a minute."""
         servers: dict[str, psutil.Process] = {}
         while not (dead := [name for name, server in servers.items() if not is_alive(server)]):
             time.sleep(_LOOK_SECONDS)
@@ -215,14 +215,14 @@ def _refuses(address: tuple[str, int]) -> bool:
 
 
 def error_to_dict(error: BaseException) -> dict[str, str]:
-    """Error as a message holds it, for `error_from_dict`; unknown errors become a `DispatchError`."""
+    """JSON-able dictionary of an error, for `error_from_dict`; an unknown error as a `DispatchError`."""
     kind = next((name for name, made in _ERRORS.items() if isinstance(error, made)), "dispatch")
     message = error.message if isinstance(error, AutofitError) else brief_error(error)
     return {"kind": kind, "message": message, "reason": getattr(error, "reason", "")}
 
 
 def error_from_dict(error: Mapping[str, str]) -> AutofitError:
-    """Error of the host, made again from a message."""
+    """Error of the Ray host, restored from a dictionary of `error_to_dict`."""
     if error["kind"] == "start":
         return RayStartError(error["message"], reason=error["reason"])
     return _ERRORS[error["kind"]](error["message"])

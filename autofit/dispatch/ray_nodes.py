@@ -1,4 +1,4 @@
-"""One trial whose ranks are spread over nodes of a Ray cluster.
+"""Runs one trial whose ranks are spread over nodes of a Ray cluster.
 
     driver                            node 0                    node 1                 …
       placement group: a bundle for the ranks of a node, each on a node of its own
@@ -34,14 +34,14 @@ Told = Callable[[TrialSpec, BaseException], TrialOutcome]
 
 
 def agent_class(load: Load) -> type:
-    """Makes the class of the agent that runs a node's ranks; nested, as nested classes pickle by value.
+    """Class of the Ray agents that run a node's ranks; nested, so that it pickles by value.
 
     Args:
         load: makes `autofit_workers` importable on the node; pickled by value too.
     """
 
     class Agent:
-        """Agent on one node, which runs the node's ranks, and ends them when it is told to."""
+        """Ray agent on one node, which runs the trial's ranks of the node, and ends these on request."""
 
         def __init__(self, driver_root: str) -> None:
             import importlib
@@ -54,7 +54,7 @@ def agent_class(load: Load) -> type:
             self._listener: Any = None
 
         def listen(self, spec_json: str) -> tuple[str, int]:
-            """Opens the socket that all ranks meet at, on the node of rank 0, and returns its address."""
+            """Opens the rendezvous socket of all ranks, on the node of rank 0, and returns its address."""
             spec = self._protocol.TrialSpec.from_json(spec_json)
             self._listener = self._ranks.listening(self._address(), spec)
             return self._address(), self._listener.getsockname()[1]
@@ -74,11 +74,11 @@ def agent_class(load: Load) -> type:
             return [None if outcome is None else outcome.to_json() for outcome in outcomes]
 
         def end(self) -> None:
-            """Ends the ranks that still run."""
+            """Ends the ranks of the node that still run."""
             self._ended.set()
 
         def close(self) -> None:
-            """Ends the processes of ranks that told their outcome."""
+            """Ends the processes of ranks that have sent their outcome."""
             self._ran.close()
 
         def _address(self) -> str:
@@ -91,7 +91,7 @@ def agent_class(load: Load) -> type:
 
 
 class TrialOnNodes:
-    """Trial on several nodes, which runs in a thread of its own.
+    """Trial on several nodes of a Ray cluster, which runs in a thread of its own.
 
     Args:
         spec: the trial's spec, of more than one node.

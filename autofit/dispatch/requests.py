@@ -1,4 +1,4 @@
-"""Requests of trials to nodes of a cluster, and the nodes that can serve them, in Ray's resources.
+"""Ray resources that trials request of a cluster's nodes, and the nodes that can serve a request.
 
 A node is its resources in total, by their names, as `ray.nodes()` tells them. The card that a node has is a
 resource too, of amount 1: Ray names its type `accelerator_type:A100`, from the driver's name of the first of
@@ -27,7 +27,7 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """Resources that every trial of a search asks for, beside those that follow from its spec.
+    """Ray resources that every trial of a search asks for, in addition to those that its spec requires.
 
     Attributes:
         resources: amounts by the names of custom resources.
@@ -39,7 +39,7 @@ class Wishes:
     accelerator_types: tuple[str, ...] = ()
 
     def request(self, probe: Probe, spec: TrialSpec | None, nodes: Sequence[Node]) -> Request:
-        """Resources that a trial asks of one of the nodes; without a spec, the least that it may ask.
+        """Ray resources that a trial requests of one node; without a spec, the least that it may ask.
 
         One node has the resources of all ranks, so that nothing but PyTorch has to bring them together; of a
         trial on several nodes, each node has the resources of its share of the ranks.
@@ -59,7 +59,7 @@ class Wishes:
         return {**request, **self.resources}
 
     def _accelerator_type(self, nodes: Sequence[Node]) -> str | None:
-        """First of `accelerator_types` that a node has; the last, Ray's own name, where no node has one.
+        """First of `accelerator_types` that a node has; the last one, Ray's own name, if no node has any.
 
         None where any card will do, and where Ray could name the card of no node with GPUs: the probe tells
         what it ran on.
@@ -88,7 +88,7 @@ def num_at_once(node: Node, request: Request) -> int:
 
 
 def can_run(nodes: Iterable[Node], request: Request, num_nodes: int = 1) -> bool:
-    """Whether `num_nodes` of the nodes could serve the request, each once, if they were idle."""
+    """Whether at least `num_nodes` of the nodes could each serve the request once if idle."""
     return sum(num_at_once(node, request) > 0 for node in nodes) >= num_nodes
 
 
@@ -103,12 +103,12 @@ def num_groups_at_once(nodes: Iterable[Node], request: Request, num_nodes: int) 
 
 
 def in_words(request: Request) -> str:
-    """Request in words: `1 CPU, 1 GPU of type A100, 1 rack`."""
+    """Text of a resource request: `1 CPU, 1 GPU of type A100, 1 rack`."""
     return _in_words(request, request)
 
 
 def offers_in_words(nodes: Iterable[Node], request: Request) -> str:
-    """Amounts in words that each of the nodes has of the resources of a request."""
+    """Text of the amounts that the nodes have of a request's resources."""
     return "; ".join(sorted({_in_words(node, request) for node in nodes})) or "nothing"
 
 

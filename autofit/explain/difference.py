@@ -1,4 +1,4 @@
-"""Account of the difference between a summary of layers and the simulated peak, term by term.
+"""Explains, term by term, the difference between a layer summary's total and the simulated peak.
 
     summary ─ what it counts that is not there ─ + what it leaves out ─▶ allocated peak
                                     + what the allocator holds unused ─▶ reserved peak ─ + context ─▶ device
@@ -22,7 +22,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """Term of the account of a difference: one step of it.
+    """Term of the difference between a layer summary and the simulated peak: name, bytes and note.
 
     Attributes:
         num_bytes: what the term adds, or with a minus takes away.
@@ -36,7 +36,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """Account from a summary's total to the simulated peaks.
+    """Terms that lead from a layer summary's total to the simulated peaks.
 
     Attributes:
         terms: the terms from the summary to the allocated peak.
@@ -55,7 +55,7 @@ class Difference:
 
 
 def explain_difference(summary: Summary, profile: Profile) -> Difference:
-    """Accounts for the difference between a summary and a profile made from the same trace."""
+    """Terms of the difference between a layer summary and a profile made from the same trace."""
     position = peak_position(profile)
     phase = phase_of(profile, position)
     account = _Account(summary, profile, alive=alive_at(profile, position), step=phase.step)
@@ -76,7 +76,7 @@ def explain_difference(summary: Summary, profile: Profile) -> Difference:
 
 @dataclass(slots=True)
 class _Listed:
-    """Outputs that a summary lists, sorted by what became of them.
+    """Outputs in a layer summary, sorted into first counted, counted twice, and passed on by containers.
 
     Attributes:
         first: the allocation of each output with memory of its own → bytes that the summary gives it.
@@ -92,7 +92,7 @@ class _Listed:
 
 
 class _Account:
-    """Works out the terms of a difference for one moment: the allocated peak."""
+    """Computes the terms of the difference between a layer summary and the allocated peak."""
 
     def __init__(self, summary: Summary, profile: Profile, *, alive: Sequence[int], step: int) -> None:
         self._summary = summary
@@ -105,7 +105,7 @@ class _Account:
         self._outputs = {matching[number] for number in self._listed.first if number in matching}
 
     def terms(self) -> Iterator[Term]:
-        """Yields the terms in the order in which they are told."""
+        """Yields the terms of the difference in the order in which they are shown."""
         yield from self._what_is_not_there()
         yield from self._what_is_left_out()
         alive = self._alive
@@ -188,7 +188,7 @@ class _Account:
         return sum(self._sizes[number] for number in numbers)
 
     def _operators(self, numbers: Iterable[int]) -> str:
-        """Names of the operators that made most of some allocations' bytes."""
+        """Names of the operators that made most bytes of the given allocations, joined by commas."""
         sizes = collections.Counter[str]()
         for number in numbers:
             operator = self._allocations[number].operator.removeprefix("aten.")
@@ -220,7 +220,7 @@ def _named(counted: collections.Counter[str]) -> str:
 
 
 def _made_in(profile: Profile, name: str) -> set[int]:
-    """Numbers of the allocations made in the phases of a name."""
+    """Numbers of the allocations made in the phases called `name`."""
     events = profile.trace.events
     return {
         event
@@ -232,7 +232,7 @@ def _made_in(profile: Profile, name: str) -> set[int]:
 
 
 def _counterparts(profile: Profile, step: int) -> dict[int, int]:
-    """Maps each activation of the first step, which is listed, to its counterpart in another step.
+    """Maps each activation of the first step to the matching activation of step `step`.
 
     Both are the same call of the same operator in the same module; a step that does something else
     has no counterpart for some.
@@ -245,7 +245,7 @@ _Key = tuple[object, ...]
 
 
 def _activations(profile: Profile, step: int) -> dict[_Key, int]:
-    """Activations made in the forward pass of a step, by module, operator, shape, type and count."""
+    """Activations made in the forward pass of a step, keyed by module, operator, shape, type and count."""
     num_seen = collections.Counter[_Key]()
     found: dict[_Key, int] = {}
     for phase in phases(profile):

@@ -1,4 +1,4 @@
-"""Profile: all memory events of a few steps with every size, and its document `autofit.profile/1`."""
+"""A profile has all memory events of a few steps, with sizes; its document is `autofit.profile/1`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _SAVE_AGAIN = "save it again with `autofit profile … --save FILE`"
 
 
 class ProfileError(UsageError):
-    """A profile cannot be read by this version: it is none, damaged, or of another version."""
+    """Raised if a file is no profile, is damaged, or has a version that autofit cannot read."""
 
     kind = "profile"
 
@@ -86,7 +86,7 @@ class Profile:
         return AllocatorSettings.of_knob(self.knobs.allocator)
 
     def to_bytes(self) -> bytes:
-        """Profile as its document, gzipped JSON; the same for equal profiles."""
+        """Profile encoded as its document, gzipped JSON; equal profiles give equal bytes."""
         plain = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
         document = {
             "schema": PROFILE_SCHEMA,
@@ -100,7 +100,7 @@ class Profile:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Reads a profile from its document.
+        """Decodes a profile from its document, gzipped JSON.
 
         Raises:
             ProfileError: `data` is no profile, cut off, damaged, or of another version.
@@ -172,7 +172,7 @@ def _document(data: bytes) -> dict[str, Any]:
 
 
 def _require_consistent(profile: Profile) -> None:
-    """Raises `ValueError` unless every allocation has sizes, is made once and freed at most once after."""
+    """Raises `ValueError` unless each allocation has sizes, is made once and is later freed at most once."""
     trace, num_allocations = profile.trace, len(profile.trace.allocations)
     if not num_allocations == len(profile.requested_bytes) == len(profile.block_bytes):
         raise ValueError("it has more or fewer sizes than allocations")
@@ -240,7 +240,7 @@ def lifetimes(profile: Profile) -> Lifetimes:
 
 
 def allocated_after(profile: Profile) -> list[int]:
-    """Bytes of live blocks after each event."""
+    """Bytes of live blocks after each event of a profile."""
     blocks = profile.block_bytes
     return list(
         itertools.accumulate(
@@ -250,7 +250,7 @@ def allocated_after(profile: Profile) -> list[int]:
 
 
 def peak_position(profile: Profile, start: int = 0, stop: int | None = None) -> int:
-    """Number of events up to and including the first at which live blocks peak, in a stretch of events.
+    """Number of events up to and including the first peak of live blocks, from `start` to `stop`.
 
     Args:
         start, stop: the bounds of the stretch; all events unless given. Without events it is `start`.
@@ -266,7 +266,7 @@ def alive_at(profile: Profile, position: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Phase:
-    """Phase of a step: a stretch of the events.
+    """Phase of a step, such as `forward`: a range of a profile's events.
 
     Attributes:
         step: the step's number, from 1; 0 while the model is built.
@@ -282,28 +282,28 @@ class Phase:
 
     @property
     def label(self) -> str:
-        """Step and name of the phase, as `step 2 backward`; `model` alone while the model is built."""
+        """Text with step and phase name, as `step 2 backward`; only `model` while the model is built."""
         return f"step {self.step} {self.name}" if self.step else self.name
 
     @property
     def in_words(self) -> str:
-        """Name and step of the phase, as `backward of step 2`; `model` alone while the model is built."""
+        """Text with phase name and step, as `backward of step 2`; only `model` while the model is built."""
         return f"{self.name} of step {self.step}" if self.step else self.name
 
 
 def phases(profile: Profile) -> tuple[Phase, ...]:
-    """Phases of a profile, in their order and without gaps."""
+    """Phases of a profile in order of time, without gaps."""
     return _phases(profile.trace.marks, len(profile.trace.events))
 
 
 def phase_of(profile: Profile, position: int) -> Phase:
-    """Phase of the last of the first `position` events; for position 0 the phase of the first event."""
+    """Phase of the event just before `position`; for position 0 the phase of the first event."""
     found = phases(profile)
     return next((each for each in found if position <= each.stop and each.start < each.stop), found[-1])
 
 
 def timed_step(profile: Profile) -> int | None:
-    """Number of the step that the profile's timing is of; None where there is no timing."""
+    """Number of the step that has predicted operator times; None if the profile has no timing."""
     if profile.timing is None:
         return None
     start, _ = last_step(profile.trace.marks, len(profile.trace.events))
@@ -311,7 +311,7 @@ def timed_step(profile: Profile) -> int | None:
 
 
 def phase_peaks(trace: Trace, block_bytes: Sequence[int]) -> dict[str, int]:
-    """The allocated peak of each phase by its name, over all steps, in bytes.
+    """Allocated peak in bytes of each phase, by the phase's name, over all steps.
 
     Args:
         block_bytes: bytes of each allocation's block.

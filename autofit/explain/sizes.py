@@ -1,4 +1,4 @@
-"""Sizes of a part of a step: the bytes of its allocations, and its operators' share of the time."""
+"""Sums over a part of a step: the bytes of its allocations, and its operators' share of the time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _BITS = re.compile(r"[a-z]+([0-9]+)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Sums over some allocations and operators of a step.
+    """Total bytes, count and time share of some allocations and operators of a step.
 
     Attributes:
         requested_bytes: bytes that the allocations asked for.
@@ -36,7 +36,7 @@ class Sizes:
 
 
 class Sized(Protocol):
-    """Item that can be ordered and filtered: a row of a list, or a node of a tree with all below it."""
+    """Item with a name and sizes, to be ordered and filtered: a list's row, or a tree's node."""
 
     @property
     def name(self) -> str: ...
@@ -46,6 +46,6 @@ class Sized(Protocol):
 
 @functools.cache
 def element_bytes(dtype: str) -> int:
-    """Bytes of an element, by the bits in PyTorch's name of its type, as in `bfloat16`; 0 for no type."""
+    """Bytes of one element of a dtype, read from the bits in its name, as in `bfloat16`; 0 for no dtype."""
     bits = _BITS.match(dtype)
     return max(1, int(bits[1]) // 8) if bits else int(dtype == "bool")

@@ -1,4 +1,4 @@
-"""Summary of a model as torchsummary gives it: what every layer returns, and what it holds.
+"""Summary of a model in the style of torchsummary: output shapes and parameters of every layer.
 
 By the rules of torchsummary 1.5.1 (github.com/sksq96/pytorch-summary, `torchsummary.py`), so that both
 agree to the digit:
@@ -28,7 +28,7 @@ OUTPUT_COPIES = 2  # an output and its gradient
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryRow:
-    """Row of a summary: one call of a layer.
+    """Row of a layer summary: one call of a layer.
 
     Attributes:
         name: the layer's class and its number, `Conv2d-1`.
@@ -48,13 +48,13 @@ class SummaryRow:
 
     @property
     def num_elements(self) -> int:
-        """Number of elements of all tensors that the call returned."""
+        """Number of elements of all output tensors of the call."""
         return sum(map(math.prod, self.layer.output_shapes))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummaryPart:
-    """Summary of one model, or of a branch of one.
+    """Layer summary of one model, or of one branch of it.
 
     Attributes:
         name: path of the branch; empty for the whole model.
@@ -77,7 +77,7 @@ class SummaryPart:
 
     @property
     def forward_backward_bytes(self) -> int:
-        """Bytes of all outputs and their gradients."""
+        """Bytes of all outputs and their gradients, as a layer summary counts them."""
         return OUTPUT_COPIES * ELEMENT_BYTES * sum(row.num_elements for row in self.rows)
 
     @property
@@ -91,7 +91,7 @@ class SummaryPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
-    """Summaries of a workload's model: one for the whole, or one for each of its branches."""
+    """Layer summaries of a workload's model: one for the whole model, or one for each branch."""
 
     workload: str
     batch_size: int
@@ -123,7 +123,7 @@ class Summary:
 
 
 def summarize(trace: Trace) -> Summary:
-    """Summary of the model of a trace that lists its tensors and layers."""
+    """Layer summary of a workload's model, from a trace that lists its tensors and layers."""
     model = next((layer for layer in trace.layers if not layer.name), None)
     branches = () if model is None else _branches(model, trace.layers)
     parts = [
@@ -133,7 +133,7 @@ def summarize(trace: Trace) -> Summary:
 
 
 def _branches(model: ListedLayer, layers: Sequence[ListedLayer]) -> tuple[ListedLayer, ...]:
-    """Children that a model consists of, if each takes nothing but its part of the batch; else none."""
+    """Submodules that together make up the model, if each takes only inputs of the model; else empty."""
     children = [layer for layer in layers if layer.name and "." not in layer.name]
     alone = len({child.name for child in children}) == len(children) > 1
     given = set(model.inputs)
@@ -164,7 +164,7 @@ def _part(model: ListedLayer, layers: Iterable[ListedLayer]) -> SummaryPart:
 
 
 def _unnamed(trace: Trace) -> ListedLayer:
-    """Stand-in for a model that the workload never calls as a whole; its input is the batch."""
+    """Placeholder for a model that is never called as a whole; its inputs are the batch."""
     batch = [tensor for tensor in trace.tensors if tensor.role is Role.INPUT]
     return ListedLayer(
         name="",

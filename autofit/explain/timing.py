@@ -1,4 +1,4 @@
-"""Predicted time of a profile's step: its operators on host and device, as shares of the step.
+"""Predicted times of a profile's step: its operators on host and device, as shares of the step.
 
 All times are shares, so that a time that is not sure enough to be said is nowhere: `Timing.seconds` alone
 turns them into seconds, and is None there.
@@ -25,7 +25,7 @@ _LONGEST = 1e9  # seconds, or steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSeconds:
-    """Predicted time of a step, in seconds.
+    """Predicted time of a step in seconds, with its 80 % and 95 % intervals.
 
     Attributes:
         low, high: between them the time lies with 95 % confidence.
@@ -42,7 +42,7 @@ class StepSeconds:
 
 @dataclass(frozen=True, slots=True)
 class TimedKernel:
-    """Kernel that an operator runs on the device, with its share of the step's time.
+    """Kernel that an operator runs on the device, with its share of the step's time and its work.
 
     Attributes:
         kind: the class of the kernel.
@@ -61,7 +61,7 @@ class TimedKernel:
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """Operator of a step, with its times as shares of the step.
+    """Call of an operator in a step, with its times as shares of the step's time.
 
     Attributes:
         operator: PyTorch's name, `aten.addmm`.
@@ -90,7 +90,7 @@ class TimedCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofs:
-    """Highest speeds of a card, at the clocks that it keeps up.
+    """Highest compute rates and memory bandwidth of a card, at its sustained clocks.
 
     Attributes:
         flops: operations a second, by what products are made in: a data type, or `tf32`.
@@ -103,13 +103,13 @@ class Roofs:
     bandwidth: float
 
     def of(self, dtype: str) -> float:
-        """Highest operations a second of products in a data type."""
+        """Highest rate, in operations a second, of matrix products in a data type."""
         return self.flops.get(dtype, self.vector_flops)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Time of the last whole step of a profile, operator by operator.
+    """Predicted times of the last whole step of a profile, operator by operator.
 
     Attributes:
         calls: the operators that have something to do, in their order.
@@ -132,11 +132,11 @@ class Timing:
         return max(0.0, 1.0 - self.device_share)
 
     def seconds_of(self, share: float) -> float | None:
-        """Likely seconds of a share of the step; None where seconds are not said."""
+        """Likely seconds of a share of the step; None if the step's time is too uncertain to be given."""
         return None if self.seconds is None else share * self.seconds.likely
 
     def to_plain(self) -> dict[str, Any]:
-        """Timing as plain tables and rows of numbers, as steps repeat names and kernels many times."""
+        """Timing as plain data for JSON, with repeated names and kernels stored once in tables."""
         names: dict[str, int] = {}
         kernels: dict[TimedKernel, int] = {}
         calls = [
@@ -206,7 +206,7 @@ class Timing:
 
 
 class EventClock:
-    """Times at which the events of a timed step happen, as shares of the step.
+    """Times of a step's memory events, as shares of the step's time.
 
     An operator's events happen while it runs: after the end of the one before, before its own end.
 
@@ -223,31 +223,31 @@ class EventClock:
 
     @classmethod
     def of_host(cls, timing: Timing, start: int, stop: int) -> Self:
-        """Clock of the host, which allocates and launches ahead of the device."""
+        """Clock by the host's times: when the host allocates and launches, ahead of the device."""
         calls = timing.calls
         return cls([call.position for call in calls], [call.launched for call in calls], start, stop)
 
     @classmethod
     def of_device(cls, timing: Timing, start: int, stop: int) -> Self:
-        """Clock of the device, which comes to what was allocated in the same order."""
+        """Clock by the device's times: when the device runs the operators, in the order of allocation."""
         calls = timing.calls
         return cls([call.position for call in calls], [call.end for call in calls], start, stop)
 
     @property
     def end(self) -> float:
-        """Share of the step's time at which all operators are done."""
+        """Time at which all operators are done, as a share of the step."""
         return self._ends[-1] if self._ends else 0.0
 
     def begin(self, number: int) -> float:
-        """Time at which an operator's turn comes, by its number, as a share of the step."""
+        """Time at which operator `number` begins, when the one before is done, as a share of the step."""
         return self._ends[number - 1] if number else 0.0
 
     def at(self, position: int) -> float:
-        """Time at which the first operator after `position` events has its turn, as a share of the step."""
+        """Time at which the first operator after `position` events begins, as a share of the step."""
         return self.begin(bisect_left(self._positions, position))
 
     def of_event(self, index: int) -> float:
-        """Time at which an event happens, by its number in the trace, as a share of the step."""
+        """Time at which event number `index` of the trace happens, as a share of the step."""
         first, last = self._bounds
         # Of operators at one position the last has the events that follow.
         number = max(bisect_right(self._positions, index) - 1, 0)

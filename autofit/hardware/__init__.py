@@ -1,1 +1,1 @@
-"""Cards: their catalogue, their chips, memory outside the allocator, and the budget that is left."""
+"""GPU models: their catalogue and chips, memory outside the allocator, and the memory left to PyTorch."""

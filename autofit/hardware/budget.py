@@ -30,7 +30,7 @@ _SMALLEST_MEANT_BYTES = 1024**2  # no device has less: the number was written wi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Memory of a device, and what of it is taken before the allocator's first segment.
+    """Memory of a device, with the parts that are not available to PyTorch's allocator.
 
     Attributes:
         device_total_bytes: on a GPU the total that CUDA reports; on the CPU what the process may
@@ -52,7 +52,7 @@ class Budget:
 
     @property
     def usable_bytes(self) -> int:
-        """The bytes that the allocator may reserve."""
+        """Bytes that PyTorch's allocator may reserve."""
         return self.device_total_bytes - self.context_bytes - self.other_bytes - self.margin_bytes
 
 
@@ -116,7 +116,7 @@ def make_budget(
 def budget_among(
     budget: Budget, groups: Sequence[int], num_ranks: int, *, architecture: str | None, card: str | None
 ) -> Budget:
-    """Budget less NCCL's memory for process groups of so many ranks; arguments are `assumed_context`'s.
+    """Budget reduced by NCCL's memory for the process groups; arguments are as in `assumed_context`.
 
     Raises:
         BudgetError: when nothing is left.
@@ -140,7 +140,7 @@ def budget_of(
     mesh: Sequence[int] = (),
     num_ranks: int | None = None,
 ) -> Budget:
-    """The budget of a card of the catalogue; arguments and errors are those of `make_budget`."""
+    """Budget of a card in the catalogue; arguments and errors are those of `make_budget`."""
     return make_budget(
         gpu.total_bytes,
         architecture=gpu.architecture,
@@ -158,7 +158,7 @@ def assumed_context(
     mesh: Sequence[int] = (),
     num_ranks: int | None = None,
 ) -> tuple[ContextInterval, tuple[str, ...]]:
-    """Memory that a process holds outside the allocator, and in words what was assumed for it.
+    """Assumed memory of a process outside PyTorch's allocator, with a sentence for each assumption.
 
     Args:
         architecture: None where only the memory of the card is known.
@@ -188,7 +188,7 @@ def assumed_context(
 
 
 def _assumed_wheel(architecture: str | None) -> tuple[str, ...]:
-    """Assumption that a PyTorch build for the card is installed, where the usual build does not run on it."""
+    """Note that a special PyTorch build is assumed; empty if the usual build runs on the card."""
     card = None if architecture is None else Architecture.of(architecture)
     if card is None or card.vendor is not Vendor.NVIDIA:
         return ()
@@ -197,7 +197,7 @@ def _assumed_wheel(architecture: str | None) -> tuple[str, ...]:
 
 
 class _Names(NamedTuple):
-    """Names that a vendor gives to memory outside the allocator, and the tool that shows all of it."""
+    """A vendor's names for the context, the communication library, and the tool that shows card memory."""
 
     context: str
     communicator: str
@@ -215,7 +215,7 @@ def _names(architecture: str | None) -> _Names:
 
 
 def outside_allocator(architecture: str | None, *, exchanges: bool) -> str:
-    """Names of the memory that a process holds on the card outside PyTorch's allocator.
+    """Name of a process's memory outside PyTorch's allocator, as `CUDA context and NCCL`.
 
     Args:
         exchanges: whether the process exchanges anything with others.
@@ -225,7 +225,7 @@ def outside_allocator(architecture: str | None, *, exchanges: bool) -> str:
 
 
 def shown_by(architecture: str | None) -> str:
-    """Name of the tool that shows what a process holds of the card."""
+    """Name of the vendor's tool that shows the card memory of a process, such as `nvidia-smi`."""
     return _names(architecture).tool
 
 

@@ -1,4 +1,4 @@
-"""Card that a prediction is for."""
+"""Card that a prediction is for, with its architecture and memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofit.hardware.budget import DEFAULT_ARCHITECTURE, assumed_context
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """Card that a prediction is for.
+    """Card that a prediction is for, with its architecture and memory.
 
     Attributes:
         name: its key in the catalogue, or what stands for it where only the memory is known.
@@ -32,12 +32,12 @@ class Card:
 
     @property
     def limit_bytes(self) -> int | None:
-        """The most that PyTorch's allocator can reserve on the card; None where its memory is not known."""
+        """Most bytes that PyTorch's allocator can reserve on the card; None if its memory is unknown."""
         return None if self.memory_bytes is None else max(0, self.memory_bytes - self.context_bytes)
 
     @property
     def multiprocessors(self) -> int | None:
-        """Number of the card's multiprocessors; None where the card is not named or not in the catalogue."""
+        """Number of the card's multiprocessors; None if the card is not named or not in the catalogue."""
         gpu = self._gpu
         return None if gpu is None else gpu.num_sms
 
@@ -50,20 +50,20 @@ class Card:
         return gpu if gpu.architecture == self.architecture else None
 
     def among(self, groups: Sequence[int], num_ranks: int) -> Card:
-        """Card whose context includes NCCL's memory for process groups of so many of all ranks."""
+        """Copy of the card whose context includes NCCL's memory for process groups of the given sizes."""
         architecture, name = (None, None) if self.may_be else (self.architecture, self.name)
         context, _ = assumed_context(architecture, name, groups, num_ranks)
         return replace(self, context_bytes=context.high_bytes)
 
     @property
     def architectures(self) -> tuple[str, ...]:
-        """Architectures that an interval spans, the likely one first."""
+        """Architectures that the card may have, the likely one first; intervals span all of them."""
         others = (each for each in self.may_be if each != self.architecture)
         return (self.architecture, *others)
 
 
 def card_named(name: str | None, mesh: Sequence[int] = ()) -> Card:
-    """Card that a prediction assumes: one of the catalogue, or likely one of `DEFAULT_ARCHITECTURE`.
+    """Card of the catalogue called `name`; if None, an unknown card, likely of `DEFAULT_ARCHITECTURE`.
 
     Without a name its interval spans all that the catalogue has.
 

@@ -1,4 +1,4 @@
-"""Properties of NVIDIA's cards in the catalogue by which cuDNN makes its plans.
+"""Chip properties of the catalogue's NVIDIA cards, on which cuDNN's convolution plans depend.
 
 What differs within an architecture is in `data/chips.toml`, with its sources; what does not is in
 `autofit_workers.replay.plans.device_properties`.
@@ -38,7 +38,7 @@ def _chips() -> Mapping[str, Mapping[str, Any]]:
 
 
 def device_properties(gpu: Gpu) -> DeviceProperties:
-    """Properties by which cuDNN plans for a card or MIG slice of the catalogue."""
+    """Chip properties, for cuDNN's convolution plans, of a card or MIG slice of the catalogue."""
     card = find_gpu(gpu.whole_card_key)
     chip = _chips()[card.key]
     # Bus and cache of a slice: 640 of 5120 bits and 6400 of 51200 KiB are seen on an H100's 1g.10gb
@@ -57,7 +57,7 @@ def device_properties(gpu: Gpu) -> DeviceProperties:
 
 
 def properties_for(architecture: str, name: str | None = None) -> DeviceProperties:
-    """Properties by which cuDNN plans for a card of which little is known.
+    """Chip properties, for cuDNN's convolution plans, of a card known by architecture and maybe name.
 
     Args:
         architecture: `sm_XY`.

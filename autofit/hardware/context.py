@@ -49,7 +49,7 @@ _BEYOND_AMD = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Memory that one process was seen to hold outside the allocator; see `data/contexts.toml`.
+    """Memory that a process was seen to hold outside PyTorch's allocator; see `data/contexts.toml`.
 
     Attributes:
         num_bytes: the memory outside the allocator.
@@ -73,7 +73,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextInterval:
-    """Sizes between which the memory outside the allocator lies, at 95 % confidence.
+    """Low, likely and high bytes of memory outside PyTorch's allocator, at 95 % confidence.
 
     Attributes:
         basis: where the sizes come from, in words.
@@ -87,7 +87,7 @@ class ContextInterval:
 
 @functools.cache
 def observations(vendor: Vendor = Vendor.NVIDIA) -> tuple[Observation, ...]:
-    """Observations on a vendor's cards, in the order of the file: by architecture."""
+    """Observed memory outside PyTorch's allocator on a vendor's cards, in file order: by architecture."""
     text = importlib.resources.files("autofit").joinpath("data/contexts.toml").read_text(encoding="utf-8")
     table = "of_amd" if vendor is Vendor.AMD else "observations"
     return tuple(map(_observation, tomllib.loads(text)[table]))
@@ -118,7 +118,7 @@ def _card(name: str) -> tuple[str, int]:
 def context_interval(
     architecture: str, name: str | None = None, *, loading: Loading = "lazy"
 ) -> ContextInterval:
-    """Memory that a process of PyTorch holds on a card outside the allocator.
+    """Low, likely and high bytes that a PyTorch process holds on a card outside the allocator.
 
     Args:
         architecture: that of the card. For one of NVIDIA's that is not in the catalogue the largest known
@@ -155,7 +155,7 @@ def context_interval(
 
 
 def _of_amd() -> ContextInterval:
-    """Interval on AMD's cards: from the least seen to well beyond the most, likely the median."""
+    """Interval for AMD's cards: the least observed, the median, and a multiple of the most observed."""
     sizes = [seen.num_bytes for seen in observations(Vendor.AMD)]
     return ContextInterval(
         low_bytes=min(sizes),
@@ -166,7 +166,7 @@ def _of_amd() -> ContextInterval:
 
 
 def counted(loading: Loading = "lazy") -> tuple[Observation, ...]:
-    """Observations on NVIDIA's cards that are not left out."""
+    """Observations on NVIDIA's cards with the given kernel loading, except those marked as left out."""
     return tuple(seen for seen in observations() if seen.loading == loading and not seen.left_out)
 
 

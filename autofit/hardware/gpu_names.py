@@ -1,4 +1,4 @@
-"""Matches names that people give cards, and knows what to say of devices outside the catalogue.
+"""Matches the names that people give cards, and gives advice on devices outside the catalogue.
 
 GTX 1080 Ti, gtx1080ti, 1080 Ti          gtx-1080-ti
 A100-SXM4-80GB, A100 PCIe 80GB           a100-80g
@@ -51,7 +51,7 @@ _IN_SLICES = "-mig-"
 
 
 class Named(Protocol):
-    """Card that is sold under a name, as `Gpu` is."""
+    """Card that has a key, a name and the memory it is sold with, as `Gpu` has."""
 
     @property
     def key(self) -> str: ...
@@ -67,7 +67,7 @@ _Card = TypeVar("_Card", bound=Named)
 
 
 def matching(name: str, cards: Iterable[_Card]) -> list[_Card]:
-    """Cards that a name may stand for, in their order: the one of that name, else all it fits.
+    """Cards that `name` may mean, in their given order; only exact matches if there are any.
 
     Case, spaces, hyphens and the seller's words (NVIDIA, GeForce, AMD Instinct, …) do not matter. Where no
     card has the name, it may leave out what follows, and neither words of a board (SXM4, PCIe) nor those of a
@@ -90,24 +90,24 @@ def matching(name: str, cards: Iterable[_Card]) -> list[_Card]:
 
 
 def known_elsewhere(name: str) -> str | None:
-    """Advice on a device that no catalogue of cards has, with what to do; None where it is unknown."""
+    """Advice for a device that is not in the catalogue, such as a TPU or Jetson; None if it is unknown."""
     wanted = "".join(_words(name))
     return next((words for like, words in _ELSEWHERE.items() if re.fullmatch(like, wanted)), None)
 
 
 def _begins(wanted: str, names: Iterable[list[str]]) -> bool:
-    """Whether `wanted` is the first word of one of the names, or its first two, or up to all its words."""
+    """Whether `wanted` equals the first one, two or more words of a name, joined without spaces."""
     return any(wanted in itertools.accumulate(words) for words in names)
 
 
 def _names(card: Named) -> Iterator[list[str]]:
-    """Words of a card's key, then words of its name."""
+    """Yields the words of a card's key, then the words of its name."""
     yield _words(card.key)
     yield _words(card.name)
 
 
 def _looser_names(card: Named) -> Iterator[list[str]]:
-    """Words of a card's key and name without those of its board, and of its series, with its sold memory.
+    """Yields a card's key and name as words without board and series, also with its sold memory.
 
     Nothing for a card whose key has a word of its board, as it differs by that word from others.
     """

@@ -1,4 +1,4 @@
-"""Catalogue of cards, and what NVML reports about the cards of this machine.
+"""Catalogue of cards, and the NVIDIA cards of this machine as NVML reports them.
 
 The catalogue is `data/gpus.toml`, which also says where each of its figures comes from.
 """
@@ -58,12 +58,12 @@ class Gpu:
 
     @property
     def whole_card_key(self) -> str:
-        """The key of the card that a slice is a part of; of a whole card, its own."""
+        """Key of the card that a MIG slice belongs to; for a whole card its own key."""
         return self.key.partition("-mig-")[0]
 
     @property
     def accelerator_types(self) -> tuple[str, ...]:
-        """Names by which a Ray cluster may call the card, the most exact first and Ray's own last.
+        """Accelerator types that a Ray cluster may use for the card, most specific first, Ray's own last.
 
         Ray names a node's card from what the driver calls it (`_gpu_name_to_accelerator_type` of
         `ray/_private/accelerators/nvidia_gpu.py`), AMD's from their device ids (`amd_gpu.py` beside it).
@@ -84,7 +84,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalGpu:
-    """A card of this machine; in MIG mode, one of its slices.
+    """NVIDIA card of this machine, or one of its slices in MIG mode.
 
     Attributes:
         total_bytes: NVML's total less what the driver keeps for itself; what CUDA reports may be
@@ -103,7 +103,7 @@ class LocalGpu:
 
 @functools.cache
 def catalogue() -> Mapping[str, Gpu]:
-    """Every known card by its key, in the order of the file: by architecture."""
+    """All cards of the catalogue by key, in file order: by architecture."""
     text = importlib.resources.files("autofit").joinpath("data/gpus.toml").read_text(encoding="utf-8")
     return {
         key: _gpu(key, architecture, entry)
@@ -127,7 +127,7 @@ def _gpu(key: str, architecture: str, entry: dict[str, Any]) -> Gpu:
 
 
 def find_gpu(name: str) -> Gpu:
-    """Card of the catalogue with a key or CUDA name, or the only card that the name fits; see `matching`.
+    """Card of the catalogue with a key or CUDA name, or the only card that `name` matches; see `matching`.
 
     Raises:
         UnknownGpuError: with the cards that the name may stand for, or the keys that come near, or what is
@@ -153,7 +153,7 @@ def find_gpu(name: str) -> Gpu:
 
 
 def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
-    """Cards that somebody who asks for `total_bytes` may have, the smallest total first.
+    """Cards that may be meant by a memory of `total_bytes`, the smallest card first.
 
     A card sold as 16 GB is meant by 16 GiB, by 16 × 10⁹ bytes, and by anything between what it
     reports and 16 GiB. MIG slices are not sold, so they are left out.
@@ -168,7 +168,7 @@ def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
 
 
 def catalogue_architectures() -> tuple[str, ...]:
-    """Architectures that an unnamed card may be of, the oldest first.
+    """Architectures that an unnamed card may have, the oldest first.
 
     They are those of NVIDIA's cards from Volta on: AMD's and older ones need another build of PyTorch, so
     that whoever has one knows it.
@@ -178,12 +178,12 @@ def catalogue_architectures() -> tuple[str, ...]:
 
 
 def oldest_first(architectures: Iterable[str]) -> tuple[str, ...]:
-    """Different architectures by their age, NVIDIA's before AMD's."""
+    """Distinct architectures, oldest first, NVIDIA's before AMD's."""
     return tuple(sorted(set(architectures), key=lambda name: Architecture.of(name).age))
 
 
 def local_gpus(nvml: Any = None) -> tuple[LocalGpu, ...]:
-    """The NVIDIA cards of this machine, asked of the driver without creating a CUDA context.
+    """NVIDIA cards of this machine, read from the driver without creating a CUDA context.
 
     Args:
         nvml: a module with the functions of `pynvml`, which is the default.
@@ -218,7 +218,7 @@ def local_gpus(nvml: Any = None) -> tuple[LocalGpu, ...]:
 
 
 def visible_gpus(gpus: Sequence[LocalGpu], variable: str | None) -> tuple[LocalGpu, ...]:
-    """GPUs of a machine that CUDA shows a process.
+    """GPUs of a machine that a process sees with a given `CUDA_VISIBLE_DEVICES`.
 
     Args:
         gpus: all GPUs of the machine, in the driver's order.
@@ -248,7 +248,7 @@ def _driver_error(error: Exception) -> DriverError:
 
 
 def _devices(nvml: Any, card: Any) -> Iterator[Any]:
-    """Devices that CUDA sees of a card: its slices in MIG mode, else the card itself."""
+    """Yields the NVML devices that CUDA sees of a card: its slices in MIG mode, else the card itself."""
     try:
         mig_mode, _ = nvml.nvmlDeviceGetMigMode(card)
     except nvml.NVMLError_NotSupported:

@@ -1,4 +1,4 @@
-"""Card memory that NCCL holds outside PyTorch's allocator, for a rank that trains with others.
+"""Memory that NCCL holds outside PyTorch's allocator on the card of each rank.
 
 Every process group that runs a collective has a communicator with memory of its own, unless it is split
 from another and shares that one's (`split_share`, an option that is off:
@@ -46,7 +46,7 @@ _NVLS_OF_BLACKWELL = ((48, 32), (96, 8))
 
 
 def communicator_interval(num_ranks: int, architecture: str | None = None) -> ContextInterval:
-    """Memory of NCCL on each of `num_ranks` ranks, 2 or more, with one communicator.
+    """Low, likely and high bytes of NCCL on each of `num_ranks` ranks, 2 or more, for one communicator.
 
     Args:
         architecture: that of the cards; None where it is not known, which counts nothing for NVLink SHARP.
@@ -63,7 +63,7 @@ def communicator_interval(num_ranks: int, architecture: str | None = None) -> Co
 def communicators_interval(
     degrees: Sequence[int], architecture: str | None = None, num_ranks: int | None = None
 ) -> ContextInterval:
-    """Memory of NCCL on each rank of a mesh, with a communicator for each dimension, or other group.
+    """Low, likely and high bytes of NCCL on each rank, with one communicator per mesh dimension or group.
 
     A dimension that all ranks are in has the default process group's (`_init_one_process_group` of
     torch/distributed/device_mesh.py): FSDP2 on one dimension has one, HSDP and FSDP with tensor parallelism
@@ -87,7 +87,7 @@ def communicators_interval(
 
 
 def _nvls_mib(num_ranks: int, architecture: str | None) -> int:
-    """The most that NVLink SHARP may take in MiB; only cards that are sold with NVSwitch have it."""
+    """Most MiB that NCCL takes for NVLink SHARP; 0 for cards that are not sold with NVSwitch."""
     card = None if architecture is None else Architecture.of(architecture)
     if card is None or card.vendor is not Vendor.NVIDIA or not 90 <= card.capability < 120:
         return 0

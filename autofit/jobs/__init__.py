@@ -1,1 +1,1 @@
-"""Searches as jobs of a Ray cluster: the queue, the packages of code, and the drivers."""
+"""Searches as jobs on a Ray cluster: their queue, their code packages, and their drivers."""

@@ -1,4 +1,4 @@
-"""Admission: starts drivers of queued jobs, and repeats or ends jobs whose driver is gone.
+"""Starts drivers of queued jobs, and restarts or ends jobs whose driver is gone.
 
     queue ── claim_next ─▶ admit ── submit ─▶ Ray's job server ─▶ driver: autofit tune … --job ID
       ▲                      ▲                                        │
@@ -39,7 +39,7 @@ _LOOK_SECONDS = 0.2
 
 
 def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
-    """Repeats or ends jobs whose driver is gone, and starts queued jobs as far as there is room.
+    """Restarts or ends jobs whose driver is gone, and starts queued jobs while there is room.
 
     Several processes may call it at once, and the next call repairs whatever a killed process left behind.
 
@@ -58,7 +58,7 @@ def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
 
 
 def stop(queue: JobQueue, job: JobRecord, connect: Callable[[], RayJobs]) -> None:
-    """Stops a job and its driver; its trials stay in its study.
+    """Stops a job and its driver; the trials stay in the job's study.
 
     Args:
         connect: returns the cluster's job server; called only where the job has a driver to stop.
@@ -88,7 +88,7 @@ class _Admission:
     needs_slot: bool
 
     def start(self, job: JobRecord, *, attempt: int) -> bool:
-        """Starts a job's driver for an attempt, unless it was started before; returns whether it did.
+        """Starts a job's driver for an attempt, unless already started; returns whether it was started.
 
         A job for which no driver can be started is given up.
         """
@@ -110,7 +110,7 @@ class _Admission:
         return is_new
 
     def started_again(self, job: JobRecord) -> bool:
-        """Checks a running job; returns whether its driver was gone and another was started."""
+        """Restarts a running job if its driver is gone; returns whether a driver was started."""
         if not job.attempts:
             is_under_way = time.time() - (job.claimed_seconds or 0.0) < _CLAIM_SECONDS
             return not is_under_way and self.start(job, attempt=1)
@@ -125,7 +125,7 @@ class _Admission:
         return self._after_loss(now, driver)
 
     def _after_loss(self, job: JobRecord, driver: Driver | None) -> bool:
-        """Stops, repeats or gives up a job whose driver ended unanswered; returns whether it was repeated."""
+        """Stops, restarts or gives up a job whose driver left no answer; returns whether it was restarted."""
         if job.stop_requested or (driver is not None and driver.status == "STOPPED"):
             self.queue.request_stop(job)
             self.queue.give_up(job, STOPPED)
@@ -143,7 +143,7 @@ class _Admission:
 
     @contextmanager
     def _working_dir(self, job: JobRecord) -> Iterator[str | None]:
-        """Yields the job's package as a file's path, or the URI that nodes fetch it from, or None."""
+        """Yields the path of the job's code package, or the URI that nodes fetch it from, or None."""
         working_dir = job.spec.working_dir
         if working_dir is None or working_dir.digest is None:
             yield None if working_dir is None else working_dir.where

@@ -1,4 +1,4 @@
-"""Driver of a job: the part of `autofit tune --job ID` beside its search."""
+"""Driver of a job: runs the search of `autofit tune --job ID`, and records its answer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLUSTER_VARIABLE = "RAY_ADDRESS"  # Ray tells its drivers so
 
 @dataclass(frozen=True, slots=True)
 class JobDriver:
-    """Driver of a job; as an event sink, it records the study that keeps the job's trials."""
+    """Driver of a job; as an event sink it records the name of the job's study."""
 
     queue: JobQueue
     job: JobRecord
@@ -31,13 +31,13 @@ class JobDriver:
             self.queue.note_study(self.job, event.study)
 
     def answer(self, result: TuneResult) -> None:
-        """Ends the job with the result of its search."""
+        """Ends the job with the result of its search as its answer."""
         self.queue.finish(self.job, result.to_dict())
 
 
 @contextmanager
 def driving(job_id: str, storage: str | None, *, warn: Callable[[str], None]) -> Iterator[JobDriver]:
-    """Runs a job within the block: an expected error is its answer too, then another job is admitted.
+    """Runs a job within the block; records an expected error as its answer, then admits the next job.
 
     An interruption that nobody asked for leaves the job to another attempt, as does any end
     without an answer.

@@ -1,4 +1,4 @@
-"""Packages of a job's code: a folder is packed reproducibly, and kept in the storage.
+"""Packages of a job's code: zip files of a folder, kept in the storage.
 
 Ray forgets an uploaded package ten minutes after its last use and with the head, but a job may wait
 for longer than that. So the package is in the storage, in a study of its own that only the
@@ -36,11 +36,11 @@ _MAX_UNPACKED_BYTES = 16 * MAX_PACKAGE_BYTES
 
 
 class PackageGoneError(StorageError):
-    """The storage does not hold the package any more."""
+    """The storage no longer holds the package of a job's code."""
 
 
 def pack(folder: Path, files: Iterable[Path]) -> bytes:
-    """Packs files below a folder into a zip, byte for byte equal for equal names and contents.
+    """Zip of files below a folder, as bytes; equal names and contents give equal bytes.
 
     Raises:
         UsageError: a file cannot be read, or the package is larger than the storage keeps.
@@ -79,7 +79,7 @@ def _too_large(folder: Path, sized: list[tuple[Path, int]], how_large: str) -> U
 
 
 def store(storage: Storage, package: bytes) -> WorkingDir:
-    """Stores a package, unless the storage holds it already."""
+    """Stores a code package, unless the storage holds it already."""
     digest = hashlib.sha256(package).hexdigest()
     name = f"{_STUDY_PREFIX}{digest[:32]}"
 
@@ -101,7 +101,7 @@ def store(storage: Storage, package: bytes) -> WorkingDir:
 
 
 def load(storage: Storage, working_dir: WorkingDir) -> bytes:
-    """Reads the stored package of a working directory.
+    """Code package of a working directory, read from the storage.
 
     Raises:
         PackageGoneError: the package is no longer in the storage.
@@ -125,7 +125,7 @@ def load(storage: Storage, working_dir: WorkingDir) -> bytes:
 
 
 def _content_of(trial: FrozenTrial, digest: str | None) -> bytes | None:
-    """Package that a trial keeps; None where it has another digest or cannot be read."""
+    """Code package that a trial keeps, as bytes; None where it has another digest or cannot be read."""
     try:
         package = base64.b64decode(trial.user_attrs[_CONTENT])
     except UNREADABLE:

@@ -71,7 +71,7 @@ _Answer = TypeVar("_Answer")
 def _tried_again(
     method: Callable[Concatenate[JobQueue, _Arguments], _Answer],
 ) -> Callable[Concatenate[JobQueue, _Arguments], _Answer]:
-    """Decorates a repeatable operation: while the storage cannot be reached it waits and repeats."""
+    """Decorator that repeats a method while the storage cannot be reached."""
 
     @functools.wraps(method)
     def wrapped(self: JobQueue, /, *arguments: _Arguments.args, **options: _Arguments.kwargs) -> _Answer:
@@ -81,7 +81,7 @@ def _tried_again(
 
 
 class JobQueue:
-    """The queue of jobs in an open storage; use it in a `with` statement, or close it.
+    """Queue of jobs in an open storage; use it in a `with` statement, or close it.
 
     Records of jobs that are over are not read again, so that reading costs only what has changed.
 
@@ -105,7 +105,7 @@ class JobQueue:
 
     @classmethod
     def open(cls, storage: str | None) -> Self:
-        """Opens the queue of a storage, see `open_storage`; None is a journal in the state directory.
+        """Opens the job queue of a storage, see `open_storage`; None is a journal in the state directory.
 
         Raises:
             UsageError: the storage's key in the environment is too short to be one.
@@ -134,12 +134,12 @@ class JobQueue:
 
     @_tried_again
     def records(self) -> list[JobRecord]:
-        """Reads all jobs, in the order in which they were enqueued."""
+        """All jobs of the queue, in the order in which they were enqueued."""
         return list(self._jobs().values())
 
     @_tried_again
     def record(self, job_id: str) -> JobRecord | None:
-        """Reads the job of that id; None where there is none.
+        """Job with the id `job_id`; None where there is none.
 
         Raises:
             StorageError: the job is there and cannot be read.
@@ -149,7 +149,7 @@ class JobQueue:
 
     @property
     def has_key(self) -> bool:
-        """Whether the queue has a key, so that only jobs signed with it are read."""
+        """Whether the queue has a signing key, so that only jobs signed with it are read."""
         return self._key is not None
 
     def enqueue(self, job_id: str, spec: JobSpec, *, again: bool = False) -> tuple[JobRecord, bool]:
@@ -186,7 +186,7 @@ class JobQueue:
 
     @_tried_again
     def claim_next(self, *, max_running: int | None = None) -> JobRecord | None:
-        """Takes the oldest job that waits, so that this process alone starts its driver.
+        """Marks the oldest queued job as running, so that only this process starts its driver; returns it.
 
         Args:
             max_running: the most running jobs, beside the limit in the job's spec.
@@ -210,7 +210,7 @@ class JobQueue:
 
     @_tried_again
     def record_attempt(self, job: JobRecord, submission_id: str) -> JobRecord:
-        """Records that a driver was started under `submission_id`; a second call changes nothing."""
+        """Records that a driver was started as `submission_id`; calling it again changes nothing."""
         trial = self._known(job)
         attempts = list(trial.user_attrs.get(_ATTEMPTS, ()))
         if all(attempt.submission_id != submission_id for attempt in self._required(trial).attempts):
@@ -230,7 +230,7 @@ class JobQueue:
 
     @_tried_again
     def request_stop(self, job: JobRecord) -> None:
-        """Marks the job as to be stopped; does nothing once the job is over.
+        """Marks the job to be stopped; does nothing once the job is over.
 
         The caller has to stop the job's driver, where it has one.
         """
@@ -249,7 +249,7 @@ class JobQueue:
 
     @_tried_again
     def settle(self, job: JobRecord) -> bool:
-        """Ends a job whose driver recorded an answer but not the final state; else does nothing.
+        """Ends a job whose driver recorded an answer but no final state; returns whether it did.
 
         Returns:
             Whether this call ended the job.
@@ -265,7 +265,7 @@ class JobQueue:
         return self._end(trial, document)
 
     def _end(self, trial: FrozenTrial, document: dict[str, Any]) -> bool:
-        """Sets the final state that a recorded answer leads to; returns whether this call set it."""
+        """Sets the final job state for a recorded answer; returns whether this call set it."""
         found = document.get("schema") == TUNE_SCHEMA
         best = document["best"] if found else None
         if not found:
@@ -279,7 +279,7 @@ class JobQueue:
 
     @_tried_again
     def give_up(self, job: JobRecord, reason: str) -> bool:
-        """Ends a job for which no driver will answer; returns whether this call ended it.
+        """Ends a job whose driver will not answer; returns whether this call ended it.
 
         A job whose driver recorded an answer ends with that answer.
         """
@@ -293,7 +293,7 @@ class JobQueue:
     # ── trials ──────────────────────────────────────────────────────────────────────────────────
 
     def _study(self, *, create: bool) -> optuna.Study | None:
-        """Study of the jobs, which caches finished trials; None where the storage has none."""
+        """Optuna study that holds the jobs, with finished ones cached; None where the storage has none."""
         if self._known_study is None:
             backend = self._storage.backend
             with quiet_optuna():
@@ -306,7 +306,7 @@ class JobQueue:
         return self._known_study
 
     def _trials(self, *, create: bool = False) -> dict[str, FrozenTrial]:
-        """Trial of each job by its id; of several trials with one id, the first."""
+        """Trial that holds each job, by job id; the first one if several have the same id."""
         study = self._study(create=create)
         trials: dict[str, FrozenTrial] = {}
         for trial in () if study is None else study.get_trials(deepcopy=False):
@@ -315,7 +315,7 @@ class JobQueue:
         return trials
 
     def _jobs(self) -> dict[str, JobRecord]:
-        """Reads the jobs; those that cannot be read are noted in `unreadable`."""
+        """Jobs by id, read from the storage; those that cannot be read are noted in `unreadable`."""
         jobs: dict[str, JobRecord] = {}
         left_aside: list[Unreadable] = []
         for job_id, trial in self._trials().items():
@@ -336,7 +336,7 @@ class JobQueue:
             ) from error
 
     def _record(self, trial: FrozenTrial, note: Callable[[Unreadable], None]) -> JobRecord:
-        """Reads the job that a trial keeps.
+        """Job record read from the trial that holds it.
 
         Args:
             note: called for attempts that cannot be read. Their names and times are inferred: a
@@ -399,14 +399,14 @@ class JobQueue:
         return job if self._key is None else self._key.signed(job_id, job)
 
     def _set_attribute(self, trial: FrozenTrial, name: str, value: Any) -> None:
-        """Sets an attribute of a trial; does nothing where another process has ended the trial."""
+        """Sets an attribute of a job's trial; does nothing if another process has ended the trial."""
         try:
             self._storage.backend.set_trial_user_attr(_trial_id(trial), name, value)
         except UpdateFinishedTrialError:
             return
 
     def _set_state(self, trial: FrozenTrial, state: TrialState, values: list[float] | None = None) -> bool:
-        """Sets the state of a trial; returns False where another process was quicker."""
+        """Sets the state of a job's trial; returns False if another process did so before."""
         try:
             with self._storage.alone():
                 return self._storage.backend.set_trial_state_values(_trial_id(trial), state, values)
@@ -433,7 +433,7 @@ def _spec_to_dict(spec: JobSpec) -> dict[str, Any]:
 
 
 def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadable], None]) -> Attempt:
-    """Reads a stored attempt; where it cannot be read, infers its name and start."""
+    """Stored attempt of a job; if it cannot be read, its name and start time are inferred."""
     submission_id = f"{job.job_id}.{number}"
     try:
         require_schema(stored, _SCHEMA)
@@ -448,7 +448,7 @@ def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadabl
 
 
 def _ignored(_left_aside: Unreadable) -> None:
-    """Ignores attempts that cannot be read."""
+    """Does nothing; ignores attempts that cannot be read."""
 
 
 def _state(trial: FrozenTrial) -> JobState:

@@ -1,4 +1,4 @@
-"""Client of a cluster's job server, which runs drivers as Ray jobs; Ray is imported late."""
+"""Client of a Ray cluster's job server, which runs drivers as Ray jobs; Ray is imported late."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Driver:
 
 
 class RayJobs:
-    """The job server of a cluster.
+    """Client of a cluster's job server.
 
     Args:
         address: the address of Ray's dashboard, such as http://head:8265; `auto` or host:port for a
@@ -102,7 +102,7 @@ class RayJobs:
         return True
 
     def driver(self, submission_id: str) -> Driver | None:
-        """State of a driver; None where the cluster does not know the driver, or not any more."""
+        """State of a driver; None if the cluster does not know the driver, or no longer."""
         try:
             with _ray_errors(self.address):
                 details = self._client.get_job_info(submission_id)
@@ -113,7 +113,7 @@ class RayJobs:
         return Driver(status=str(details.status), message=brief(text_of(details.message or "")))
 
     def stop(self, submission_id: str) -> None:
-        """Signals a driver to end; does nothing where the cluster does not know the driver."""
+        """Asks a driver to end; does nothing if the cluster does not know the driver."""
         try:
             with _ray_errors(self.address):
                 self._client.stop_job(submission_id)
@@ -122,21 +122,21 @@ class RayJobs:
                 raise
 
     def logs(self, submission_id: str) -> str | None:
-        """Text that a driver has written so far; None where the cluster does not know the driver."""
+        """Output that a driver has written so far, as text; None if the cluster does not know the driver."""
         if self.driver(submission_id) is None:
             return None
         with _ray_errors(self.address):
             return str(self._client.get_job_logs(submission_id))
 
     def follow(self, submission_id: str) -> Iterator[str]:
-        """Yields the text that a driver writes, from its beginning until it ends."""
+        """Yields a driver's output as text, from its beginning until the driver ends."""
         with closing(asyncio.new_event_loop()) as loop, _ray_errors(self.address):
             tail = self._client.tail_job_logs(submission_id)
             while (chunk := loop.run_until_complete(anext(tail, None))) is not None:
                 yield chunk
 
     def driver_slots(self) -> int | None:
-        """Number of drivers that the cluster offers to run; None where no node offers the resource."""
+        """Number of drivers that the cluster's nodes allow at a time; None where no node sets it."""
         with _ray_errors(self.address):
             response = self._client._do_request("GET", "/api/v0/nodes?detail=1&limit=10000")  # noqa: SLF001
             response.raise_for_status()
@@ -148,7 +148,7 @@ class RayJobs:
 
 
 def working_dir_files(folder: Path) -> list[Path]:
-    """Files of a folder that Ray would upload: without those that .gitignore and .rayignore name."""
+    """Files of a folder that Ray would upload: without those that .gitignore and .rayignore exclude."""
     from ray._private import ray_constants
     from ray._private.runtime_env import packaging
 
@@ -173,7 +173,7 @@ class RefusedError(DispatchError):
 
 
 def _dashboard(address: str) -> str:
-    """URL of the dashboard; for a cluster's own address, the cluster is asked for it."""
+    """URL of the Ray dashboard; for a cluster address it is requested from the cluster."""
     if address.startswith(("http://", "https://")):
         return address.rstrip("/")
     use_token_at_hand()
@@ -192,7 +192,7 @@ def _dashboard(address: str) -> str:
 
 
 def _require_listener(address: str) -> None:
-    """Raises `DispatchError` within 3 seconds where nobody listens; a request would wait for minutes."""
+    """Raises `DispatchError` within 3 seconds if nothing listens; a request would wait for minutes."""
     try:
         parts = urlsplit(address)
         endpoint = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
@@ -216,7 +216,7 @@ def _client(address: str) -> Any:
     from ray.job_submission import JobSubmissionClient
 
     class Client(JobSubmissionClient):
-        """Ray's client with a time limit on requests, so that a stuck head is not waited for for ever."""
+        """Ray's job client with a time limit on requests, so that a stuck head node cannot block for ever."""
 
         def _do_request(self, *arguments: Any, **options: Any) -> Any:
             return super()._do_request(*arguments, **{"timeout": _REQUEST_SECONDS, **options})
@@ -229,7 +229,7 @@ def _client(address: str) -> Any:
 
 @contextmanager
 def _ray_errors(address: str, *, connecting: bool = False) -> Iterator[None]:
-    """Turns errors of Ray's client within the block into `DispatchError`, with the next step."""
+    """Turns errors of Ray's client within the block into `DispatchError`, with advice for the user."""
     import aiohttp
     import requests
     from ray.exceptions import AuthenticationError

@@ -1,4 +1,4 @@
-"""Records of jobs: plain data, as the queue reads it from the storage and the commands show it."""
+"""Records of jobs as plain data, read from the storage by the queue and shown by commands."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DEFAULT_MAX_DRIVERS = 4  # a driver is a few processes and a hundred megabytes o
 
 
 class JobState(StrEnum):
-    """State of a job: queued, running, or how it ended."""
+    """State of a job: queued, running, succeeded, failed or stopped."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -38,7 +38,7 @@ class JobState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkingDir:
-    """The folder with which a job's code comes to the cluster.
+    """Working directory with a job's code, as a stored package or a URI.
 
     Attributes:
         digest: SHA-256 of its package; None where nodes fetch it from a URI.
@@ -51,7 +51,7 @@ class WorkingDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """The task of a job: the options of its `autofit tune`, and where it runs.
+    """Specification of a job: the options of its `autofit tune`, its card and its working directory.
 
     Attributes:
         options: options of `autofit tune` by name, each as text of a command line.
@@ -70,13 +70,13 @@ class JobSpec:
 
 
 def packed(document: Mapping[str, Any]) -> str:
-    """Compressed text of a document, since a reader of the queue holds those of all jobs."""
+    """Compressed JSON text of a document, to save memory in a reader of all jobs."""
     text = json.dumps(document, separators=(",", ":"))
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
 
 def unpacked(text: str) -> tuple[dict[str, Any], _Result | _Failure]:
-    """Document of a packed answer, and the values of it that are read most often.
+    """Document of a packed answer, and those of its values that are read most often.
 
     Raises:
         DamagedError: `text` is no answer, or unpacks to more than 16 MiB.
@@ -106,7 +106,7 @@ class _Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Result:
-    """Values read from a result, whichever version wrote it."""
+    """Configurations read from the result of a job's search, of any version of autofit."""
 
     best: _Found | None
     recommended: _Found | None = None
@@ -114,7 +114,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """Values read from an answer that is no result but an error."""
+    """Values read from an error document, the answer of a job that failed."""
 
     schema: str
     kind: str
@@ -124,7 +124,7 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One driver that was started for a job.
+    """Start of a driver for a job; a job may have several.
 
     Attributes:
         submission_id: Ray's name of the driver.
@@ -137,7 +137,7 @@ class Attempt:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """Record of a job in the storage.
+    """Stored record of a job.
 
     A few values of its driver's answer are kept once they were read; the whole answer is unpacked on each
     access, since a list of jobs with all of their answers would be large.
@@ -170,12 +170,12 @@ class JobRecord:
 
     @property
     def started_seconds(self) -> float | None:
-        """Time when the job's first driver was started, epoch; None where none was."""
+        """Time when the job's first driver was started, in seconds of the epoch; None if none was."""
         return self.attempts[0].started_seconds if self.attempts else None
 
     @property
     def document(self) -> dict[str, Any] | None:
-        """Answer of the job's driver; None where it left none, or the job is not over.
+        """Document of the driver's answer; None where there is no answer, or the job is not over.
 
         The answer is unpacked anew every time. In place of a damaged one there is an error document.
         """
@@ -184,7 +184,7 @@ class JobRecord:
 
     @cached_property
     def gist(self) -> _Result | _Failure | DamagedError | None:
-        """Most used values of the answer, or its damage; None where it is missing or the job not over."""
+        """Most used values of the answer, or the error in reading it; None if there is no answer yet."""
         _, gist = self._unpack()
         return gist
 
@@ -200,17 +200,17 @@ class JobRecord:
 
     @property
     def damage(self) -> DamagedError | None:
-        """Error for an answer that cannot be read; None where the answer is sound or missing."""
+        """Error raised in reading the answer; None where the answer is sound or missing."""
         return self.gist if isinstance(self.gist, DamagedError) else None
 
     @property
     def result(self) -> _Result | None:
-        """Values of the answer where it is the result of a search; else None."""
+        """Values of the answer if it is the result of a search; else None."""
         return self.gist if isinstance(self.gist, _Result) else None
 
     @property
     def answer(self) -> dict[str, Any] | None:
-        """Document of an ended job: its driver's answer, else an error with the reason of its end."""
+        """Document of an ended job: its driver's answer, or an error with the reason for its end."""
         if not self.state.is_over or self.packed_document is not None:
             return self.document
         message = self.state_reason or f"job {self.job_id} ended without a result"
@@ -239,7 +239,7 @@ def _error(kind: str, message: str, exit_code: ExitCode) -> dict[str, Any]:
 
 
 def unknown_job(name: str, records: Iterable[JobRecord]) -> str:
-    """Message for a name that is no job or fleet of the storage; near matches are named."""
+    """Message that the storage has no job or fleet named `name`; similar names are suggested."""
     known = {record.job_id for record in records} | {
         record.spec.fleet for record in records if record.spec.fleet is not None
     }

@@ -30,14 +30,14 @@ _kept: list[str] = []  # the key of the command that runs, out of its environmen
 
 
 class RefusedSignatureError(UnreadableError):
-    """A job is not signed with the storage's key."""
+    """A job's record has no valid signature of the storage's key."""
 
     def __init__(self) -> None:
         super().__init__(f"is not signed with the key in {KEY_VARIABLE}: it is refused")
 
 
 class Key:
-    """The storage's key, which signs job records; it is never shown.
+    """Secret key of the storage, which signs job records; it is never shown.
 
     Args:
         secret: at least 32 characters that nobody can guess.
@@ -55,7 +55,7 @@ class Key:
         self._secret = secret.encode()
 
     def signed(self, job_id: str, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a copy of a job's record with its signature."""
+        """Copy of a job's record with its signature added."""
         return {**job, _SIGNATURE: self._signature(job_id, job)}
 
     def require_signed(self, job_id: str, job: Mapping[str, Any]) -> None:
@@ -68,7 +68,7 @@ class Key:
 
     @staticmethod
     def has_signed(job: Mapping[str, Any]) -> bool:
-        """Whether a record has a signature, right or wrong."""
+        """Whether a record has a signature, valid or not."""
         return _SIGNATURE in job
 
     def _signature(self, job_id: str, job: Mapping[str, Any]) -> str:
@@ -78,7 +78,7 @@ class Key:
 
 
 def storage_key() -> Key | None:
-    """Key of the storage that this process was given; None where it was given none.
+    """Signing key of the storage, as given to this process; None where it was given none.
 
     Raises:
         UsageError: the key is too short.
@@ -89,7 +89,7 @@ def storage_key() -> Key | None:
 
 @contextlib.contextmanager
 def key_out_of_environment() -> Iterator[None]:
-    """Hides the storage's key from processes started within the block, by removing it from `os.environ`.
+    """Removes the storage's key from `os.environ` within the block, to hide it from started processes.
 
     Such processes are Ray's, and those that run users' code.
     """

@@ -1,4 +1,4 @@
-"""Jobs from the options of `autofit submit`: their spec, their name, and their driver's command."""
+"""Builds jobs from the options of `autofit submit`: spec, name, and the driver's command."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _ASIDE = (
 
 
 def job_options(given: Mapping[str, Any]) -> dict[str, str]:
-    """Options that belong to a job, from any source of settings, as text of a command line."""
+    """Options that a job keeps, whatever their source, as command-line text by option name."""
     return {option: _as_text(option, value) for option, value in given.items() if OPTIONS[option].of_job}
 
 
@@ -54,7 +54,7 @@ def _as_text(option: str, value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Code:
-    """Origin of a job's workload.
+    """Reference to a job's workload, and the digest of its file.
 
     Attributes:
         model: the reference to the workload as the driver reads it, in its working directory.
@@ -66,7 +66,7 @@ class Code:
 
 
 def locate(settings: TuneSettings, working_dir: str | None) -> Code:
-    """Looks up the workload as the cluster will find it.
+    """Reference to the workload by which the driver on the cluster will find it.
 
     Args:
         working_dir: a folder of this machine, the URI of a package, or None where there is none.
@@ -116,7 +116,7 @@ def _located(settings: TuneSettings, working_dir: str | None) -> Code:
 
 
 def _of_library(model: str, ref: WorkloadRef, working_dir: str | None) -> Code:
-    """Returns the origin of a library's model; a configuration's file is named as on the cluster."""
+    """Reference to a library's model; a configuration file gets its path on the cluster."""
     if ref.source_sha256 is None:
         return Code(model=ref.target)
     prefix, _, name = model.partition(":")
@@ -171,7 +171,7 @@ def make_spec(
     *,
     max_drivers: int,
 ) -> JobSpec:
-    """Makes the spec of a job from its options, without working directory and fleet."""
+    """Spec of a job from its options, without working directory and fleet."""
     return JobSpec(
         options={**options, _MODEL: code.model},
         workload=_short_name(code.model),
@@ -190,13 +190,13 @@ def _is_file(model: str) -> bool:
 
 
 def job_id(spec: JobSpec, code: Code) -> str:
-    """Readable name of a job, equal for equal content."""
+    """Readable id of a job; equal job contents give equal ids."""
     memory = spec.options.get("gpu-mem")
     return _readable_id(spec.workload, spec.gpu or memory or "local", _content(spec, code))
 
 
 def fleet_id(spec: JobSpec, code: Code, cards: Sequence[str]) -> str:
-    """Readable name of a fleet: the jobs that ask the same for several `cards`."""
+    """Readable id of a fleet: jobs that differ only in the card, one for each of `cards`."""
     return _readable_id(spec.workload, "fleet", {**_content(spec, code), "cards": list(cards)})
 
 
@@ -219,7 +219,7 @@ def _readable_id(workload: str, target: str, content: Mapping[str, Any]) -> str:
 
 
 def entrypoint(job: JobRecord, *, storage_url: str | None, first_attempt: bool) -> str:
-    """Shell command of a job's driver.
+    """Shell command that starts a job's driver.
 
     Args:
         storage_url: the driver's `--storage`; None where the cluster's environment names the storage.
@@ -247,7 +247,7 @@ def _is_switch(option: str) -> bool:
 
 
 def storage_for_driver(storage: str | None) -> str | None:
-    """Storage as the driver's command may name it; None where it has a password, or is not given.
+    """Storage URL or path for the driver's command; None where it has a password, or is not given.
 
     A file gets its absolute path, because the driver starts in another folder.
     """

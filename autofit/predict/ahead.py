@@ -1,4 +1,4 @@
-"""Traces made ahead in threads, while the caller is still busy with others."""
+"""Runs predict trials in background threads, before their traces are needed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _AT_ONCE = 2  # `autofit_workers.trials.run` decides whether they share a proces
 
 
 class TracesAhead:
-    """Runs predict trials ahead, in the order in which they were asked for, until it is closed.
+    """Runs queued predict trials in background threads, in the order of `ask`, until it is closed.
 
     As a context manager it closes itself: trials not taken are given up, and those still running are ended.
 
@@ -30,12 +30,12 @@ class TracesAhead:
         self._futures: dict[Hashable, Future[TrialOutcome]] = {}
 
     def ask(self, key: Hashable, spec: TrialSpec) -> None:
-        """Puts a trial at the end of the queue, unless it is there already."""
+        """Adds a trial to the end of the queue, unless `key` is in the queue already."""
         if key not in self._futures:
             self._futures[key] = self._executor.submit(self._outcome, spec)
 
     def take(self, key: Hashable) -> TrialOutcome | None:
-        """Waits for a trial's outcome and returns it; None for a trial that was not asked for."""
+        """Waits for the outcome of a queued trial and returns it; None if no trial was queued as `key`."""
         future = self._futures.get(key)
         return None if future is None else future.result()
 

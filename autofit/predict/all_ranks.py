@@ -1,4 +1,4 @@
-"""Predictions of the rank that needs the most memory, of several that differ, for `--rank all`."""
+"""Predictions for `--rank all`: the estimates of the rank that needs the most memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WORST_LAST = (Verdict.FITS, Verdict.THRASH, Verdict.OOM)
 
 
 def traced_kinds(kinds: Sequence[AlikeRanks]) -> tuple[AlikeRanks, ...]:
-    """Kinds of ranks that are traced: all, or the first, the last, and some evenly between."""
+    """Groups of alike ranks to trace: all up to `MOST_KINDS`, else the first, the last, some between."""
     if len(kinds) <= MOST_KINDS:
         return tuple(kinds)
     return tuple(kinds[number * (len(kinds) - 1) // (MOST_KINDS - 1)] for number in range(MOST_KINDS))
@@ -37,7 +37,7 @@ def traced_kinds(kinds: Sequence[AlikeRanks]) -> tuple[AlikeRanks, ...]:
 class _WithTraces(Protocol):
     @property
     def traces(self) -> Traces:
-        """Traces of one rank."""
+        """Traces that the predictor of one rank works from."""
         ...
 
 
@@ -45,7 +45,7 @@ P = TypeVar("P", bound=_WithTraces)
 
 
 class AllRanks(Generic[P]):
-    """Predictors of ranks that differ, each made once.
+    """Predictors of ranks that differ in their memory, each made on demand and kept.
 
     Args:
         num_ranks: the ranks of all kinds together.
@@ -62,7 +62,7 @@ class AllRanks(Generic[P]):
         self._made = {0: self.first}
 
     def curve(self, curve_of: Callable[[P], PredictedCurve]) -> WorstOfRanks:
-        """Curve of whichever rank needs the most memory at a batch size.
+        """Peak curve that at each batch size is the curve of the rank that needs the most memory.
 
         Args:
             curve_of: asks a rank's predictor for the rank's curve.
@@ -86,7 +86,7 @@ class AllRanks(Generic[P]):
 
 
 class WorstOfRanks(PredictedCurve):
-    """Curve of whichever of several ranks needs the most memory at a batch size.
+    """Peak curve that at each batch size is the curve of the rank that needs the most memory.
 
     Args:
         curves: the curve of one rank of each kind that was traced.
@@ -100,7 +100,7 @@ class WorstOfRanks(PredictedCurve):
         self.risk = self._first.risk
 
     def unlimited(self, batch_size: int) -> Estimate:
-        """Estimate of the rank that needs the most memory; its `ranks` list every traced kind."""
+        """Estimate of the rank that needs the most memory, without a limit; `ranks` has all traced kinds."""
         return self._worst_of({kind: curve.unlimited(batch_size) for kind, curve in self._curves.items()})
 
     def within(self, batch_size: int, limit_bytes: int) -> Estimate:

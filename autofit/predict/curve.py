@@ -50,7 +50,7 @@ class PredictedCurve(PeaksOnCard):
     """
 
     def __call__(self, batch_size: int) -> Estimate:
-        """Predicts one batch size on the card, within the card's memory where that is known.
+        """Predicts the peak at one batch size, limited to the card's memory if its size is known.
 
         Args:
             batch_size: 1 or more.
@@ -158,7 +158,7 @@ class PredictedCurve(PeaksOnCard):
         return limited(estimate, there, on_card.least_bytes, calibration, limit_bytes)
 
     def growth(self, batch_size: int, usable_bytes: int) -> tuple[LineGrowth, ...]:
-        """Lines that keep more memory with each step, and the step at which they fill `usable_bytes`."""
+        """Source lines that keep more memory each step, with the step at which they fill `usable_bytes`."""
         reserved_bytes = self._widening.counted(self._at(batch_size)).reserved_bytes
         return self._run_growth(batch_size).within(reserved_bytes, usable_bytes)
 
@@ -173,7 +173,7 @@ class PredictedCurve(PeaksOnCard):
         return RunGrowth.of(on_card.step.trace, batch_size, on_card.likely().sizes)
 
     def step_time(self, batch_size: int, budget_bytes: int | None = None) -> StepTime | None:
-        """Predicted time of a step; None where it is not predicted, see `why_untimed`.
+        """Predicted time of a step; None if step times are not predicted, see `why_untimed`.
 
         Args:
             budget_bytes: the budget that a convolution plan has to fit; without one, `mixed` takes for each
@@ -201,27 +201,27 @@ class PredictedCurve(PeaksOnCard):
 
     @property
     def batch_count(self) -> BatchCount:
-        """Batch count of the traced step, which says how the batch size was found."""
+        """Number of batches in the traced step, and how the batch size was determined."""
         return self._curve.any_trace.batch_count
 
     @property
     def why_untimed(self) -> str | None:
-        """Reason why no step times are predicted on the card; None where they are."""
+        """Reason why no step times are predicted on the card; None if they are predicted."""
         return why_untimed(self._card, self.parallel)
 
     def _phases(self, on_card: StepOnCard) -> tuple[PhasePeak, ...]:
-        """The likely allocated peak of each phase, over the steps."""
+        """Likely allocated peak of each phase, the highest over all traced steps."""
         peaks = phase_peaks(on_card.step.trace, self._block_bytes(on_card))
         return tuple(PhasePeak(name=name, num_bytes=num_bytes) for name, num_bytes in peaks.items())
 
     def _block_bytes(self, on_card: StepOnCard) -> Sequence[int]:
-        """Bytes of each allocation's block in the likely replay."""
+        """Bytes of each allocation's block when the step is replayed with likely sizes."""
         sizes, found, _ = on_card.likely()
         events = on_card.step.trace.events
         return given_blocks(events, sizes, settings=self._conditions.settings, found=found)
 
     def profile(self, batch_size: int) -> Profile:
-        """Profile of a traced batch size: all that its likely peaks were worked out from, for the views.
+        """Profile of a traced batch size: its events, sizes and likely peaks, from which views are made.
 
         Raises:
             UsageError: the curve is not of the trace at that size.
@@ -257,7 +257,7 @@ class PredictedCurve(PeaksOnCard):
         return _SEVERAL_STREAMS if self.parallel else time.note
 
     def _timing(self, batch_size: int, time: StepTime) -> Timing | None:
-        """The time of a step, operator by operator."""
+        """Predicted time of each operator of a step; None if the step cannot be timed."""
         found = self._timer.clocked(
             self._curve,
             batch_size,
@@ -290,7 +290,7 @@ class PredictedCurve(PeaksOnCard):
         )
 
     def conv_plan(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
-        """Cheapest convolution plan with which a batch size fits the budget; None where no plan does."""
+        """Cheapest convolution plan with which a batch size fits the budget; None if no plan fits."""
         on_card = self._at(batch_size, self._level)
         if self.risk is Risk.LIKELY:
             return ConvPlanner(on_card, self._conv_costs, level=Level.LIKELY).within_budget(budget_bytes)
@@ -303,7 +303,7 @@ class PredictedCurve(PeaksOnCard):
         return planner.within_budget(self._widening.calibration(on_card).within_high_end(budget_bytes))
 
     def conv_cost(self, batch_size: int, budget_bytes: int | None = None) -> float | None:
-        """The predicted time of all convolutions, over that of the backend's own choice.
+        """Ratio of all convolutions' predicted time to that under the backend's own choice.
 
         None on AMD's cards, of whose convolutions no times are known.
 
@@ -331,20 +331,20 @@ class PredictedCurve(PeaksOnCard):
     def convolution_options(
         self, batch_size: int, names: Sequence[str]
     ) -> dict[Convolution, list[Candidate]]:
-        """Each different layer with the convolution algorithms among `names` that apply to it."""
+        """Convolution algorithms among `names` that apply, for each distinct convolution."""
         return self._at(batch_size).convolution_options(names)
 
     def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:
-        """The modules that call each different layer."""
+        """Paths of the modules that call each distinct convolution."""
         return self._at(batch_size).step.convolution_modules()
 
     @property
     def trace_identity(self) -> str:
-        """Identity of the traced step, by the first of the batch sizes that every curve is traced at."""
+        """Identity of the traced step, taken from the first batch size that every curve is traced at."""
         return self._curve.any_trace.identity
 
     def _spans_of(self, trace: Trace) -> str:
-        """Names of those sizes of a step that are known only as a span, in words."""
+        """Phrase that names the sizes of a step known only as a range, such as workspaces."""
         workspaces = "workspaces of convolutions" if trace.convolves else ""
         if self._is_amds:
             workspaces = "workspaces of hipBLASLt, hipBLAS and AOTriton"
@@ -357,7 +357,7 @@ class PredictedCurve(PeaksOnCard):
 
 
 def _by_least_memory(on_card: StepOnCard) -> Iterator[tuple[Convolution, str]]:
-    """Calls of all layers, each with the applicable algorithm that takes the least memory."""
+    """Yields each convolution call with the applicable algorithm that takes the least memory."""
     modules = on_card.step.convolution_modules()
     for layer, choices in on_card.convolution_options().items():
         least = smallest(choices)

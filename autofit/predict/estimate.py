@@ -87,7 +87,7 @@ class LargeTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssumedSize:
-    """A size that depends on values, which a prediction does not have.
+    """Tensor size that depends on values and was therefore assumed for the prediction.
 
     Attributes:
         site: the user's line, `file:line:function`.
@@ -108,7 +108,7 @@ class AssumedSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown:
-    """One source of a predicted peak's uncertainty, and the peak with that source alone at its ends.
+    """Source of uncertainty in a predicted peak, with the peak's range due to that source alone.
 
     Attributes:
         source: what is not known, in the words that a reader is told.
@@ -125,7 +125,7 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankEstimate:
-    """Predicted memory of one of several kinds of ranks.
+    """Predicted memory of one group of alike ranks.
 
     Attributes:
         rank: the first of its kind.
@@ -156,7 +156,7 @@ class PhasePeak:
 
 
 class PhasePeaks(Sequence[PhasePeak]):
-    """Allocated peaks of the phases, worked out at first use by a pass over all blocks of the step.
+    """Sequence of the phases' allocated peaks, computed at first use from all blocks of the step.
 
     Args:
         find: works out the peaks.
@@ -304,7 +304,7 @@ class Estimate:
 
     @property
     def is_of_whole_run(self) -> bool:
-        """Whether the estimate holds for the whole run: nothing unseen in it needs more, or may."""
+        """Whether the estimate covers the whole run: no untraced part of it may need more memory."""
         seen = self.seen
         if seen is None or seen.steps == seen.run_steps:
             return seen is None or not seen.unseen_phases
@@ -312,7 +312,7 @@ class Estimate:
 
     @property
     def needed(self) -> Interval:
-        """The reserved peak on a card that is large enough."""
+        """Interval of the reserved peak on a card with enough memory."""
         return self.need or self.interval
 
     @property
@@ -322,38 +322,38 @@ class Estimate:
 
     @property
     def whole_interval(self) -> Interval:
-        """Reserved peak of a run to its end, on the card or, where memory runs out, on one that suffices."""
+        """Interval of a full run's reserved peak: on the card, or on a large enough one if it runs out."""
         return self.needed if self.runs_out else self.interval
 
     @property
     def whole_peak_bytes(self) -> int:
-        """Likely reserved peak of a run to its end, in bytes; see `whole_interval`."""
+        """Likely reserved peak of a full run in bytes; see `whole_interval`."""
         return self.whole_interval.likely_bytes
 
     @property
     def whole_device_bytes(self) -> int:
-        """Likely device peak of a run to its end, in bytes: `whole_peak_bytes` and the context."""
+        """Likely device peak of a full run in bytes: `whole_peak_bytes` plus the context."""
         return self.whole_peak_bytes + self.context_bytes
 
     @property
     def peak_phase(self) -> str:
-        """The phase that holds the allocated peak; empty where the trace has none."""
+        """Name of the phase that has the allocated peak; empty if the trace has no phases."""
         return max(self.phases, key=lambda phase: phase.num_bytes).name if self.phases else ""
 
     @property
     def architecture(self) -> str | None:
-        """The likely architecture of the card; None where `architectures` is empty."""
+        """The likely architecture of the card; None if `architectures` is empty."""
         return next(iter(self.architectures), None)
 
     @property
     def samples_per_step(self) -> int:
-        """Samples of an optimizer step, by `num_batches` of a script, else by `Knobs.samples_per_step`."""
+        """Samples per optimizer step, from a script's `num_batches` or else `Knobs.samples_per_step`."""
         if self.num_batches is not None:
             return self.num_batches * self.batch_size
         return self.knobs.samples_per_step(self.batch_size, Parallel.named(self.parallel).num_batches)
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of the estimate's document, ready for `json`."""
+        """Estimate as a dict of plain data, ready to be written as its JSON document."""
         return {
             "schema": ESTIMATE_SCHEMA,
             **dataclasses.asdict(self),

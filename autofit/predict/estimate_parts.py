@@ -33,7 +33,7 @@ def unknowns(
     workspaces: str,
     modules: tuple[str, ...],
 ) -> tuple[Unknown, ...]:
-    """Sources of an interval, the one that may add most first; those that move nothing are left out."""
+    """Sources of a peak's uncertainty, the largest high end first; sources without effect are left out."""
     likely = peak.reserved_bytes
     ends = {
         workspaces: (peak.low_bytes, peak.high_bytes),
@@ -55,13 +55,13 @@ def unknowns(
 
 
 def workspace_span(peak: PeakEstimate) -> WorkspaceSpan | None:
-    """The range of the largest workspace; None where it has one size."""
+    """Low, likely and high bytes of the largest convolution workspace; None if low equals high."""
     low, high = peak.workspace_low_bytes, peak.workspace_high_bytes
     return None if low == high else WorkspaceSpan(low=low, likely=peak.workspace_likely_bytes, high=high)
 
 
 def largest(live: Iterable[LiveAllocation]) -> tuple[LargeTensor, ...]:
-    """The largest holders of memory, those of one module, operator and line taken together."""
+    """Largest live allocations, summed by module, operator and source line."""
     sums: dict[tuple[str, str, str], int] = {}
     for item in live:
         origin = item.allocation

@@ -1,4 +1,4 @@
-"""Turns outcomes that say nothing about memory into the errors that end a command."""
+"""Turns the outcomes of failed trials into the errors that end a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNPREDICTABLE = ("data-dependent", "unsupported", "dispatch", "infrastructure")
 
 
 def raise_if_failed(outcome: TrialOutcome) -> None:
-    """Turns an outcome that says nothing about memory into the error that ends the command.
+    """Raises the error that ends the command if an outcome has no verdict about memory.
 
     Raises:
         WorkloadFailedError: the workload failed (FAILED) or did not do the work (INVALID).

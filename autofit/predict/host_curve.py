@@ -1,4 +1,4 @@
-"""Predicted peaks of a step on the CPU: the blocks of its trace, and the process that holds them.
+"""Predicts the peak host memory of a step on the CPU: the step's blocks plus the process itself.
 
 Two numbers, as a trial is judged by two. The kernel limits private writable memory, among it pages
 that were never written to; and the peak resident set has to be within the budget, among it the
@@ -24,7 +24,7 @@ _LOW_SHARE, _HIGH_SHARE = 0.03, 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostProcess:
-    """Memory of a trial's process beside the blocks of its step, in bytes.
+    """Memory of a trial's process in bytes, apart from the blocks of its step.
 
     Attributes:
         resident_bytes: bytes of the resident set.
@@ -36,7 +36,7 @@ class HostProcess:
 
     @classmethod
     def of(cls, outcome: TrialOutcome | None) -> HostProcess:
-        """Reads a process's memory from a trial of `baseline_spec`; assumes it where none was measured."""
+        """Process memory measured by a trial of `baseline_spec`; an assumed value if nothing was measured."""
         resident_bytes = None if outcome is None else outcome.peaks.device_bytes
         if outcome is None or resident_bytes is None:
             return ASSUMED_PROCESS
@@ -51,7 +51,7 @@ ASSUMED_PROCESS = HostProcess(resident_bytes=320 * _MIB, private_bytes=320 * _MI
 
 
 def baseline_spec(*, num_threads: int | None, deadline_seconds: float) -> TrialSpec:
-    """Trial that measures the memory of a process itself where trials run."""
+    """Specification of a CPU trial of a minimal workload, which measures the memory of the process itself."""
     return TrialSpec(
         workload=_BASELINE,
         batch_size=_BASELINE_BATCH,
@@ -100,7 +100,7 @@ class HostCurve:
 
     @property
     def needs_traces(self) -> bool:
-        """Whether each batch size costs a trace."""
+        """Whether a prediction needs a separate trace for each batch size."""
         return self._blocks.needs_traces
 
     def __call__(self, batch_size: int) -> HostPeak:
@@ -125,13 +125,16 @@ class HostCurve:
         return peak.likely_bytes if self._risk is Risk.LIKELY else peak.high_bytes
 
     def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
-        """Whether even the low end of a batch size's peak is beyond a budget."""
+        """Whether a batch size exceeds a budget even at the low end of its predicted peak."""
         return self(batch_size).low_bytes > budget_bytes
 
     def workspace_bytes(self, batch_size: int) -> int:
-        """Largest memory that an operator likely takes beside its output, in bytes."""
+        """Likely size in bytes of the largest scratch memory that an operator takes beside its output."""
         return self._blocks.workspace_bytes(batch_size)
 
     def lower_bound_bytes(self, batch_size: int) -> int:
-        """Lower bound of the peak: the peak, which never falls in the batch, as blocks are freed at once."""
+        """Lower bound of the peak in bytes: the peak itself, which never falls as the batch size grows.
+
+        It never falls, as blocks are freed at once.
+        """
         return self.peak_reserved_bytes(batch_size)

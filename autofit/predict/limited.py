@@ -1,4 +1,4 @@
-"""Estimates on a card of limited memory: what is reserved there, and what the run would need."""
+"""Estimates on a card of limited memory: the reserved peak on it, and the memory that the run needs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def limited(
 
 
 def on_any_card(estimate: Estimate) -> Estimate:
-    """Estimate on a card of unknown memory, with a note where the card's size decides most of the peak."""
+    """Estimate for a card of unknown memory, with a note if most of the peak depends on its memory."""
     free_bytes = estimate.peak_reserved_bytes - estimate.peak_allocated_bytes
     if free_bytes <= max(estimate.peak_allocated_bytes, _MUCH_BYTES):
         return estimate
@@ -82,7 +82,7 @@ def _widened(likely_bytes: int, calibration: Calibration) -> Interval:
 
 
 def _up_to(limit_bytes: int, likely_bytes: int, unknown: Unknown) -> Unknown:
-    """Unknown whose peaks are cut to the card's limit."""
+    """Copy of an `Unknown` whose peaks are cut to the card's memory limit."""
     return dataclasses.replace(
         unknown,
         low_bytes=min(unknown.low_bytes, likely_bytes),
@@ -92,7 +92,7 @@ def _up_to(limit_bytes: int, likely_bytes: int, unknown: Unknown) -> Unknown:
 
 
 def _with_allocated(estimate: Estimate, allocated_bytes: int) -> Estimate:
-    """Estimate with a lower allocated peak, where convolutions had to take smaller workspaces."""
+    """Estimate with the lower allocated peak that results if convolutions take smaller workspaces."""
     less_bytes = estimate.peak_allocated_bytes - allocated_bytes
     if less_bytes <= 0:
         return estimate

@@ -111,7 +111,7 @@ class PeaksOnCard:
         return self._card
 
     def spans(self, batch_size: int) -> PeakEstimate:
-        """Peaks at a batch size with what workspaces may add, before errors of real runs widen them."""
+        """Peaks at a batch size with their range due to workspaces, before errors of real runs widen it."""
         peak = self._widening.counted(self._at(batch_size))
         if self._at_most is None:
             return peak
@@ -123,11 +123,11 @@ class PeaksOnCard:
         )
 
     def why_unpredictable_on(self, card: Card, batch_size: int) -> str | None:
-        """Reason why a batch size cannot be predicted on another card; None where `on` has its curve."""
+        """Reason why a batch size cannot be predicted on another card; None if it can, with `on`."""
         return why_unpredictable(self._knobs, self._at(batch_size).step.trace, card)
 
     def on(self, card: Card) -> Self:
-        """Peaks of the step on another card, one that the step can be predicted on."""
+        """Peaks of the step on another card; the step must be predictable on it."""
         return type(self)(
             self._workload,
             self._knobs,
@@ -143,13 +143,13 @@ class PeaksOnCard:
         )
 
     def at_risk(self, risk: Risk) -> Self:
-        """Copy of the curve at another risk."""
+        """Copy of the curve with another risk, which says which level of a peak has to fit."""
         other = copy.copy(self)
         other.risk = risk
         return other
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        """Reserved peak at the curve's risk, worked out once; see `autofit.search.curves.Curve`."""
+        """Reserved peak at the curve's risk, computed once; see `autofit.search.curves.Curve`."""
         return self._peaks[self.risk].peak(
             batch_size, stop_above_bytes, lambda: self._peak_reserved_bytes(batch_size, stop_above_bytes)
         )
@@ -183,7 +183,7 @@ class PeaksOnCard:
         )
 
     def run_lengths(self, on_card: StepOnCard, limit_bytes: int | None) -> RunLengths | None:
-        """Memory of a run whose batches differ in length; None where they do not.
+        """Memory of a run whose batches differ in length; None if its batches do not differ.
 
         Args:
             limit_bytes: the most that the allocator can reserve; None for no limit.
@@ -205,7 +205,7 @@ class PeaksOnCard:
         return self._drawn_orders[batch_size]
 
     def _known_of_lower_risks(self, on_card: StepOnCard) -> int:
-        """Lower bound of a peak in bytes, by the peaks known at lower risks; 0 where none is known."""
+        """Lower bound of a peak in bytes, from peaks computed at lower risks; 0 if none was computed."""
         lower = _LOWER_RISKS[self.risk]
         if not lower:
             return 0
@@ -248,18 +248,18 @@ class PeaksOnCard:
         return Verdict.THRASH if orders is not None and orders.share_within(limit_bytes) == 1 else Verdict.OOM
 
     def accepted(self, sizes: Sequence[int]) -> Sequence[int]:
-        """Batch sizes among `sizes`, ascending, that PyTorch's kernels accept, whatever memory there is."""
+        """Batch sizes of the ascending `sizes` that PyTorch's kernels accept, regardless of memory."""
         if self.needs_traces:
             return sizes  # each would cost a trace
         return sizes[: bisect.bisect_left(sizes, True, key=lambda size: self.why_refused(size) is not None)]
 
     def why_refused(self, batch_size: int) -> str | None:
-        """Reason why a batch size cannot run, whatever memory there is; None where it can."""
+        """Reason why a batch size cannot run even with unlimited memory; None if it can."""
         refusal = self._at(batch_size).refusal()
         return refusal and f"batch {batch_size} cannot be run: {refusal.module} {refusal.reason}"
 
     def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
-        """Whether even the low end of a peak fails under a budget, with all that the allocator releases."""
+        """Whether even the low end of a peak exceeds a budget after the allocator released its cache."""
         on_card = self._at(batch_size)
         limit_bytes = self._widening.calibration(on_card).within_low_end(budget_bytes)
         levels = (Level.LOW, Level.LIKELY, Level.HIGH)
@@ -269,7 +269,7 @@ class PeaksOnCard:
         return not any(on_card.runs_within(limit_bytes, level) for level in levels)
 
     def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
-        """Whether a batch size runs with the smallest workspaces, all else as large as at the high end.
+        """Whether a batch size runs with the smallest workspaces and all other sizes at the high end.
 
         Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
         """
@@ -282,7 +282,7 @@ class PeaksOnCard:
         return _LEVELS[self.risk]
 
     def _at(self, batch_size: int, level: Level = Level.LIKELY) -> StepOnCard:
-        """The step at a batch size; for a high level with the largest sizes that values may give it."""
+        """Step on the card at a batch size; from level high on, with the largest value-dependent sizes."""
         if batch_size < 1:
             raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
         is_high = self._at_most is not None and level in (Level.HIGH, Level.WORST)
@@ -295,7 +295,7 @@ class PeaksOnCard:
         return step
 
     def _decisive(self, batch_size: int, level: Level) -> tuple[StepOnCard, ...]:
-        """Steps at a batch size whose worst peak and worst verdict count at a level.
+        """Steps to replay at a batch size: the worst of their peaks and verdicts counts at a level.
 
         With the largest sizes, which come first, a step may reserve less than with those that were assumed:
         the allocator places its blocks otherwise.
@@ -304,11 +304,11 @@ class PeaksOnCard:
         return (first,) if first is typical else (first, typical)
 
     def _replayed_level(self, on_card: StepOnCard) -> Level:
-        """The level of the workspaces that a peak at the curve's risk is replayed with."""
+        """Level of the workspaces with which a peak at the curve's risk is replayed."""
         return self._widening.end_level(on_card) if self.risk is Risk.SAFE else self._level
 
     def _before_widening(self, on_card: StepOnCard, limit_bytes: int) -> int:
-        """Largest replayed peak that is within a limit once workspaces are added and errors widen it."""
+        """Largest replayed peak in bytes that stays within a limit with workspaces added and widened."""
         within_bytes = self._within(on_card, limit_bytes)
         return (
             within_bytes
@@ -317,7 +317,7 @@ class PeaksOnCard:
         )
 
     def _within(self, on_card: StepOnCard, limit_bytes: int) -> int:
-        """Largest peak, with what workspaces may add, that is within a limit once errors widen it."""
+        """Largest peak in bytes, workspaces included, that stays within a limit once widened."""
         if self.risk is Risk.LIKELY:
             return limit_bytes
         return self._widening.calibration(on_card).within_high_end(limit_bytes)

@@ -1,4 +1,4 @@
-"""Sources of cuDNN's plans for a card: libcudnn where it is installed, else a table, else formulas.
+"""Sources of cuDNN's convolution plans for a card: libcudnn if installed, else a table, else formulas.
 
 The libcudnn of the environment is asked, and not another, because it is the one that PyTorch would
 run with; a CPU build of PyTorch brings none.
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 @functools.cache
 def plan_source(architecture: str) -> PlanSource:
-    """Best available source of cuDNN's plans for a card of an architecture.
+    """Best available source of cuDNN's convolution plans for an architecture.
 
     cuDNN's plans were seen to depend on the architecture alone: neither on the number of
     multiprocessors, nor on clocks, caches or memory.
@@ -42,7 +42,7 @@ def plan_source(architecture: str) -> PlanSource:
 
 @functools.cache
 def offline_plan_source(architecture: str) -> PlanSource:
-    """Source of cuDNN's plans for an architecture without libcudnn.
+    """Source of cuDNN's convolution plans for an architecture that works without libcudnn.
 
     It is for the other architectures that a card may be of where it is not named: libcudnn would be
     asked eight times as much, some seconds for every batch size, and differs little from its table.
@@ -51,7 +51,7 @@ def offline_plan_source(architecture: str) -> PlanSource:
 
 
 class AskedPlans(PassedOn):
-    """Plans of libcudnn, and of another source from the moment that libcudnn fails.
+    """Source of convolution plans that queries libcudnn, or another source once libcudnn has failed.
 
     Args:
         asked: libcudnn, whose process starts with the first question that its cache leaves open.
@@ -69,7 +69,7 @@ class AskedPlans(PassedOn):
         return super().name
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Plans of each convolution call; from the other source once libcudnn has failed."""
+        """Convolution plans of each call, from libcudnn or, once it has failed, from `otherwise`."""
         try:
             return self._source.plans(calls)
         except CudnnError as error:
@@ -78,20 +78,20 @@ class AskedPlans(PassedOn):
             return self._source.plans(calls)
 
     def prepare(self) -> None:
-        """Starts libcudnn's process early; a failure is left to the first question."""
+        """Starts libcudnn's process early; an error shows only when plans are first requested."""
         with suppress(CudnnError):  # the first question says it
             self._asked.prepare()
 
 
 def prepare(architecture: str) -> None:
-    """Starts libcudnn's process in advance, where it will be needed, and returns at once."""
+    """Starts libcudnn's process early if plans for `architecture` need it, and returns at once."""
     source = plan_source(architecture)
     if isinstance(source, AskedPlans):
         source.prepare()
 
 
 def _asked(architecture: str) -> AskedPlans | None:
-    """Source that asks libcudnn; None where it is missing or cannot be told of the architecture."""
+    """Plan source that queries libcudnn; None if libcudnn is missing or cannot plan for `architecture`."""
     if not (Architecture.of(architecture).is_planned_for and CudnnPlans.is_available()):
         return None
     try:
@@ -103,7 +103,7 @@ def _asked(architecture: str) -> AskedPlans | None:
 
 
 class CardPlans:
-    """Sources of cuDNN's plans on cards; all curves share the answers.
+    """Sources of cuDNN's convolution plans by card; all curves share their plans.
 
     Args:
         likely: the source for the likely architecture of a card.
@@ -117,7 +117,7 @@ class CardPlans:
         self._others: dict[tuple[str, ...], OtherCards] = {}
 
     def source(self, card: Card, *, on_grid: bool) -> PlanSource:
-        """Source of the plans on the card's likely architecture.
+        """Source of cuDNN's convolution plans for the card's likely architecture.
 
         Args:
             on_grid: whether many batch sizes will be asked for, so that cuDNN is not asked for each.
@@ -130,7 +130,7 @@ class CardPlans:
         return self._grids[name]
 
     def others(self, card: Card) -> OtherCards | None:
-        """Other architectures that the ends of a peak span too; None where there are none."""
+        """Plan sources of the other architectures that a card may have; None if it can have only one."""
         names = card.architectures[1:]
         if not names:
             return None

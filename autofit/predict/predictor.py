@@ -1,4 +1,4 @@
-"""Predictions of one workload on cards, from the curves of its steps."""
+"""Predicts a workload's peaks on cards from the curves of its steps."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Predictor:
         )
 
     def _follow(self, setup: Setup, traces: Traces) -> None:
-        """Makes this the predictor of one rank, from the rank's setup and traces."""
+        """Resets the predictor to one rank's setup and traces."""
         self._setup = setup
         self.traces = traces
         self._steps = StepCurves(traces, setup)
@@ -121,14 +121,14 @@ class Predictor:
         self._all_ranks = None
 
     def _of_rank(self, rank: int) -> Predictor:
-        """Predictor of one rank alone; that of rank 0 has the traces of this predictor."""
+        """Predictor of one rank; the predictor of rank 0 shares this predictor's traces."""
         traces = self.traces.of_rank(rank) if rank else self.traces
         own = copy.copy(self)
         own._follow(dataclasses.replace(self._setup, rank=rank), traces)  # noqa: SLF001 - a copy of this one
         return own
 
     def among(self, setup: Setup) -> Predictor:
-        """Predictor of one rank of another setup, without observed peaks."""
+        """Predictor of one rank of another setup; it has no observed peaks."""
         own = copy.copy(self)
         own.observations = Observations()
         own._follow(setup, self.traces.among(setup))  # noqa: SLF001 - a copy of this one
@@ -139,13 +139,13 @@ class Predictor:
         return self.traces.trace(knobs, batch_size)
 
     def expect_curves(self, settings: Sequence[Knobs]) -> None:
-        """Announces settings whose curves will be asked for; those of several sample sizes share traces."""
+        """Announces knob settings whose curves are needed soon, so that sample sizes can share traces."""
         self._steps.expect(settings)
 
     def curve(
         self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE, only_batch: int | None = None
     ) -> PredictedCurve:
-        """Predicted curve of a knob setting on a card; the first of its kind costs three traces.
+        """Predicted peak curve of a knob setting on a card; takes three traces unless these exist.
 
         Args:
             risk: the level that the curve's peaks, verdicts and outcomes are of.
@@ -163,7 +163,7 @@ class Predictor:
         return self._on_card(knobs, card, risk, lambda steps: steps.curve(knobs))
 
     def surface(self, knobs: Knobs, card: Card, *, risk: Risk = Risk.SAFE) -> PredictedSurface:
-        """Predicted peaks of a knob setting on a card, over all sample sizes; traces are made when needed.
+        """Predicted peaks of a knob setting on a card at any batch and sample size; traces on demand.
 
         Raises:
             UsageError: `knobs` accumulates batches to a global batch.
@@ -180,7 +180,7 @@ class Predictor:
     def curve_at_size(
         self, knobs: Knobs, card: Card, risk: Risk, only_batch: int | None, *, is_checked: bool
     ) -> PredictedCurve:
-        """Predicted curve at the sample size in `knobs`; see `StepCurves.at_size`."""
+        """Predicted peak curve at the sample size in `knobs`; see `StepCurves.at_size`."""
         if self._all_ranks is not None:
             return self._all_ranks.curve(
                 lambda rank: rank.curve_at_size(knobs, card, risk, only_batch, is_checked=is_checked)
@@ -201,15 +201,15 @@ class Predictor:
         return self._predicted(knobs, card, curve, risk, on_grid=True, at_most=at_most)
 
     def sample(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
-        """`SampleSize` of a knob setting, from a trace; None where samples have only one size."""
+        """`SampleSize` of a knob setting, from a trace; None if all samples have one size."""
         return self._steps.sample(knobs, batch_size)
 
     def size_multiple(self, knobs: Knobs) -> int:
-        """Distance between sample sizes that differ in nothing that is rounded."""
+        """Distance between sample sizes at which all roundings are alike, such as 64 tokens."""
         return self._steps.size_multiple(knobs)
 
     def host_blocks(self, knobs: Knobs) -> HostBlocks:
-        """Memory blocks of a step on the CPU.
+        """Memory blocks of a step on the CPU, as a function of the batch size.
 
         Raises:
             WorkloadFailedError: the workload cannot be traced.
@@ -217,7 +217,7 @@ class Predictor:
         return self._steps.host_blocks(knobs)
 
     def confirm(self, knobs: Knobs, card: Card, batch_size: int) -> bool:
-        """Whether a trace at a batch size confirms the curve or its peak; if not, traces replace the curve.
+        """Whether a trace at a batch size agrees with the curve or its peak; else traces replace the curve.
 
         Returns:
             False if the curves handed out for this knob setting before are no longer to be used.
@@ -257,7 +257,7 @@ class Predictor:
         return curve(self.trace(knobs, batch_size).batch_size)
 
     def profile(self, knobs: Knobs, card: Card, batch_size: int) -> Profile:
-        """Profile of where the memory of one batch size goes; raises what `curve_at` does."""
+        """Memory profile of a step at one batch size; raises the errors of `curve_at`."""
         curve = self.curve_at(knobs, card, batch_size)
         return curve.profile(self.trace(knobs, batch_size).batch_size)
 
@@ -283,7 +283,7 @@ class Predictor:
         return curve
 
     def curve_of(self, trace: Trace, knobs: Knobs, card: Card) -> PredictedCurve:
-        """Predicted curve of a trace, or of a part of one; it covers the trace's batch size alone.
+        """Predicted curve from one trace, or part of one; it covers the trace's batch size alone.
 
         Raises:
             UnpredictableCardError: nothing is predicted of the trace on that card.
@@ -293,7 +293,7 @@ class Predictor:
         return self._predicted(knobs, card, curve, Risk.SAFE, on_grid=False, sharpens=False)
 
     def expect_sizes(self, knobs: Knobs, batch_size: int) -> None:
-        """Announces that peaks at one batch size will be asked for at several sample sizes."""
+        """Announces that peaks at one batch size will be needed at several sample sizes."""
         self._steps.expect_sizes(knobs, batch_size)
 
     def prepare(self, knobs: Knobs, card: Card, batch_size: int) -> None:
@@ -304,7 +304,7 @@ class Predictor:
             self._predicted(knobs, card, curve, Risk.SAFE, on_grid=True).peak_reserved_bytes(batch_size)
 
     def why_inapplicable(self, knobs: Knobs) -> str | None:
-        """Reason why a setting's convolution algorithm applies to nothing in the step; None where it applies.
+        """Reason why the convolution algorithm in `knobs` applies to nothing in the step; None if it does.
 
         None also where the step cannot be traced: a trial will tell.
         """
@@ -347,7 +347,7 @@ class Predictor:
         )
 
     def _observed(self, curve: PeaksOnCard, *, on_grid: bool) -> tuple[Residual, ...]:
-        """Residuals of the peaks that were observed of a curve's setting on its card."""
+        """Residuals of the observed peaks for the knob setting and card of a curve."""
         found = []
         trace = self.traces.first
         seen = self.observations.of(
@@ -371,14 +371,14 @@ class Predictor:
         return tuple(found)
 
     def _at_most(self) -> StepCurves:
-        """Curves of the workload's steps where masks select all that they may."""
+        """Step curves of the workload with masks that select as many elements as possible."""
         if self._largest is None:
             self._largest = StepCurves(self.traces.selecting_all(), self._setup)
         return self._largest
 
 
 def _rests_on_shares(trace: Trace) -> bool:
-    """Whether sizes in a trace depend on what an unknown mask selects."""
+    """Whether a trace has sizes that depend on how many elements an unknown mask selects."""
     return any(each.largest not in (None, each.size) for each in trace.assumptions)
 
 

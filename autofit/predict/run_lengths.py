@@ -1,4 +1,4 @@
-"""Memory of a run whose batches differ in length, from replays of many drawn orders of its batches.
+"""Memory of a run whose batches differ in length, from replays of many orders of its batches.
 
 Reserved memory creeps up although no batch is longer than the longest: blocks that were cut for one length
 do not fit the next one.
@@ -66,7 +66,7 @@ class RunLengths:
     num_alloc_retries: int
 
     def within(self, limit_bytes: int, step: WithinLimit) -> WithinLimit:
-        """Result of the run under the limit of its replays, combined with that of its traced steps."""
+        """Verdict and peaks of the run within a memory limit, combined with those of its traced steps."""
         verdict = step.verdict
         if self.likely_bytes > limit_bytes:
             verdict = Verdict.OOM
@@ -80,7 +80,7 @@ class RunLengths:
         )
 
     def raised(self, peak: PeakEstimate) -> PeakEstimate:
-        """Peaks of the traced steps and of what comes after them, raised to those of the whole run.
+        """Peak estimate of the traced steps, raised to the peaks of the whole run.
 
         What the longest batch takes beyond the batches that were seen counts as activations.
         """
@@ -100,7 +100,7 @@ class RunLengths:
 
 
 class DrawnOrders:
-    """Orders of a run's batches, replayed when they are asked for.
+    """Orders of a run's batches, drawn at random if the loader shuffles, and replayed on demand.
 
     Args:
         lengths: what is known of the lengths of the run's batches.
@@ -131,7 +131,7 @@ class DrawnOrders:
 
     @classmethod
     def of(cls, on_card: StepOnCard) -> Self | None:
-        """Orders of the batches of a traced step's run.
+        """Batch orders of the run that a traced step belongs to.
 
         None where its batches are alike, or cannot be told at other lengths, or are all that the run has.
         """
@@ -163,7 +163,7 @@ class DrawnOrders:
 
     @cached_property
     def orders(self) -> list[list[Numbers]]:
-        """Numbers of the batches in each order; the longest batch is in every drawn one."""
+        """Size numbers of the batches in each order; every random order has the longest batch."""
         lengths = self._lengths
         known = [*lengths.numbers, *lengths.numbers_coming]
         if lengths.is_read and not lengths.is_shuffled:
@@ -176,7 +176,7 @@ class DrawnOrders:
         ]
 
     def answer(self, limit_bytes: int | None) -> RunLengths:
-        """Memory that the run takes, from replays of all orders.
+        """`RunLengths` of the run, from replays of all batch orders.
 
         Args:
             limit_bytes: the most that the allocator can reserve; an order that does not run within it is
@@ -207,7 +207,7 @@ class DrawnOrders:
         )
 
     def share_within(self, limit_bytes: int) -> float:
-        """Share of the orders that run within a limit, with all that the allocator can release."""
+        """Share of the batch orders that run within a memory limit once the allocator releases its cache."""
         within = [
             self._at_most(number, limit_bytes).peak_reserved_bytes <= limit_bytes
             for number in range(len(self.orders))
@@ -215,7 +215,7 @@ class DrawnOrders:
         return sum(within) / len(within)
 
     def _drawn(self, rng: random.Random, known: Sequence[Numbers], longest: Numbers) -> list[Numbers]:
-        """Draws an order: epochs of the known batches, each shuffled, with the longest batch at any place."""
+        """Draws a batch order: shuffled epochs of known batches; inserts the longest one if it is missing."""
         epochs = (rng.sample(known, len(known)) for _ in count())
         drawn = list(islice(chain.from_iterable(epochs), self._num_batches))
         if longest not in drawn:
@@ -230,7 +230,7 @@ class DrawnOrders:
         return round(statistics.median(peaks))
 
     def _at_most(self, number: int, limit_bytes: int | None) -> Replay:
-        """Replay of an order within a limit, or without one where the order does not run within it."""
+        """Replay of a batch order within a memory limit, or without a limit if it runs out of memory."""
         unlimited = self._replay(number, None)
         if limit_bytes is None or unlimited.peak_reserved_bytes <= limit_bytes:
             return unlimited

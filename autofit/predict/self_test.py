@@ -28,7 +28,7 @@ SUPPORTED = " or ".join(SUPPORTED_RELEASES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfTest:
-    """The result of a self-test.
+    """Result of a self-test of predictions with the installed PyTorch.
 
     Attributes:
         findings: what does not work, one phrase each; empty if all is well.
@@ -56,7 +56,7 @@ def run_self_test(run: Runner) -> SelfTest:
 
 
 def _findings_in(trace_json: str) -> tuple[tuple[str, ...], str]:
-    """Findings of what does not work in a self-test's trace, and its note on what is unprotected."""
+    """Phrases for what fails in a self-test's trace, and the trace's note on missing protection."""
     try:
         trace = Trace.from_json(trace_json)
         return findings(trace), next((note for note in trace.notes if note.startswith(UNPROTECTED)), "")
@@ -65,7 +65,7 @@ def _findings_in(trace_json: str) -> tuple[tuple[str, ...], str]:
 
 
 def checked(run: Runner) -> Runner:
-    """Runner like `run` whose first trial, and others beside it, wait for `require_prediction`."""
+    """Wraps `run` so that no trial starts before `require_prediction` has passed once."""
     is_known, lock = False, threading.Lock()
 
     def run_checked(spec: TrialSpec) -> TrialOutcome:
@@ -80,7 +80,7 @@ def checked(run: Runner) -> Runner:
 
 
 def require_prediction(run: Runner) -> None:
-    """Checks that the installed PyTorch can be predicted, by a self-test that is remembered per build.
+    """Checks by a self-test, remembered per build, that predictions work with the installed PyTorch.
 
     Raises:
         InfrastructureError: it cannot, or was not tried; the message names the release and what to do.
@@ -99,7 +99,7 @@ def require_prediction(run: Runner) -> None:
 
 
 def require_release(version: str, environment: Mapping[str, str]) -> None:
-    """Checks that predictions were tried with a version of PyTorch, or shall be made unverified.
+    """Checks that a PyTorch version was tested with predictions, or that unverified use is allowed.
 
     Raises:
         InfrastructureError: predictions were not tried with it, and shall not be made unverified.

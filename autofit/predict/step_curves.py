@@ -1,4 +1,4 @@
-"""Curves of one workload's step, made of its traces."""
+"""Makes peak curves of a workload's step from its traces."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autofit_workers.spec.trace import SampleSize, Trace
 
 
 class StepCurves:
-    """Makes the curve of each knob setting once, from as few traces as suffice.
+    """Makes the peak curve of each knob setting once, from as few traces as suffice.
 
     Args:
         traces: traces of the workload.
@@ -37,7 +37,7 @@ class StepCurves:
         self._surfaces = Surfaces(traces.trace, traces.expect)
 
     def expect(self, settings: Sequence[Knobs]) -> None:
-        """Announces settings whose curves will be asked for; those of several sample sizes share traces."""
+        """Announces knob settings whose curves are needed soon, so that sample sizes can share traces."""
         traced = [self._traces.setting(knobs, 1) for knobs in settings]
         self._surfaces.want(traced)
         for knobs in traced:
@@ -45,15 +45,15 @@ class StepCurves:
                 self._traces.expect(knobs, TRACED_BATCH_SIZES)
 
     def sample(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
-        """`SampleSize` of a knob setting, from a trace; None where samples have only one size."""
+        """`SampleSize` of a knob setting, from a trace; None if all samples have one size."""
         return self._surfaces.sample_if_sized(self._traces.setting(knobs, batch_size), batch_size)
 
     def size_multiple(self, knobs: Knobs) -> int:
-        """Distance between sample sizes that differ in nothing that is rounded."""
+        """Distance between sample sizes at which all roundings are alike, such as 64 tokens."""
         return self._surfaces.sample(self._traces.setting(knobs, 1), 1).multiple
 
     def curve(self, knobs: Knobs) -> StepCurve:
-        """Curve of a knob setting over the batch size, made when it is first asked for."""
+        """Peak curve of a knob setting over the batch size, made at the first call."""
         pieces = self._known_curve(self._traces.setting(knobs, 1))
         if knobs.global_batch is None:
             return pieces
@@ -63,11 +63,11 @@ class StepCurves:
         return AccumulatedCurve(pieces, whole, global_batch=knobs.global_batch)
 
     def expect_sizes(self, knobs: Knobs, batch_size: int) -> None:
-        """Announces that `at_size` will be asked for several sample sizes at one batch size."""
+        """Announces that `at_size` will be called for several sample sizes at one batch size."""
         self._surfaces.expect(self._traces.setting(knobs, batch_size), batch_size)
 
     def at_size(self, knobs: Knobs, only_batch: int | None, *, is_checked: bool = True) -> StepCurve:
-        """Curve at the sample size in `knobs`.
+        """Peak curve over the batch size at the sample size in `knobs`.
 
         Args:
             only_batch: the batch size that the curve has to cover; None for all but 1, which may differ.
@@ -86,7 +86,7 @@ class StepCurves:
         return self._known_curve(traced) if only_batch is None else self.at_batch(traced, only_batch)
 
     def at_batch(self, knobs: Knobs, batch_size: int) -> PeakCurve:
-        """Curve that covers one batch size alone, from the trace there."""
+        """Peak curve that covers one batch size alone, from one trace at that batch size."""
         return PeakCurve.through([self._traces.trace(knobs, batch_size)])
 
     def host_blocks(self, knobs: Knobs) -> HostBlocks:
@@ -94,14 +94,14 @@ class StepCurves:
         return HostBlocks(self._trace_curve(self._traces.setting(knobs, 1)))
 
     def agrees(self, knobs: Knobs, batch_size: int) -> bool:
-        """Whether the trace at a batch size is what the curve gives there."""
+        """Whether the curve at a batch size agrees with the trace at that batch size."""
         curve, trace = self._made(knobs, batch_size), self._traces.trace(knobs, batch_size)
         if isinstance(curve, SingleSampleCurve):
             curve = curve.piece(batch_size)
         return isinstance(curve, TracedCurve) or curve.agrees_with(trace)
 
     def replace(self, knobs: Knobs, batch_size: int) -> None:
-        """Replaces a curve that differs from the trace at a batch size by one trace for each size.
+        """Replaces a curve that differs from a trace by a curve that traces each batch size.
 
         A step of one sample may differ from all others: a curve that is right for two stays from two on.
         """

@@ -44,7 +44,7 @@ class PredictedSurface:
         return self.curve(size, batch_size)(batch_size)
 
     def curve(self, size: int, batch_size: int) -> PredictedCurve:
-        """Predicted curve at a sample size; it covers at least `batch_size`."""
+        """Predicted peak curve at the sample size `size`; it covers at least `batch_size`."""
         return self._curve(size, 1 if batch_size == 1 else None, is_checked=True)
 
     def along_sizes(self, batch_size: int, *, is_checked: bool = True) -> Curve:

@@ -1,4 +1,4 @@
-"""Peak surfaces of one workload, whose traces at a few sample sizes suffice for all the others."""
+"""Peaks of one workload over batch and sample size, derived from traces at a few sample sizes."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Surfaces:
         self._made: dict[tuple[object, ...], PeakSurface | None] = {}  # by what they are traced at
 
     def want(self, settings: Iterable[Knobs]) -> None:
-        """Sets the traced settings that are wanted; several sample sizes of one setting make a surface."""
+        """Sets the traced settings that are wanted; those that differ only in sample size share a surface."""
         self._wanted.clear()
         for knobs in settings:
             if knobs.seq_len is not None:
                 self._wanted.setdefault(_of_any_size(knobs), set()).add(knobs.seq_len)
 
     def is_wanted(self, knobs: Knobs) -> bool:
-        """Whether a traced setting is one of several wanted ones that differ in the sample size alone."""
+        """Whether a traced setting is one of several wanted ones that differ only in the sample size."""
         return knobs.seq_len is not None and len(self._wanted.get(_of_any_size(knobs), ())) > 1
 
     def expect(self, knobs: Knobs, batch_size: int) -> None:
@@ -54,7 +54,7 @@ class Surfaces:
             self._say_expected(dataclasses.replace(knobs, seq_len=size), [batch_size])
 
     def curve(self, knobs: Knobs) -> PeakCurve | None:
-        """Curve of a traced setting; None unless other sample sizes of it are wanted and steps are alike."""
+        """Peak curve of a traced setting; None if no other sample size of it is wanted or steps differ."""
         if not self.is_wanted(knobs):
             return None
         assert knobs.seq_len is not None
@@ -68,7 +68,7 @@ class Surfaces:
     def around(
         self, knobs: Knobs, batch_sizes: tuple[int, ...], *, is_checked: bool = True
     ) -> PeakSurface | None:
-        """Surface of all sample sizes with the same remainder as a setting's own; None if steps differ.
+        """Peak surface over sample sizes with the setting's remainder mod the multiple; None if steps differ.
 
         Args:
             batch_sizes: three; or one, at which alone the surface is known.
@@ -83,7 +83,7 @@ class Surfaces:
         return self._surface(knobs, multiple, batch_sizes, sizes, is_checked=is_checked)
 
     def is_too_long(self, knobs: Knobs, batch_size: int) -> bool:
-        """Whether a traced setting's samples are longer than the model was made for."""
+        """Whether samples of a traced setting are longer than the model supports."""
         longest = self.sample(_of_any_size(knobs), batch_size).longest
         return longest is not None and knobs.seq_len is not None and knobs.seq_len > longest
 
@@ -94,7 +94,7 @@ class Surfaces:
         return sample
 
     def sample_if_sized(self, knobs: Knobs, batch_size: int) -> SampleSize | None:
-        """`SampleSize` of a setting, from the first trace made for it; None where samples have one size."""
+        """`SampleSize` of a setting, from the first trace made for it; None if all samples have one size."""
         key = _of_any_size(knobs)
         if key not in self._samples:
             self._samples[key] = self._trace(knobs, batch_size).sample
@@ -138,11 +138,11 @@ def _of_any_size(knobs: Knobs) -> Knobs:
 
 
 def _grid(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) -> tuple[Point, ...]:
-    """Points whose traces decide a surface of a degree."""
+    """Points (batch size, sample size) whose traces determine a peak surface of `degree`."""
     return tuple((batch_size, size) for size in sizes[: degree + 1] for batch_size in batch_sizes[:2])
 
 
 def _check(batch_sizes: tuple[int, ...], sizes: tuple[int, ...], degree: int) -> tuple[Point, ...]:
-    """One point beyond the grid, whose trace checks a surface of a degree."""
+    """One point (batch size, sample size) beyond the grid, whose trace checks a surface of `degree`."""
     is_last = len(sizes) <= degree + 1 or len(batch_sizes) > 1
     return ((batch_sizes[-1], sizes[-1] if is_last else sizes[degree + 1]),)

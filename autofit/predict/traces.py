@@ -24,7 +24,7 @@ from autofit_workers.spec.trace import BatchSource, Trace
 
 
 class Traces:
-    """Makes traces of one workload when they are asked for, and tells facts about it from them.
+    """Makes traces of one workload on demand, and derives facts about the workload from them.
 
     Knob settings that differ in the convolution policy alone share their traces: the policy
     decides workspaces, and those are added when a trace is replayed.
@@ -72,7 +72,9 @@ class Traces:
         return self._workload.script is not None
 
     def setting(self, knobs: Knobs, batch_size: int) -> Knobs:
-        """Knob setting whose traces serve `knobs` at a batch size; 1 is accumulated wherever any size is.
+        """Knob setting to trace at a batch size so that the trace serves `knobs`.
+
+        A batch size of 1 is accumulated wherever any size is.
 
         Raises:
             UsageError: the batch size does not divide the global batch.
@@ -84,7 +86,7 @@ class Traces:
         return traced_knobs(knobs, num_passes=num_passes, for_host=self._for_host)
 
     def trace(self, knobs: Knobs, batch_size: int) -> Trace:
-        """Trace at a batch size, made by a worker and kept in the state directory where that can be written.
+        """Trace at a batch size, made by a worker and stored in the state directory if that is writable.
 
         Raises:
             UsageError: there is no such batch size or mode.
@@ -126,11 +128,11 @@ class Traces:
         return self._traces[key]
 
     def known(self, knobs: Knobs, batch_size: int) -> Trace | None:
-        """Trace at a batch size; None where it has not been made yet."""
+        """Trace at a batch size; None if it has not been made yet."""
         return self._traces.get((self.setting(knobs, batch_size), batch_size))
 
     def _spec(self, traced: Knobs, batch_size: int) -> TrialSpec:
-        """The trial that makes a trace; raises `UsageError` where there is no such trial."""
+        """Specification of the trial that makes a trace; raises `UsageError` if no such trial is possible."""
         try:
             return TrialSpec(
                 workload=self._workload,
@@ -149,7 +151,7 @@ class Traces:
 
     @contextmanager
     def tracing_ahead(self) -> Iterator[None]:
-        """Context in which expected traces are made ahead, while others are being worked on."""
+        """Context manager within which announced traces are made in background threads."""
         with TracesAhead(self._run) as ahead:
             self._ahead = ahead
             try:
@@ -158,7 +160,7 @@ class Traces:
                 self._ahead = None
 
     def expect(self, knobs: Knobs, batch_sizes: Iterable[int]) -> None:
-        """Announces traces to be asked for next; without effect outside `tracing_ahead` and on scripts."""
+        """Announces traces needed soon; ignored outside `tracing_ahead`, for scripts and a global batch."""
         if self._ahead is None or self.follows_script or knobs.global_batch is not None:
             return
         for batch_size in batch_sizes:
@@ -168,7 +170,7 @@ class Traces:
                     self._ahead.ask(key, self._spec(*key))
 
     def own_batch_size(self, knobs: Knobs) -> int:
-        """Batch size that a script sets itself, which one trace shows.
+        """Batch size that a script sets itself, found by one trace.
 
         Raises:
             UsageError: the workload is no script.
@@ -185,7 +187,7 @@ class Traces:
         return trace.batch_size
 
     def selecting_all(self) -> Traces:
-        """Traces of the workload where masks select all that they may."""
+        """Traces of the workload with masks that select as many elements as possible."""
         return self._like(self._workload, dataclasses.replace(self._setup, nonzero_share=1.0))
 
     def of_rank(self, rank: int) -> Traces:
@@ -210,38 +212,38 @@ class Traces:
 
     @property
     def first(self) -> Trace:
-        """The first trace that was made; there has to be one."""
+        """The first trace that was made; at least one must have been made."""
         return next(iter(self._traces.values()))
 
     @property
     def any(self) -> Trace | None:
-        """Any one trace; None where none has been made yet."""
+        """Any one trace; None if none has been made yet."""
         return next(iter(self._traces.values()), None)
 
     @property
     def has_batch_kinds(self) -> bool:
-        """Whether the traced workload makes typical batches and others for the worst case."""
+        """Whether the traced workload makes separate typical and worst-case batches."""
         return any(trace.batch_kind is not None for trace in self._traces.values())
 
     @property
     def convolves(self) -> bool | None:
-        """Whether any of the steps traced so far has a convolution; None where there is no trace."""
+        """Whether any step traced so far has a convolution; None if there is no trace."""
         return any(trace.convolves for trace in self._traces.values()) if self._traces else None
 
     @property
     def num_samples(self) -> int | None:
-        """Number of samples in a script's data set; None where no trace says."""
+        """Number of samples in a script's data set; None if no trace has recorded it."""
         said = [trace.versions.get("num_samples") for trace in self._traces.values()]
         return next((int(number) for number in said if number is not None), None)
 
     @property
     def is_one_sample(self) -> bool:
-        """Whether the workload makes one batch alone, which counts as a sample."""
+        """Whether the workload makes only one batch, which counts as one sample."""
         return any(trace.batch_count.source is BatchSource.ONE_SAMPLE for trace in self._traces.values())
 
     @property
     def own_conv_algo(self) -> str | None:
-        """Convolution algorithm that a script selects itself; None where it leaves the default."""
+        """Convolution algorithm that a script selects itself; None if it keeps the default."""
         said = {trace.versions.get("own_conv_algo") for trace in self._traces.values()}
         return next((algo for algo in said if algo not in (None, Knobs().conv_algo)), None)
 

@@ -1,4 +1,4 @@
-"""Refuses steps that cannot be predicted on a card, as a library there takes unknown memory.
+"""Refuses steps on cards where a library, such as AMD's MIOpen, takes an unknown amount of memory.
 
 AMD's cards run convolutions and recurrent networks with MIOpen. How much memory its solutions take depends on
 what its database or a search finds best on the card; no table of it is known, and none was measured. A span
@@ -32,7 +32,7 @@ _CONVOLUTIONS = (
 
 
 def why_unpredictable(knobs: Knobs, trace: Trace, card: Card) -> str | None:
-    """Reason why a step cannot be predicted on a card, and what to do instead; None where it can."""
+    """Reason why a step cannot be predicted on a card, and what to do instead; None if it can."""
     if Architecture.of(card.architecture).vendor is Vendor.NVIDIA:
         return None
     convolutions = dict.fromkeys(a.convolution for a in trace.allocations if a.convolution is not None)
@@ -43,6 +43,6 @@ def why_unpredictable(knobs: Knobs, trace: Trace, card: Card) -> str | None:
 
 
 def require_predictable(knobs: Knobs, trace: Trace, card: Card) -> None:
-    """Raises `UnpredictableCardError` where a step cannot be predicted on a card."""
+    """Raises `UnpredictableCardError` if a step cannot be predicted on a card."""
     if (why := why_unpredictable(knobs, trace, card)) is not None:
         raise UnpredictableCardError(why)

@@ -1,4 +1,4 @@
-"""Traced part of a run, and what the rest of the run adds: memory that grows from step to step."""
+"""Traced part of a run, and the memory that grows from step to step in the rest of the run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PHASES = ("evaluation", "generation", "checkpoint")  # beside training
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeenPart:
-    """Part of a run that was traced, which a prediction is of.
+    """Part of a run that was traced and that a prediction covers.
 
     Attributes:
         steps: the steps that were traced.
@@ -34,7 +34,7 @@ class SeenPart:
 
     @classmethod
     def of(cls, trace: Trace, batch_size: int) -> Self | None:
-        """Part of a run that a trace shows; None of a generation, whose passes are no steps.
+        """Part of a run that a trace shows; None for a generation, whose passes are no steps.
 
         Args:
             batch_size: the size that is asked for; a run at another size than the trace's has other steps.
@@ -61,7 +61,7 @@ def _lengths(trace: Trace) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineGrowth:
-    """Memory that one line of code leaves alive in each step.
+    """Growth of memory by one line of code: bytes that it leaves alive in each step.
 
     Attributes:
         line: the user's, `file:line:function`: where it is kept, in a list or the like, or else allocated.
@@ -101,7 +101,7 @@ class RunGrowth:
 
     @classmethod
     def of(cls, trace: Trace, batch_size: int, sizes: Sequence[int]) -> Self:
-        """Growth that a trace shows.
+        """Memory growth from step to step that a trace shows.
 
         Args:
             batch_size: see `SeenPart.of`.
@@ -123,7 +123,7 @@ class RunGrowth:
         )
 
     def full_step(self, reserved_bytes: int, usable_bytes: int) -> int | None:
-        """First step of a run that needs more than `usable_bytes`; None where no step does.
+        """First step of a run that needs more than `usable_bytes`; None if no step does.
 
         Args:
             reserved_bytes: the peak of the steps that were seen.
@@ -136,6 +136,6 @@ class RunGrowth:
         return None if self.run_steps is not None and step > self.run_steps else step
 
     def within(self, reserved_bytes: int, usable_bytes: int) -> tuple[LineGrowth, ...]:
-        """Lines that keep memory, with the step at which they fill `usable_bytes`."""
+        """Source lines that keep memory, each with the step at which all of them fill `usable_bytes`."""
         step = self.full_step(reserved_bytes, usable_bytes)
         return tuple(replace(line, full_step=step) for line in self.lines)

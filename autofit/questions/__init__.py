@@ -1,1 +1,1 @@
-"""Questions beside `tune`: does it fit, how do models compare, what would save memory."""
+"""Questions other than the largest batch: whether it fits, on which cards, and what saves memory."""

@@ -1,4 +1,4 @@
-"""Finds changes that make a configuration fit that does not: tried alone, and together."""
+"""Finds changes that make a configuration fit in memory, tried alone and together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_BROKEN = 3  # promises, before other ways are gone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedLever:
-    """Result of one change tried alone.
+    """Savings and peak of one change of a configuration, tried alone.
 
     Attributes:
         name, value: what is changed, and to what.
@@ -48,7 +48,7 @@ class TriedLever:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Combination:
-    """Changes that together make a configuration fit.
+    """Combination of changes that makes a configuration fit.
 
     Attributes:
         options: what to type.
@@ -63,7 +63,7 @@ class Combination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Advice for a configuration that does not fit: changes tried, and those that make it fit.
+    """Advice for a configuration that exceeds memory: the changes tried, and those that make it fit.
 
     Attributes:
         batch_size: the batch size that the advice is about.
@@ -84,7 +84,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoCards:
-    """Two cards with one rank each, in place of one card.
+    """Two cards with one rank each, considered in place of one card.
 
     Attributes:
         setup: the setup of the ranks.
@@ -102,7 +102,7 @@ class TwoCards:
 
 
 class Adviser:
-    """Tries changes of a configuration that does not fit, alone and together, until the time is over.
+    """Tries changes of a configuration that exceeds memory, alone and together, within a time limit.
 
     Among all changes that fit, the advice names the gentlest, see `gentleness`: changes that leave a step's
     numbers and speed as they are come before slower ones, these before rounding, and rounding before training
@@ -165,7 +165,7 @@ class Adviser:
         self._candidates = candidates(self._levers, self._promises)
 
     def on(self, card: Card, limit_bytes: int) -> Advice:
-        """Advice for a card: the changes tried, and those that fit within a limit there.
+        """Advice for a card: the changes tried, and those with which the peak is within `limit_bytes`.
 
         Raises:
             AutofitError: the configuration cannot be predicted as it is.
@@ -223,7 +223,7 @@ class Adviser:
         )
 
     def _first_promised(self, promising: Sequence[Candidate], card: Card, limit_bytes: int) -> Changes:
-        """First candidate that keeps its promise to fit; empty where none does or too many break it."""
+        """Changes of the first candidate predicted to fit; empty if none is, or after too many failures."""
         num_broken, enough = 0, dict.fromkeys(self._levers, 1.0)
         for candidate in promising:
             if num_broken == _MOST_BROKEN:
@@ -243,7 +243,7 @@ class Adviser:
     def _other_ways(
         self, promising: Sequence[Candidate], found: Changes, card: Card, limit_bytes: int
     ) -> list[Changes]:
-        """Changes that fit by other kinds than those found, one of each kind."""
+        """Other changes that fit, at most one set for each knob that `found` leaves alone."""
         ways: dict[str, Changes] = {}
         num_tried: Counter[str] = Counter()
         taken = {lever.name for lever in found}
@@ -257,7 +257,7 @@ class Adviser:
         return list(ways.values())
 
     def _on_two_cards(self, base_bytes: int) -> Combination | None:
-        """Combination that fits on two cards, as is or with one slower lever; None where none does."""
+        """Combination that fits on two cards, with at most one slower lever; None where none fits."""
         two = self._two_cards
         if two is None:
             return None
@@ -291,6 +291,6 @@ def _is_to_be_tried(lever: Lever, trace: Trace) -> bool:
 
 
 def _promising_first(usable: Sequence[Lever]) -> list[Lever]:
-    """Levers sorted by gentleness; equally gentle ones from the last of the knobs on."""
+    """Levers sorted by gentleness; equally gentle ones in reverse order of their knobs."""
     names = [*KNOBS, "batch_size"]
     return sorted(usable, key=lambda lever: (gentleness([lever]), -names.index(lever.name)))

@@ -1,4 +1,4 @@
-"""Advice on a configuration of settings, on the card that they name and on two such cards."""
+"""Advice for one configuration, on the card that its settings name and on two of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def advice_on(
     risk: Risk,
     emit: EventSink,
 ) -> Advice:
-    """Advice on what makes a configuration fit within the budget of its target.
+    """Advice on changes that make a configuration fit within its target's budget.
 
     Raises:
         AutofitError: the configuration cannot be predicted as it is.
@@ -48,7 +48,7 @@ def advice_on(
 def _two_cards(
     settings: TuneSettings, predictor: Predictor, knobs: Knobs, batch_size: int
 ) -> TwoCards | None:
-    """Two cards that share the model in place of one; None where they cannot or have no memory left."""
+    """Setup that shares the model between two cards; None if it cannot be shared or no memory is left."""
     is_training = predictor.trace(knobs, batch_size).mode not in (INFER, GENERATE)
     if settings.setup.parallel or settings.parallels or knobs.global_batch is not None or not is_training:
         return None
@@ -61,5 +61,5 @@ def _two_cards(
 
 
 def nothing_to_measure_on() -> Devices:
-    """Raises `AssertionError`; stands in for the devices of what is only predicted."""
+    """Raises `AssertionError`; passed as `reachable` where nothing may be measured."""
     raise AssertionError("this asks for no measurement")

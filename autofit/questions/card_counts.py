@@ -24,7 +24,7 @@ def on_how_many(
     *,
     emit: EventSink = ignore,
 ) -> CardsAnswer:
-    """Predicts one configuration on several numbers of GPUs of each card; a row each, the fewest first.
+    """Predicts one configuration on several numbers of GPUs of each card; a result row for each number.
 
     A number on which the workload cannot be trained is a row with the reason.
 
@@ -62,7 +62,7 @@ def on_how_many(
 
 
 def _fewest(rows: list[CardFit]) -> dict[str, int | None]:
-    """Fewest GPUs of each card on which the batch fits, by card; None where it fits on no number."""
+    """Smallest number of GPUs of each card on which the batch fits, by card; None where it fits on none."""
     fewest: dict[str, int | None] = {row.gpu: None for row in rows}
     for row in reversed(rows):
         if row.verdict is Answer.FITS:

@@ -34,7 +34,7 @@ CARDS_SCHEMA = "autofit.cards/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardsQuestion:
-    """Question on which cards a configuration fits.
+    """Settings of the question on which cards a configuration fits.
 
     Attributes:
         gpus: the cards to look at.
@@ -54,7 +54,7 @@ class CardsQuestion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardFit:
-    """Answer for the configuration on one card.
+    """Result for one configuration on one card: whether it fits, its peak, time and price.
 
     Attributes:
         gpu: its key in the catalogue.
@@ -117,7 +117,7 @@ class CardFit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardsAnswer:
-    """Answer for one configuration on several cards; `to_json()` is the document `autofit.cards/1`.
+    """Results for one configuration on several cards; `to_json()` is the document `autofit.cards/1`.
 
     Attributes:
         workload: the workload's name.
@@ -161,7 +161,7 @@ class CardsAnswer:
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code of the commands: 0 if the configuration fits on any of the cards."""
+        """Exit code of the command: 0 if the configuration fits on any of the cards."""
         return ExitCode.FOUND if self.fitting else ExitCode.NOTHING_FITS
 
     def to_json(self) -> str:
@@ -171,7 +171,7 @@ class CardsAnswer:
 def which_cards(
     predictor: Predictor, settings: TuneSettings, question: CardsQuestion, *, emit: EventSink = ignore
 ) -> CardsAnswer:
-    """Predicts one configuration on several cards, with as many traces as one card takes.
+    """Predicts whether one configuration fits on each of several cards, with the traces of a single card.
 
     Cards of one architecture differ in their memory alone, so that each costs a look at one curve.
 
@@ -250,7 +250,7 @@ def _timed(
     settings: TuneSettings,
     prices: Mapping[str, float],
 ) -> dict[Gpu, CardFit]:
-    """Answers by card, completed by the step time on each card and the price of its samples."""
+    """Results by card, with the predicted step time and the price of the samples added."""
     times = {
         gpu: time
         for gpu, fit in fits.items()
@@ -292,7 +292,7 @@ class Unpredictable:
     reason: str
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
-        """Answer `unsure` for a card of the architecture, with the reason."""
+        """`CardFit` with the verdict `unsure` for a card of the architecture, and the reason."""
         _context_bytes, usable_bytes = _budget(gpu, settings)
         return CardFit(
             gpu=gpu.key,
@@ -311,7 +311,7 @@ class Unpredictable:
 
 
 class _Kind:
-    """One configuration on the cards of one architecture, which differ in their memory alone.
+    """Predictions of one configuration for the cards of one architecture, which differ in memory alone.
 
     Args:
         curve: the curve on any of the cards, at the risk that is taken.
@@ -326,7 +326,7 @@ class _Kind:
         self._estimate: Estimate = curve.unlimited(batch_size)
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
-        """Answer for a card of the architecture; to be called for the largest card first."""
+        """Result for a card of the architecture; call it for the largest card first."""
         context_bytes, usable_bytes = _budget(gpu, settings, self._estimate)
         limit_bytes = max(0, gpu.total_bytes - settings.reserve_bytes - context_bytes)
         there = self._curve.within(self._batch_size, limit_bytes)
@@ -366,7 +366,7 @@ class _Kind:
 
 
 def _advised(fit: CardFit, gpu: Gpu, adviser: Adviser, settings: TuneSettings) -> CardFit:
-    """Answer for a card with advice on what makes the batch fit, where it does not."""
+    """Result for a card; if the batch does not fit there, with advice on changes that make it fit."""
     if fit.verdict is Answer.FITS or fit.reason or fit.usable_bytes == 0:
         return fit
     advice = adviser.on(card_named(gpu.key, settings.mesh), fit.usable_bytes)

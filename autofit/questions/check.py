@@ -1,4 +1,4 @@
-"""Checks whether one configuration fits one device; its JSON document is `autofit.check/1`."""
+"""Checks whether one configuration fits on one device; its JSON document is `autofit.check/1`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CHECK_SCHEMA = "autofit.check/1"
 
 
 class Answer(StrEnum):
-    """Answer of a check whether a configuration fits: it fits, it does not, or unsure.
+    """Verdict of a check: the configuration fits, does not fit, or it is unsure.
 
     `FITS`: the high end of the prediction is within the budget, without a retry of the allocator.
     `DOES_NOT_FIT`: even the low end runs out of memory, with all that the allocator can release; or
@@ -45,7 +45,7 @@ class Answer(StrEnum):
 
     @property
     def exit_code(self) -> ExitCode:
-        """Exit code of `autofit check`."""
+        """Exit code of `autofit check` for the verdict."""
         return _EXIT_CODES[self]
 
 
@@ -58,7 +58,7 @@ _EXIT_CODES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """Answer of `check` for one configuration; `to_json()` is the document `autofit.check/1`.
+    """Result of `check` for one configuration; `to_json()` is the document `autofit.check/1`.
 
     Attributes:
         workload: the workload's name.
@@ -141,13 +141,13 @@ class CheckResult:
 
     @property
     def epoch_seconds(self) -> float | None:
-        """Likely duration of an epoch; None where its samples or the step time are not stated."""
+        """Likely duration of an epoch in seconds; None if its samples or the step time are unknown."""
         if self.epoch_samples is None or self.samples_per_second is None:
             return None
         return self.epoch_samples / self.samples_per_second
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of the JSON document, ready for `json`."""
+        """Result as a dictionary of JSON's types: the content of the document `autofit.check/1`."""
         document = {"schema": CHECK_SCHEMA, **dataclasses.asdict(self)}
         document["would_thrash"] = self.would_thrash
         document["epoch_seconds"] = self.epoch_seconds
@@ -159,7 +159,7 @@ class CheckResult:
 
 
 def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: Device) -> CheckResult:
-    """Compares the prediction of one batch size with a budget.
+    """Check result of one batch size: its predicted peak, compared with a budget.
 
     Args:
         curve: of the configuration, on the card that is meant, at any risk.
@@ -218,7 +218,7 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
 def run_check(
     settings: TuneSettings, predictor: Predictor, batch_size: int, *, emit: EventSink = ignore
 ) -> CheckResult:
-    """Predicts the configuration of the settings and compares it with its budget.
+    """Predicts the peak of the settings' configuration and compares it with the budget.
 
     Args:
         emit: is told of each change that is tried where the configuration does not fit.

@@ -1,4 +1,4 @@
-"""Combines changes of a configuration step by step, by their predicted peaks."""
+"""Finds combinations of changes that make a configuration fit, by their predicted peaks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _AROUND_TENSORS = frozenset({"allocator", "conv_algo", "memory_format"})
 
 
 class Combining:
-    """Finds changes that fit together, as far as the time suffices to try them.
+    """Finds combinations of changes that fit, as far as the time allows.
 
     Args:
         levers: the changes to choose from, the gentlest first.
@@ -25,7 +25,7 @@ class Combining:
         self._levers = levers
 
     def first_fitting(self, card: Card, limit_bytes: int) -> Changes:
-        """Changes of the gentlest effects with which the step fits, none needless; empty where none do."""
+        """Gentlest changes with which the step fits, without unneeded ones; empty where none fit."""
         alone = self._first_alone(card, limit_bytes)
         taken: Changes = ()
         for effect in Effect:
@@ -40,7 +40,7 @@ class Combining:
         return alone
 
     def _first_alone(self, card: Card, limit_bytes: int) -> Changes:
-        """One change of the gentlest effect with which the step fits; no harsher ones are tried."""
+        """Gentlest single change with which the step fits; empty where none does."""
         is_above = self._tried.lower_bound_bytes(card) > limit_bytes
         # What leaves the tensors as they are cannot suffice where these alone are too much.
         tried = [lever for lever in self._levers if not (is_above and lever.name in _AROUND_TENSORS)]
@@ -53,7 +53,7 @@ class Combining:
         return ()
 
     def _without_needless(self, changes: Changes, card: Card, limit_bytes: int) -> Changes:
-        """Changes without those that are not needed to fit; the harshest are left out first."""
+        """Changes without those that are not needed to fit; the harshest are dropped first."""
         for lever in reversed(changes):
             others = tuple(other for other in changes if other is not lever)
             if self.fits(others, card, limit_bytes):
@@ -61,7 +61,7 @@ class Combining:
         return changes
 
     def gentlest(self, found: Changes, card: Card, limit_bytes: int) -> Changes:
-        """The changes found, or a single change or pair that fits and is gentler or saves more."""
+        """Changes in `found`, or a single change or pair that fits and is gentler or saves more."""
 
         def place(changes: Changes) -> tuple[tuple[int, ...], int]:
             return gentleness(changes), self._tried.predicted_bytes(changes, card)
@@ -80,7 +80,7 @@ class Combining:
         return peak_bytes is not None and peak_bytes <= limit_bytes
 
     def _effective(self, effect: Effect, card: Card) -> list[Lever]:
-        """Changes with no harsher an effect that alter the step; the largest saving first."""
+        """Changes at most as harsh as `effect` that alter the step; the largest saving first."""
         within = [
             (peak_bytes, lever)
             for lever in self._levers
@@ -99,7 +99,7 @@ class Combining:
         *,
         over_plains: bool = False,
     ) -> Changes:
-        """Changes taken, extended each time by the one that saves most, until they fit or none saves.
+        """Changes in `taken`, extended by the one that saves most until they fit or none saves.
 
         Args:
             over_plains: also add one that saves nothing yet: two parts of a step may be equally high.
@@ -119,12 +119,12 @@ class Combining:
 
 
 def _with(taken: Changes, lever: Lever) -> Changes:
-    """Changes with one more, in place of another change of its knob."""
+    """Changes with `lever` added, which replaces a change of its own knob."""
     return in_order(*(other for other in taken if other.name != lever.name), lever)
 
 
 def _pairs(single: Sequence[Lever]) -> Iterator[Changes]:
-    """All pairs of changes that are of different knobs."""
+    """All pairs of changes of different knobs."""
     for first, second in itertools.combinations(single, 2):
         if first.name != second.name:
             yield in_order(first, second)

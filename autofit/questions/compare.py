@@ -29,7 +29,7 @@ COMPARE_SCHEMA = "autofit.compare/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorRow:
-    """Tensor of a forward pass, as a row of a table.
+    """Tensor of a forward pass, as a row of the comparison's table.
 
     Attributes:
         name: see `autofit_workers.spec.trace.ListedTensor`.
@@ -83,12 +83,12 @@ class ForwardPass:
 
     @property
     def nominal_bytes(self) -> int:
-        """Bytes of all tensors by their shapes, as a list of them adds up."""
+        """Total bytes of all tensors by their shapes; shared storage counts for each tensor."""
         return sum(row.num_bytes for row in self.tensors)
 
     @property
     def storage_bytes(self) -> int:
-        """Bytes of distinct storages: the memory of all tensors, were none of them freed."""
+        """Total bytes of distinct storages: the memory of all tensors if none were freed."""
         return sum(row.storage_bytes for row in self.tensors)
 
     def to_dict(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Comparison:
     versions: dict[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of the JSON document, ready for `json`."""
+        """Comparison as a dictionary of JSON's types: the content of the document `autofit.compare/1`."""
         return {
             "schema": COMPARE_SCHEMA,
             "batch_size": self.batch_size,
@@ -158,7 +158,7 @@ def compare_workloads(
     setup: Setup = ALONE,
     emit: EventSink = ignore,
 ) -> Comparison:
-    """Compares forward passes in inference; outputs are computed for real, on the CPU.
+    """Compares workloads' forward passes in inference; outputs are really computed, on the CPU.
 
     Args:
         card: the card that the peaks are predicted for.
@@ -191,7 +191,7 @@ def compare_workloads(
 def _outputs(
     workloads: Sequence[WorkloadRef], batch_size: int, seq_len: int | None, permissions: Permissions
 ) -> tuple[OutputComparison, ...]:
-    """Comparison of the models' outputs; if the process does not end, only the reason for each."""
+    """Comparison of the models' outputs; if its process dies or takes too long, only the reason for each."""
     try:
         return compare_outputs(
             workloads,

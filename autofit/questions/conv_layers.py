@@ -1,4 +1,4 @@
-"""Finds how each convolution algorithm serves a model's layers, for `autofit conv-algos --model`."""
+"""Workspace of each convolution algorithm for a model's layers, for `autofit conv-algos --model`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Taken = Callable[[str, Convolution, tuple[str, ...]], Workspace]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWorkspace:
-    """Workspace of one algorithm for a layer, in the pass that takes most.
+    """Workspace of one convolution algorithm for a layer, in the pass with the largest workspace.
 
     Attributes:
         low_bytes, likely_bytes, high_bytes: they differ where it is not known which plan is taken.
@@ -47,7 +47,7 @@ class LayerWorkspace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvLayer:
-    """Convolution layers of one shape, with each algorithm's workspace or reason.
+    """Convolution layers of one shape, with each algorithm's workspace, or why it does not apply.
 
     Attributes:
         call: the convolution, forward.
@@ -89,11 +89,11 @@ class ConvLayers:
         return sum(len(layer.modules) for layer in self.layers)
 
     def num_applicable(self, name: str) -> int:
-        """Number of layers that an algorithm applies to."""
+        """Number of layers that a convolution algorithm applies to."""
         return sum(len(layer.modules) for layer in self.layers if name in layer.workspaces)
 
     def reasons(self, name: str) -> dict[str, int]:
-        """Reasons why an algorithm leaves layers to the backend, with the number of layers."""
+        """Reasons why a convolution algorithm leaves layers to the backend, with the number of layers."""
         counts: Counter[str] = Counter()
         for layer in self.layers:
             if name in layer.reasons:
@@ -101,7 +101,7 @@ class ConvLayers:
         return dict(counts)
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of a JSON document, ready for `json`."""
+        """Convolution layers as a dictionary of JSON's types."""
         return {
             "workload": self.workload,
             "batch_size": self.batch_size,
@@ -121,7 +121,7 @@ class ConvLayers:
 
 
 def why_not(name: str, call: Convolution) -> str | None:
-    """Reason why an algorithm leaves a layer to the backend; None where it applies."""
+    """Reason why a convolution algorithm leaves a layer to the backend; None where it applies."""
     algorithm = conv.find(name)
     return algorithm.leaves(call) if isinstance(algorithm, Rewrite) else None
 
@@ -204,7 +204,7 @@ def _on_host(host: Predictor, trace: Trace) -> _Taken:
 
 
 def _by_module(trace: Trace) -> dict[str, Workspace]:
-    """Largest workspace that the convolutions of each module hold at a time, by module."""
+    """Largest workspace alive at a time in the convolutions of each module, by module."""
     alive: dict[str, tuple[int, int, int]] = {}
     most: dict[str, tuple[int, int, int]] = {}
     for event in trace.events:

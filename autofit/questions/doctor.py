@@ -1,4 +1,4 @@
-"""Checks what of this machine autofit can use, and says what to do about the rest."""
+"""Checks which features of this machine autofit can use, and suggests how to enable the rest."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _prediction(run: Runner) -> Iterator[Check]:
 
 
 def _boundary(result: SelfTest) -> Check:
-    """Check that a predicted workload has no effect on this machine."""
+    """Check that a predicted workload runs isolated, without effect on this machine."""
     name = "isolation"
     if not result.unprotected:
         detail = "predicted workloads run in namespaces: they change no file, and reach no process or network"

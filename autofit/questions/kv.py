@@ -35,7 +35,7 @@ ListParts = Callable[[WorkloadRef], ModelParts]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvQuestion:
-    """A server's options for which its KV cache is sized; None is the engine's own choice.
+    """Server options for which the KV cache is sized; None stands for the engine's own choice.
 
     Attributes:
         release: the engine's release, as its rules are listed; None for the newest.
@@ -97,7 +97,7 @@ class KvCache:
         return ExitCode.FOUND if self.fits else ExitCode.NOTHING_FITS
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of the JSON document, ready for `json`."""
+        """KV cache's size as a dictionary of JSON's types: the content of the document `autofit.kv/1`."""
         sizing, options = self.sizing, self.sizing.options
         least, likely, most = self.num_tokens
         return {
@@ -153,7 +153,7 @@ def _parts(workload: WorkloadRef) -> ModelParts:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """Server to start: the engine, the release whose rules hold, and its dtype by autofit's name."""
+    """Server to be sized: its engine, the listed release with its rules, and autofit's name of its dtype."""
 
     engine: Engine
     release: str
@@ -201,7 +201,7 @@ def kv_cache(workload: WorkloadRef, question: KvQuestion, *, parts: ListParts = 
 
 
 def engine_named(name: str) -> Engine:
-    """Engine of a name; raises `UsageError` where there is none."""
+    """Serving engine with the given name; raises `UsageError` where there is none."""
     if name not in ENGINES:
         hint = did_you_mean(name, ENGINES)
         raise UsageError(f"--engine: {name!r} is not one of {', '.join(ENGINES)}.{hint}")
@@ -209,7 +209,7 @@ def engine_named(name: str) -> Engine:
 
 
 def _release(engine: Engine, wanted: str | None) -> str:
-    """Release whose rules hold for a wanted one: the newest listed that is not newer."""
+    """Newest release with listed rules that is not newer than `wanted`; the newest of all for None."""
     if wanted is None:
         return engine.newest
     try:
@@ -320,7 +320,7 @@ def _answer(workload: WorkloadRef, architecture: Architecture, server: _Server, 
 
 
 def _command(workload: WorkloadRef, server: _Server, sizing: Sizing, longest: int) -> str:
-    """Command that starts the engine, with all options that the sizes here depend on."""
+    """Shell command that starts the engine, with all options that the predicted sizes depend on."""
     question, engine = server.question, server.engine
     options = sizing.options
     length = min(options.max_model_len or longest, longest) if longest else options.max_model_len
@@ -345,7 +345,7 @@ def _command(workload: WorkloadRef, server: _Server, sizing: Sizing, longest: in
 def _advice(
     architecture: Architecture, question: KvQuestion, sizing: Sizing, missing_bytes: int
 ) -> list[str]:
-    """Advice on what would make room for one block, the gentlest first."""
+    """Advice on options that would make room for one block of the KV cache, the gentlest first."""
     options = sizing.options
     found = []
     if sizing.activation_bytes > missing_bytes and options.max_num_batched_tokens:

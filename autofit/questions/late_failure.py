@@ -1,4 +1,4 @@
-"""Predicts which batches of a dataset fit, and when in an epoch a batch would come that does not."""
+"""Predicts which batches of a dataset fit, and when in an epoch a too large batch would come."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CAP = 0.99  # of the samples are not longer than the cap that is looked at
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateFailure:
-    """Risk at one batch size that an epoch has a batch that does not fit.
+    """Risk that an epoch has a batch that does not fit, at one batch size.
 
     Attributes:
         typical_length: the length that batches are padded to on average.
@@ -68,7 +68,7 @@ def of_lengths(
     batching: Batching,
     budget_bytes: int,
 ) -> LengthsAnswer:
-    """Predicts which batches of a dataset with different sample lengths fit a budget.
+    """Predicts which batches of a dataset with samples of different lengths fit a budget.
 
     Args:
         surface: the surface of the setting that the batches are trained with.
@@ -110,14 +110,14 @@ def of_lengths(
 def _longest_fitting(
     lengths: BatchLengths, surface: PredictedSurface, batch_size: int, budget_bytes: int
 ) -> int | None:
-    """Longest padded samples that fit, in whole steps, where the longest of all do not; None for none."""
+    """Largest padded sample length that fits, below the longest batch's; None where none fits."""
     sizes = tuple(range(_step(lengths), lengths.worst(batch_size), _step(lengths)))
     curve = CachedCurve(surface.along_sizes(batch_size))
     return nearly_largest_batch(curve, budget_bytes, sizes=sizes) if sizes else None
 
 
 def _step(lengths: BatchLengths) -> int:
-    """Distance in tokens between lengths to look at; such lengths share a remainder and so traces."""
+    """Distance in tokens between the sample lengths that are tried, chosen so that they share traces."""
     return math.lcm(lengths.multiple, _STEP)
 
 

@@ -21,7 +21,7 @@ _CAPABILITY = 80  # of a GPU: which one makes no difference to the costs that ar
 
 
 class Effect(StrEnum):
-    """Side effect of a change on a step, beside its memory; the gentlest first.
+    """Side effects of a change on a step besides its memory, the gentlest first.
 
     `NONE`: numbers and speed stay about as they are.
     `SLOWER`: the numbers stay, the step takes somewhat longer.
@@ -42,12 +42,12 @@ class Effect(StrEnum):
 
     @property
     def rank(self) -> int:
-        """Place of the effect in the order from the gentlest."""
+        """Index of the effect in the order from the gentlest, from 0."""
         return list(Effect).index(self)
 
     @property
     def changes_training(self) -> bool:
-        """Whether an effect makes training yield something else, not just other rounding."""
+        """Whether the effect changes the result of training by more than other rounding."""
         return Effect.ROUNDS.rank < self.rank < Effect.MORE_CARDS.rank
 
 
@@ -85,7 +85,7 @@ class Lever:
         return f"{self.name} {self.value.partition(',')[0]}"
 
     def why_pointless(self, trace: Trace) -> str:
-        """Reason why the lever need not be tried on a traced step; empty where it has to be."""
+        """Reason why the lever cannot save memory in a traced step; empty where it may."""
         knob = KNOBS.get(self.name)  # none for the size of a batch
         if trace.mode in (INFER, GENERATE) and knob is not None and knob.of_training:
             return "inference has neither an optimizer nor gradients"
@@ -98,7 +98,7 @@ class Lever:
         return ""
 
     def changed(self, knobs: Knobs) -> dict[str, Any]:
-        """Values of `Knobs` fields that the lever changes in a setting, by field name."""
+        """Values of `Knobs` fields that the lever changes in a knob setting, by field name."""
         return {
             name: value
             for name in KNOBS
@@ -107,7 +107,7 @@ class Lever:
 
 
 def _why_no_smaller_states(name: str, used: str) -> str:
-    """Reason why an optimizer saves nothing in place of the used one; empty where it does."""
+    """Reason why an optimizer has no smaller states than the used one; empty where it has."""
     named = NAMED[name]
     if named.same_rule_as and used not in named.same_rule_as:
         return f"the step is not by {' or '.join(named.same_rule_as)}, whose states it makes smaller"
@@ -117,7 +117,7 @@ def _why_no_smaller_states(name: str, used: str) -> str:
 
 
 def _has_loss_of_tokens(trace: Trace) -> bool:
-    """Whether a trace computes log-softmax over more rows than there are samples."""
+    """Whether a trace computes the cross entropy of every token: log-softmax over more rows than samples."""
     return any(
         each.operator == "aten._log_softmax" and len(each.shape) == 2 and each.shape[0] > trace.batch_size
         for each in trace.allocations
@@ -125,7 +125,7 @@ def _has_loss_of_tokens(trace: Trace) -> bool:
 
 
 def levers(knobs: Knobs, mode: str = TRAIN) -> tuple[Lever, ...]:
-    """All single changes of a setting that have to do with memory, the gentlest first.
+    """All single changes of a knob setting that may save memory, the gentlest first.
 
     Args:
         mode: the mode of the step, such as `train`.
@@ -144,7 +144,7 @@ def _values(knob: Knob) -> tuple[Any, ...]:
 
 
 def _changes(knob: Knob, value: Any, knobs: Knobs, mode: str) -> dict[str, Any] | None:
-    """Fields to change for a knob's value; None where the value does not go with the setting.
+    """`Knobs` fields to change for a knob's value; None where the value does not suit the knob setting.
 
     Quantized weights are not trained, so they bring an adapter.
     """
@@ -176,7 +176,7 @@ def _lever(knob: Knob, value: Any, knobs: Knobs, changes: dict[str, Any]) -> Lev
 
 
 def smaller_batches(knobs: Knobs, batch_size: int, mode: str) -> tuple[Lever, ...]:
-    """Levers that split the batch into smaller ones, accumulated in training; the largest first."""
+    """Levers that split the batch into smaller ones, accumulated in training; the largest batch first."""
     found = []
     for degree, parts in enumerate((2, 4, 8, batch_size), start=1):
         if batch_size % parts or not 1 <= batch_size // parts < batch_size:
@@ -203,7 +203,7 @@ def smaller_batches(knobs: Knobs, batch_size: int, mode: str) -> tuple[Lever, ..
 
 
 def shorter_samples(knobs: Knobs, sample: SampleSize | None) -> tuple[Lever, ...]:
-    """Levers for samples of 3/4, 1/2 and 1/4 of their size; none where samples have one size."""
+    """Levers for samples of 3/4, 1/2 and 1/4 of their size; empty where the workload has one sample size."""
     size = knobs.seq_len or (None if sample is None else sample.size)
     if sample is None or size is None:
         return ()
@@ -227,12 +227,12 @@ def _option(knob: Knob, value: Any) -> str:
 
 
 def in_order(*changes: Lever) -> tuple[Lever, ...]:
-    """Changes sorted by effect and name, the gentlest first; equal sets are equally ordered."""
+    """Changes sorted by effect and name, the gentlest first; the order given does not matter."""
     return tuple(sorted(changes, key=lambda lever: (lever.effect.rank, lever.name)))
 
 
 def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:
-    """Sort key of changes made together: counts of effects, the most drastic first.
+    """Sort key of a combination of changes: the number with each side effect, the most drastic first.
 
     A change that goes further counts for several. To train what was asked for, by other values than were
     asked for, is harsher than to round and gentler than to train something else.

@@ -33,7 +33,7 @@ _FARTHEST = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RealPeak:
-    """Peak of a real run, as a user reports it.
+    """Measured peak of a real run, as a user reports it.
 
     Attributes:
         batch_size: the batch size of that run; None for a script's own.
@@ -99,7 +99,7 @@ class ObservedPeak:
         return f"it may be of another precision or optimizer than these options say, or {of_kind}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of the JSON document, ready for `json`."""
+        """Observed peak as a dictionary of JSON's types: the content of `autofit.observation/1`."""
         return {
             "schema": OBSERVATION_SCHEMA,
             "id": self.observation.id,
@@ -116,7 +116,7 @@ class ObservedPeak:
 
 
 def read_peak(text: str) -> int:
-    """Reads the value of `--peak` in bytes; raises `UsageError` for a text that is no size above 0."""
+    """Size in bytes read from the value of `--peak`; raises `UsageError` unless it is a size above 0."""
     try:
         return parse_bytes(text)
     except ValueError as error:
@@ -217,7 +217,7 @@ class MeasuredPeak:
 
 
 def measured_in(path: Path) -> list[MeasuredPeak]:
-    """Peaks measured on cards, from a file of `tune --json` or `autofit_workers.trials.record`.
+    """Measured peaks on cards, from a file of `tune --json` or `autofit_workers.trials.record`.
 
     Raises:
         UsageError: the file cannot be read, is no such document, or nothing in it was measured on a card.

@@ -1,4 +1,4 @@
-"""Estimates from one trace how much changes of a configuration may save, to choose what to try first.
+"""Estimates from one trace how much memory changes may save, to choose which to try first.
 
     passes      weights + states + activations (+ gradients, where batches are accumulated)
     optimizer   weights + states + gradients + temporaries
@@ -31,7 +31,7 @@ _MOST_TOGETHER = 3  # changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Parts of a step's memory, each in bytes where it is largest.
+    """Memory of a step by purpose, such as weights and activations, each in bytes at its own largest.
 
     Attributes:
         kept_gradients: the part of the gradients that is alive where activations are the most, as where
@@ -47,13 +47,13 @@ class Parts:
 
     @property
     def peak_bytes(self) -> float:
-        """Peak in bytes: the higher of the passes' and the optimizer's."""
+        """Peak of the step in bytes: the higher of the forward and backward passes' and the optimizer's."""
         passes = self.activations + self.kept_gradients
         return self.weights + self.states + max(passes, self.gradients + self.temporaries)
 
 
 def parts_of(trace: Trace) -> Parts:
-    """Memory parts of a trace's last step; allocations without a size before replay count nothing."""
+    """Memory parts of a trace's last step; allocations whose size only a replay gives count 0 bytes."""
     alive: Counter[Category] = Counter()
     start, end = last_step(trace.marks, len(trace.events))
     positions = {mark.position: mark.name.rpartition(" ")[2] for mark in trace.marks}
@@ -85,7 +85,7 @@ def parts_of(trace: Trace) -> Parts:
 
 
 class Promises:
-    """Estimates the peaks that changes of a configuration would have, from one trace of it.
+    """Estimates of the peaks with changes of a configuration, from one trace of the unchanged one.
 
     Args:
         trace: the trace of the configuration as it is.
@@ -100,11 +100,11 @@ class Promises:
         self._size = knobs.seq_len or (None if trace.sample is None else trace.sample.size)
 
     def names(self, lever: Lever) -> frozenset[str]:
-        """Names of the knobs that a change sets; changes that share a name do not go together."""
+        """Names of the knobs that a change sets; changes that share a name cannot be combined."""
         return frozenset({lever.name, *lever.changed(self._knobs)})
 
     def go_together(self, changes: Sequence[Lever]) -> bool:
-        """Whether changes are of different knobs, and a loop of steps allows them all."""
+        """Whether changes can be made together: of different knobs, and allowed in one training loop."""
         names = [name for lever in changes for name in self.names(lever)]
         if len(names) > len(set(names)):
             return False
@@ -116,7 +116,7 @@ class Promises:
         return True
 
     def share(self, changes: Iterable[Lever], *, num_shards: int = 1, batch_share: float = 1.0) -> float:
-        """Share of the present peak that changes leave when made together.
+        """Estimated peak with changes made together, as a share of the present peak.
 
         Args:
             num_shards: the ranks that share weights, gradients and optimizer states, a part each.
@@ -136,7 +136,7 @@ class Promises:
         return parts.peak_bytes / self._parts.peak_bytes if self._parts.peak_bytes else 1.0
 
     def _with(self, parts: Parts, name: str, value: Any) -> Parts:
-        """Memory parts of a step after a knob is set to a value."""
+        """Memory parts of a step after one knob is set to a value."""
         if name == "seq_len" and self._size:
             return dataclasses.replace(parts, activations=parts.activations * value / self._size)
         leaves = KNOBS[name].leaves
@@ -170,7 +170,7 @@ def _sharded(parts: Parts, num_shards: int, batch_share: float) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Changes that promise to save memory together.
+    """Combination of changes with the estimated share of the peak that they leave.
 
     Attributes:
         share: the share of the present peak that they leave.
@@ -181,7 +181,7 @@ class Candidate:
 
 
 def candidates(levers: Sequence[Lever], promises: Promises) -> list[Candidate]:
-    """Candidates of up to three changes that go together, the gentlest first."""
+    """Combinations of up to three changes that may be made together, the gentlest first."""
     saving = [lever for lever in levers if promises.share([lever]) < 1]
     found = [
         Candidate(in_order(*changes), promises.share(changes))
@@ -193,7 +193,7 @@ def candidates(levers: Sequence[Lever], promises: Promises) -> list[Candidate]:
 
 
 def minimal(among: Iterable[Candidate], enough: float) -> list[Candidate]:
-    """Candidates that promise to leave at most `enough`, without those that contain another one's changes."""
+    """Candidates estimated to leave at most `enough` of the peak, without supersets of earlier ones."""
     found: list[Candidate] = []
     for candidate in among:
         if candidate.share <= enough and not any(

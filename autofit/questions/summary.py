@@ -1,4 +1,4 @@
-"""Summarizes a model layer by layer beside its estimate, and explains the difference."""
+"""Summarizes a model layer by layer, and explains the difference from its predicted memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autofit_workers.spec.knobs import Knobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SummarizedEstimate:
-    """A configuration's summary by its layers' outputs, its simulated estimate, and the difference."""
+    """Layer-by-layer summary of a configuration, its predicted memory, and the difference."""
 
     estimate: Estimate
     summary: Summary

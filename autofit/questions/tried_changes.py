@@ -1,4 +1,4 @@
-"""Predicts the peaks of a configuration's changes, one after the other until the time is over."""
+"""Predicts the peaks of a configuration's changes, one after the other within a time limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Changes = tuple[Lever, ...]
 
 
 class TriedChanges:
-    """Predicts changes of a configuration, made together; cards share the traces.
+    """Predictor of changes of a configuration, made together; all cards share the traces.
 
     Args:
         risk: the level of the peaks.
@@ -63,12 +63,12 @@ class TriedChanges:
 
     @property
     def trace(self) -> Trace:
-        """Trace of the configuration as it is, made whatever the time."""
+        """Trace of the unchanged configuration; made even when the time limit has passed."""
         self._traced.add(self._traced_as(()))
         return self._predictor.trace(self._knobs, self._batch_size)
 
     def on_ranks(self, setup: Setup, batch_size: int) -> Self:
-        """Changes of the configuration on ranks that train together, in the time that is left."""
+        """Predictor of the changes on ranks that train together, with the remaining time."""
         left_seconds = self._ends_at - self._clock()
         other = type(self)(
             self._predictor.among(setup),
@@ -88,7 +88,7 @@ class TriedChanges:
         self._ends_at = min(self._ends_at, now + max(_LEAST_SECONDS, now - self._began_at))
 
     def peak_bytes(self, changes: Changes, card: Card) -> int | None:
-        """Peak with the changes at the risk; None where they do not apply, or no time is left."""
+        """Peak in bytes with the changes; None where they do not apply, or no time is left."""
         key = changes, card.architecture
         if key not in self._peaks:
             traced, started = self._traced_as(changes), self._clock()
@@ -107,7 +107,7 @@ class TriedChanges:
         return self._peaks[key]
 
     def predicted_bytes(self, changes: Changes, card: Card) -> int:
-        """Peak with the changes, whatever the time; raises `AutofitError` where they do not apply."""
+        """Peak in bytes with the changes, whatever the time; raises `AutofitError` if they do not apply."""
         key = changes, card.architecture
         if (known := self._peaks.get(key)) is not None:
             return known
@@ -124,15 +124,15 @@ class TriedChanges:
         return peak_bytes
 
     def lower_bound_bytes(self, card: Card) -> int:
-        """Bytes that the tensors of the unchanged configuration take by themselves."""
+        """Lower bound in bytes of the unchanged configuration's peak: its tensors alone."""
         return self._curves[()].on(card).lower_bound_bytes(self._batch_size)
 
     def is_free(self, lever: Lever) -> bool:
-        """Whether a change needs no trace beside the configuration's own."""
+        """Whether predicting a change needs no trace besides that of the unchanged configuration."""
         return self._traced_as((lever,)) == self._traced_as(())
 
     def changes_the_step(self, lever: Lever) -> bool:
-        """Whether a change that was tried alters the step's events or allocations."""
+        """Whether a change that was tried alters the traced events or allocations of the step."""
         if self.is_free(lever):
             return True
         trace = self._predictor.trace(self._changed((lever,)), self._batch_of((lever,)))

@@ -1,4 +1,4 @@
-"""Predicts what each lever would save at one batch size."""
+"""Predicts how much memory each lever would save at one batch size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_LEVER = ("name", "value", "how", "knobs", "allocator", "effect", "may_save")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeverResult:
-    """Savings and estimate with one lever.
+    """Predicted savings and estimate of a configuration with one lever.
 
     Attributes:
         saved_bytes: saved of the likely reserved peak on a card that is large enough; less than 0 where the
@@ -67,7 +67,7 @@ class LeverResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIf:
-    """Savings of all levers of a configuration.
+    """Predicted savings of every lever of a configuration.
 
     Attributes:
         base: the estimate of the configuration as it is.
@@ -85,7 +85,7 @@ class WhatIf:
 
     @property
     def effective(self) -> tuple[LeverResult, ...]:
-        """Results of the levers that change a peak."""
+        """Results of the levers that change a peak of the step."""
         return tuple(result for result in self.applicable if result.changes_something)
 
     @property
@@ -108,7 +108,7 @@ def what_if(
     given: Container[str] = (),
     emit: EventSink = ignore,
 ) -> WhatIf:
-    """Predicts a configuration as it is and with each lever; levers share traces where they can.
+    """Predicts a configuration unchanged and with each lever; levers share traces where they can.
 
     Args:
         limit_bytes: the limit for the high end of the reserved peak; None where no card was named.
@@ -144,7 +144,7 @@ def what_if(
 def _tried(
     predictor: Predictor, lever: Lever, card: Card, base: Estimate, base_time: StepTime | None
 ) -> LeverResult:
-    """Result of one lever, compared with the configuration as it is.
+    """Result of one lever, compared with the unchanged configuration.
 
     Args:
         base: the estimate without the lever, with unlimited memory: on a full card nothing would be saved.

@@ -1,1 +1,1 @@
-"""Answers of autofit as text and as HTML reports."""
+"""Text and HTML reports of autofit's results."""

@@ -1,4 +1,4 @@
-"""Puts a search's answer into words, for the terminal and for the report."""
+"""Describes the result of a search in sentences, for the terminal and for the HTML report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autofit_workers.spec.setup import Parallel
 
 
 def answer_in_words(result: TuneResult) -> tuple[str, ...]:
-    """Answer of a search in words, the answer first; each entry is a sentence or a few."""
+    """Result of a search in words, the main answer first; each entry is one sentence or a few."""
     kinds = () if result.batch_kinds is None else (result.batch_kinds.in_words(),)
     chosen = result.chosen
     if chosen is None:
@@ -33,13 +33,13 @@ def answer_in_words(result: TuneResult) -> tuple[str, ...]:
 
 
 def smallest_batch(result: TuneResult) -> int | None:
-    """Smallest size known to fail; None where none is known, as when a search was stopped before."""
+    """Smallest batch size known to fail; None if none is, as when a search was stopped early."""
     failing = (entry.first_failing_batch for entry in result.frontier)
     return min((size for size in failing if size is not None), default=None)
 
 
 def needed_at_least(result: TuneResult) -> int | None:
-    """Least memory that the smallest size needs under any setting, in bytes; None where unknown."""
+    """Least memory in bytes that the smallest failing batch size needs in any knob setting; else None."""
     budget_bytes, smallest = result.budget.usable_bytes, smallest_batch(result)
     peaks = [trial.budgeted_bytes for trial in result.trials if trial.batch_size == smallest]
     if result.estimate is not None and result.estimate.batch_size == smallest:
@@ -73,13 +73,13 @@ def _default(result: TuneResult, chosen: Best) -> str:
 
 
 def _larger(result: TuneResult, chosen: Best) -> Best | None:
-    """Best configuration, where its batch is not the chosen one's; else None."""
+    """Best configuration, if its batch differs from the chosen one's; else None."""
     best = result.best
     return None if best is None or best.batch_size == chosen.batch_size else best
 
 
 def _largest(result: TuneResult, chosen: Best) -> str:
-    """Sentence about the largest batch and its cost, where it is not the chosen one; else empty."""
+    """Sentence about the largest batch and its cost in time; empty if it is the chosen batch."""
     best = _larger(result, chosen)
     if best is None:
         return ""
@@ -88,7 +88,7 @@ def _largest(result: TuneResult, chosen: Best) -> str:
 
 
 def _cost(result: TuneResult, best: Best, chosen: Best) -> str:
-    """Phrase for the time that the largest batch takes, measured or predicted; empty where unknown."""
+    """Phrase for how the largest batch's speed compares with the chosen one's; empty where unknown."""
     if best.samples_per_second is not None and chosen.samples_per_second is not None:
         return (
             f", with {rate(best.samples_per_second)} samples a second instead of "
@@ -110,7 +110,7 @@ def _cost(result: TuneResult, best: Best, chosen: Best) -> str:
 
 
 def _accumulated(best: Best) -> str:
-    """Sentence on how an optimizer step is made of several batches; empty where it is a batch."""
+    """Sentence on the accumulated batches of an optimizer step; empty where a step has one batch."""
     count, whole = best.grad_accumulation, best.batch_size * best.grad_accumulation
     if best.knobs.global_batch is not None and count == 1:
         return f" That is the whole global batch of {whole}."
@@ -153,7 +153,7 @@ def _speed(best: Best) -> str:
 
 
 def _epoch(result: TuneResult, chosen: Best) -> str:
-    """Sentence on how long an epoch takes; empty where its samples were not said."""
+    """Sentence on the duration of an epoch; empty if the number of its samples was not given."""
     if result.epoch_samples is None:
         return ""
     epoch = f" An epoch of {result.epoch_samples:,} samples"

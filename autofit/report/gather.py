@@ -1,4 +1,4 @@
-"""Gathers the content of a report: an answer, the curves around it, and where its memory goes."""
+"""Gathers the content of an HTML report: the result, the curves around it, and the memory by module."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _BEYOND = 1.15  # how far beyond its boundary a curve is drawn
 
 
 def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSink = ignore) -> Content:
-    """Report of a search.
+    """Content of the HTML report on a search.
 
     The search's predictions are made again, as an earlier answer brings no traces with it. The breakdown of
     memory and the times are those of the configuration that the answer is about.
@@ -93,7 +93,7 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
 
 
 def _name(result: TuneResult, estimate: Estimate) -> str:
-    """Display name of the setting that an estimate is of, as the search calls it."""
+    """Display name, within a search, of the knob setting that `estimate` predicts."""
     return result.setting_names.get(estimate.knobs, estimate.knobs.conv_algo)
 
 
@@ -110,7 +110,7 @@ def report_on_estimate(
     what_if: WhatIf | None = None,
     emit: EventSink = ignore,
 ) -> Content:
-    """Report of one configuration, with the curve around its batch size.
+    """Content of the HTML report on one configuration, with the curve around its batch size.
 
     Args:
         gpu: the card that was named, whose memory is the budget.
@@ -161,7 +161,7 @@ def report_on_estimate(
 
 
 def report_on_profile(profile: Profile) -> Content:
-    """Report of a profile, even of a saved one, as nothing is traced for it."""
+    """Content of the HTML report on a profile, which may be a saved one, as nothing is traced."""
     gpu = catalogue().get(profile.card)
     trace, phase = profile.trace, phase_of(profile, peak_position(profile))
     budget = None if gpu is None else budget_of(gpu, mesh=trace.groups, num_ranks=trace.num_ranks)
@@ -207,7 +207,7 @@ def report_on_profile(profile: Profile) -> Content:
 def _of_profile(
     profile: Profile | None, estimate: Estimate | None = None, *, name: str | None = None
 ) -> dict[str, Any]:
-    """Parts of a report that are views of a profile, by their names in `Content`.
+    """Sections of a report that show a profile, by field name of `Content`.
 
     Args:
         estimate: the estimate of the same configuration.
@@ -271,7 +271,7 @@ def _card(result: TuneResult) -> Card:
 
 
 def _curves(result: TuneResult, card: Card, predictor: Predictor, emit: EventSink) -> Iterator[CurveLine]:
-    """Curve of each setting at the search's risk, drawn a little beyond its boundary."""
+    """Peak curve of each knob setting at the search's risk, up to a little above its boundary."""
     names = result.setting_names
     for number, entry in enumerate(result.frontier):
         emit(Progress(stage="predicting curves", done=number, total=len(result.frontier)))
@@ -289,7 +289,7 @@ def _curves(result: TuneResult, card: Card, predictor: Predictor, emit: EventSin
 
 
 def _size_map(result: TuneResult, card: Card, predictor: Predictor, emit: EventSink) -> SizeMap | None:
-    """Peaks around the answer by batch and sample size; None where no sample size was asked for or found."""
+    """Peaks by batch and sample size around the result; None if no sample size was given or found."""
     chosen = result.chosen
     if chosen is None or chosen.knobs.seq_len is None:
         return None
@@ -308,7 +308,7 @@ def _size_map(result: TuneResult, card: Card, predictor: Predictor, emit: EventS
 
 
 def _around(curve: PredictedCurve, batch_size: int) -> tuple[CurveLine, ...]:
-    """Curves of the likely and the largest peak of one setting, up to twice a batch size."""
+    """Curves of the likely and the highest peak of one knob setting, up to twice a batch size."""
     sizes = (batch_size,) if curve.needs_traces else _spread(min(2, batch_size), 2 * batch_size, [batch_size])
     return (
         _line("likely", curve.at_risk(Risk.LIKELY), sizes),
@@ -317,7 +317,7 @@ def _around(curve: PredictedCurve, batch_size: int) -> tuple[CurveLine, ...]:
 
 
 def _without_repetition(lines: Iterable[CurveLine]) -> list[CurveLine]:
-    """Curves without repetition: settings with equal peaks share a line that bears all their names."""
+    """Curves to draw: knob settings with equal peaks share one line, labelled with all their names."""
     alike: dict[CurveLine, list[str]] = {}
     for line in lines:
         alike.setdefault(dataclasses.replace(line, label=""), []).append(line.label)
@@ -343,7 +343,7 @@ def _line(
 
 
 def _spread(low: int, high: int, marks: Iterable[int]) -> tuple[int, ...]:
-    """Batch sizes from `low` to `high`, evenly spread, together with the `marks`."""
+    """Batch sizes evenly spread from `low` to `high`, and those in `marks`, ascending."""
     high = max(high, low)
     evenly = (low + (high - low) * number // (_NUM_SIZES - 1) for number in range(_NUM_SIZES))
     return tuple(sorted({*evenly, *marks}))
@@ -395,7 +395,7 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
 
 
 def _model(model_class: str | None, num_parameters: int | None) -> Fact | None:
-    """Fact about the model; None where a script builds it."""
+    """`Fact` about the model for a report; None where a script builds the model."""
     if model_class is None or num_parameters is None:
         return None
     return Fact(name="model", value=model_class, note=parameters_in_words(num_parameters))

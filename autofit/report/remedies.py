@@ -1,4 +1,4 @@
-"""Puts into words what makes a configuration fit that does not."""
+"""Describes the changes that would make a configuration fit in memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_KNOBS = {
 
 
 def what_each_saves(advice: Advice) -> Iterator[str]:
-    """Sentences on what changes save alone, for the first six of the advice."""
+    """Sentences on the memory that each change saves alone, for the first six changes."""
     peak = format_bytes(advice.peak_reserved_bytes)  # where it is had: a run that has less may need less
     for lever in advice.levers[:_NUM_LEVERS]:
         if lever.saved_bytes > 0:
@@ -36,7 +36,7 @@ def what_each_saves(advice: Advice) -> Iterator[str]:
 
 
 def _other_ways(advice: Advice) -> Iterator[str]:
-    """Sentences on other kinds of changes that fit as well."""
+    """Sentences on alternative changes that also make the configuration fit."""
     listed = {(lever.how,) for lever in advice.levers[:_NUM_LEVERS] if lever.fits}
     for other in advice.others:
         if other.options in listed:
@@ -50,7 +50,7 @@ def _trained(effect: Effect) -> str:
 
 
 def how_it_fits(advice: Advice) -> Iterator[str]:
-    """Sentences on the changes that together make it fit, or that none do, and on other ways."""
+    """Sentences on the changes that together make a configuration fit, or that none do."""
     at = f"batch {advice.batch_size}"
     if advice.combination is None:
         tried = "" if advice.is_complete else " in the time there was"

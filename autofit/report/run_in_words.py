@@ -1,4 +1,4 @@
-"""Puts into words which part of a script's run was seen, and what grows in it."""
+"""Describes which part of a script's run was traced, and whether its memory grows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def short_source(source: str) -> str:
 
 
 def seen_part(seen: SeenPart | None) -> tuple[str, ...]:
-    """Sentence on which part of a script's run was seen; empty if there is no more than steps."""
+    """Sentence on which part of a script's run was traced; empty if no more than its steps is known."""
     if seen is None or not (seen.run_steps or seen.unseen_phases or len(seen.phases) > 1):
         return ()
     steps = f"{seen.steps} step{'s'[: seen.steps != 1]}"
@@ -79,7 +79,7 @@ def growth_in_words(growth: Sequence[LineGrowth], seen: SeenPart | None, where: 
 
 
 def _end(full_step: int | None, bytes_per_step: int, seen: SeenPart | None, where: str) -> str:
-    """Phrase for how a run ends in which `bytes_per_step` more are alive after each step."""
+    """Phrase for the end of a run whose live memory grows by `bytes_per_step`; empty if unknown."""
     run_steps = None if seen is None else seen.run_steps
     if full_step is not None:
         of_run = "" if run_steps is None else f" of {run_steps:,}"
@@ -92,5 +92,5 @@ def _end(full_step: int | None, bytes_per_step: int, seen: SeenPart | None, wher
 
 
 def _named(phases: Sequence[str]) -> str:
-    """Phases joined in words, as `an evaluation and a checkpoint`."""
+    """Names of phases joined in a phrase, such as `an evaluation and a checkpoint`."""
     return " and ".join(f"{'an' if phase[0] in 'aeiou' else 'a'} {phase}" for phase in phases)

@@ -1,4 +1,4 @@
-"""Phrases that several texts of the report and the terminal share."""
+"""Phrases and number formats shared by the texts of the HTML report and the terminal."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _BATCH_SOURCES = {
 
 
 def batch_of_script(estimate: Estimate) -> tuple[str, ...]:
-    """Phrase for what a script's batch was counted by; empty for other workloads."""
+    """Phrase for how a script's batch size was determined; empty for other workloads."""
     source = _BATCH_SOURCES.get(BatchSource(estimate.batch_source)) if estimate.batch_source else None
     if source is None:
         return ()
@@ -58,7 +58,7 @@ def batch_of_script(estimate: Estimate) -> tuple[str, ...]:
 
 
 def rank_peaks(estimate: Estimate) -> tuple[str, ...]:
-    """Phrase for which rank needs the most and what the others need; empty for one rank alone."""
+    """Phrase for the memory need of the worst rank and of the others; empty for a single rank."""
     if not estimate.ranks:
         return ()
     members = Parallel.named(estimate.parallel).members
@@ -79,7 +79,7 @@ def _need(rank: RankEstimate) -> str:
 
 
 def unnamed_card(architectures: Sequence[str]) -> str:
-    """Note that an interval covers several architectures, the likely one first, and how to narrow it."""
+    """Note that a peak's interval covers several GPU architectures, and how to narrow it."""
     spanned = ", ".join(oldest_first(architectures))
     return (
         f"no --gpu given: {architectures[0]} is assumed, and the range covers {spanned}; "
@@ -88,7 +88,7 @@ def unnamed_card(architectures: Sequence[str]) -> str:
 
 
 def on_its_card(estimate: Estimate) -> str:
-    """Phrase for how a configuration runs if it may need more memory than its card has; else empty."""
+    """Phrase for how a configuration runs that may exceed its card's memory; else empty."""
     if estimate.need is None or estimate.limit_bytes is None:
         return ""
     card = f"the {format_bytes(estimate.limit_bytes)} that the card has for PyTorch"
@@ -111,7 +111,7 @@ def on_its_card(estimate: Estimate) -> str:
 
 
 class PeakNames(NamedTuple):
-    """Names of the reserved and the device peak, and a phrase for the latter."""
+    """Display names of the reserved and the device peak, and a phrase for the device peak."""
 
     reserved: str
     device: str
@@ -119,7 +119,7 @@ class PeakNames(NamedTuple):
 
     @classmethod
     def of(cls, architecture: str | None, *, runs_out: bool) -> Self:
-        """Names of the peaks on a card; where memory runs out, names of what is needed.
+        """Display names of the peaks on a card, or of the needed memory if `runs_out`.
 
         Args:
             architecture: of the card, whose tool shows what is taken.
@@ -130,13 +130,13 @@ class PeakNames(NamedTuple):
 
 
 def span_of_bytes(interval: Interval) -> str:
-    """Size from low to high, as `12.00 GiB to 14.10 GiB`."""
+    """Size range as text, such as `12.00 GiB to 14.10 GiB`."""
     low, high = format_bytes(interval.low_bytes), format_bytes(interval.high_bytes)
     return low if low == high else f"{low} to {high}"
 
 
 def assumptions(estimate: Estimate) -> tuple[str, ...]:
-    """Notes on what the interval of a prediction spans and rests on."""
+    """Notes on what the interval of a predicted peak covers and assumes."""
     spanned = (unnamed_card(estimate.architectures),) if len(estimate.architectures) > 1 else ()
     return (
         *rank_peaks(estimate),
@@ -153,7 +153,7 @@ def assumptions(estimate: Estimate) -> tuple[str, ...]:
 
 
 def widest(estimate: Estimate) -> tuple[str, ...]:
-    """Note on the source of most of the interval above the likely peak; empty with at most one source."""
+    """Note on the largest part of the interval above the likely peak; empty with at most one unknown."""
     if len(estimate.unknowns) <= 1:
         return ()
     largest, interval = estimate.unknowns[0], estimate.whole_interval
@@ -170,12 +170,12 @@ def widest(estimate: Estimate) -> tuple[str, ...]:
 
 
 def workspaces(estimate: Estimate) -> tuple[str, ...]:
-    """Note on how the workspaces of convolutions are known; empty for a step without convolutions."""
+    """Note on the source of the convolutions' workspace sizes; empty for a step without convolutions."""
     return (f"convolution workspaces: {estimate.workspace_source}",) if estimate.convolves else ()
 
 
 def assumed_sizes(estimate: Estimate) -> tuple[str, ...]:
-    """Notes on the assumed sizes that depend on values, each with its line, and what they may add."""
+    """Notes on sizes assumed for tensors whose shapes depend on values, with lines and possible excess."""
     said = [
         f"{each.what} at {each.site}: {each.size:,} assumed"
         + ("" if each.largest is None else f" of at most {each.largest:,}")
@@ -189,7 +189,7 @@ def assumed_sizes(estimate: Estimate) -> tuple[str, ...]:
 
 
 def evidence_phrase(evidence: Evidence, device: Device) -> str:
-    """Phrase for how a size is known."""
+    """Phrase for the evidence of a size, such as `predicted, not measured`."""
     match evidence:
         case Evidence.PREDICTED:
             return "predicted, not measured"
@@ -207,7 +207,7 @@ def seconds_in_words(seconds: float) -> str:
 
 
 def three_digits(number: float) -> str:
-    """Number as text with three digits or all before the point, without exponent: `45.6`, `1,130`."""
+    """Number as text with three digits, or with all before the point: `45.6`, `1,130`."""
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
@@ -237,7 +237,7 @@ def span_of_epoch(num_samples: int, samples: float, seconds: StepSeconds) -> str
 
 
 def duration(seconds: float) -> str:
-    """Time in the unit that suits it: `1.2 h`."""
+    """Duration in a suitable unit, as text: `1.2 h`."""
     unit, factor = _unit_of(seconds)
     return f"{three_digits(seconds / factor)} {unit}"
 
@@ -247,7 +247,7 @@ def _unit_of(seconds: float) -> tuple[str, float]:
 
 
 def slower_in_words(relative_time: float) -> str:
-    """Phrase for how much slower a sample is than with the fastest, where only the order is sure."""
+    """Phrase for how much slower a sample is than in the fastest setting, such as `about 1.4 × slower`."""
     return "the fastest" if relative_time < _ABOUT_EQUAL else f"about {relative_time:.1f} × slower"
 
 
@@ -257,12 +257,12 @@ def dearer_in_words(relative_price: float) -> str:
 
 
 def change_in_words(relative_time: float) -> str:
-    """Phrase for how much longer or shorter a step takes than another, about: `1.4 × slower`."""
+    """Phrase for a step's time relative to another's: `1.4 × slower`, or `as fast` if about equal."""
     if 1 / _ABOUT_EQUAL < relative_time < _ABOUT_EQUAL:
         return "as fast"
     return f"{1 / relative_time:.1f} × faster" if relative_time < 1 else f"{relative_time:.1f} × slower"
 
 
 def rate(samples_per_second: float) -> str:
-    """Samples a second as text, whole from 100 on, else with one digit after the point."""
+    """Samples a second as text, whole from 100 on, else with one digit after the decimal point."""
     return f"{samples_per_second:,.{0 if samples_per_second >= 100 else 1}f}"

@@ -1,4 +1,4 @@
-"""Chooses which configuration to try next; reads no storage and makes no prediction.
+"""Chooses the configuration to try next, without reading a storage or making a prediction.
 
     space     the knob settings that are searched
     sizes     the batch sizes that a setting can be run with

@@ -1,4 +1,4 @@
-"""Steps left to try once boundaries are known: rates at smaller sizes, then the winner's soak.
+"""Trials left once all boundaries are known: step times at smaller sizes, then the winner's soak.
 
     boundaries ──▶ rates ──▶ verification ──▶ done
         ▲    (throughput only)    │
@@ -24,7 +24,7 @@ _NUM_TIMED_HALVES = 3
 
 
 class Purpose(StrEnum):
-    """Purpose of a trial."""
+    """Purpose of a trial: to find a boundary, to measure a rate, or to verify the winner."""
 
     BOUNDARY = "boundary"
     RATE = "rate"
@@ -33,7 +33,7 @@ class Purpose(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """Goal of a search: its objective, and how many steps its trials do.
+    """Goal of a search: its objective, and the number of steps of its trials.
 
     Attributes:
         num_steps: steps of an ordinary trial after its warm-up.
@@ -47,7 +47,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Configuration to be tried beside the search of the boundaries."""
+    """Trial to run besides those that search the boundaries."""
 
     purpose: Purpose
     knobs: Knobs
@@ -60,7 +60,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agenda:
-    """Steps that a study's outcomes leave to be done.
+    """Trials that are still to run, given the outcomes in a study.
 
     Attributes:
         is_settled: whether every boundary is known.
@@ -84,11 +84,11 @@ class Agenda:
 
     @property
     def is_complete(self) -> bool:
-        """Whether no step is left, neither to be tried nor to be waited for."""
+        """Whether no trial is left, neither to run nor to wait for."""
         return self.is_settled and next(self._steps(), None) is None
 
     def next_step(self) -> Step | None:
-        """Next step beside the boundaries; None while these are open, or all steps left are in flight."""
+        """Next trial besides the boundaries'; None while boundaries are open, or all trials are in flight."""
         if not self.is_settled:
             return None
         open_steps = list(self._steps())
@@ -97,7 +97,7 @@ class Agenda:
         return next((step for step in open_steps if step.configuration not in self.in_flight), None)
 
     def num_steps_of(self, knobs: Knobs, batch_size: int, purpose: Purpose) -> int:
-        """Number of steps of a trial: a soak's where it may be the winner's only trial."""
+        """Number of training steps of a trial; as many as a soak's if it may verify the winner."""
         if purpose is Purpose.RATE or (purpose is Purpose.BOUNDARY and not self._may_win(knobs, batch_size)):
             return self.goal.num_steps
         return max(self.goal.soak_steps, self.goal.num_steps)
@@ -106,7 +106,7 @@ class Agenda:
         return batch_size >= self.largest_fitting and self.boundaries[knobs].may_be_last(batch_size)
 
     def _steps(self) -> Iterator[Step]:
-        """Open steps, in flight or not; verification once no other is left before it."""
+        """Trials still to finish, in flight or not; the verifying one only when no other is left."""
         rates = list(self._rates()) if self.goal.objective is Objective.THROUGHPUT else []
         yield from rates
         best = best_of(self.known, self.boundaries, self.goal.objective)
@@ -116,7 +116,7 @@ class Agenda:
             yield Step(purpose=Purpose.VERIFY, knobs=best.knobs, batch_size=best.batch_size)
 
     def _rates(self) -> Iterator[Step]:
-        """Next half of each setting's boundary to be timed, as long as halving costs little."""
+        """Trials to time at half of each boundary, then its half, as long as the rate stays near the best."""
         fitting = [outcome for outcome in self.known.values() if outcome.verdict is Verdict.FITS]
         best_rate = max((outcome.samples_per_second or 0.0 for outcome in fitting), default=0.0)
         for knobs, boundary in self.boundaries.items():

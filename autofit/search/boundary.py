@@ -44,7 +44,7 @@ _FAR_ENOUGH = 0.95  # two measured peaks give a slope when one was predicted bel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanResult:
-    """Proved boundary of a curve under a budget.
+    """Proved boundary of a peak curve under a budget.
 
     Attributes:
         largest_batch: the largest size that fits; None where none does.
@@ -65,7 +65,7 @@ def largest_fitting_batch(
     max_batch: int = MAX_BATCH,
     sizes: Sequence[int] | None = None,
 ) -> ScanResult:
-    """Proves the largest batch whose reserved peak is within the budget.
+    """Largest batch whose reserved peak on a curve is within the budget, with a proof.
 
     Every size beyond the answer is known to fail: by its lower bound, which a search on monotone
     values finds, or by its own reserved peak, which a scan down from there evaluates. Where 1,000 sizes in
@@ -103,7 +103,7 @@ def largest_fitting_batch(
 
 
 def nearly_largest_batch(curve: Curve, budget_bytes: int, *, sizes: Sequence[int]) -> int | None:
-    """Batch size that fits while the next larger one does not, in a handful of evaluations.
+    """Batch size that fits while the next larger one does not, found in a few evaluations of the curve.
 
     Reserved memory is nearly a line, not monotone: a few sizes further another may fit, which
     `largest_fitting_batch` would find.
@@ -122,7 +122,7 @@ def nearly_largest_batch(curve: Curve, budget_bytes: int, *, sizes: Sequence[int
 
 
 def _last_that_fits(fits: Callable[[int], bool], first: int, last: int) -> int:
-    """Last rank from `first` to `last` that fits, see `largest_fitting_batch`; `first - 1` for none."""
+    """Last rank from `first` to `last` that fits, see `largest_fitting_batch`; `first - 1` if none fits."""
     failing = last + 1
     while failing > first:
         skipped = 0 if last + 1 - failing < _NUM_PROVED else failing // _STRIDES
@@ -134,7 +134,7 @@ def _last_that_fits(fits: Callable[[int], bool], first: int, last: int) -> int:
 
 
 def _last_within(value_at: Callable[[int], int], limit: int, first: int, last: int) -> int:
-    """Last argument at which a value that never falls is within the limit; `first - 1` for none.
+    """Last argument at which a non-decreasing function is within `limit`; `first - 1` if none is.
 
     Interpolates, since memory is nearly a line in the batch; every third step bisects, so that a
     curve far from a line costs at most three times a bisection.
@@ -159,7 +159,7 @@ def _last_within(value_at: Callable[[int], int], limit: int, first: int, last: i
 
 
 class Boundary:
-    """Finds the largest fitting batch of one knob setting in as few measured trials as it can.
+    """Finds the largest fitting batch of one knob setting with as few measured trials as possible.
 
     It is settled when two neighbouring sizes are known, the smaller to fit and the larger not, or
     when the cap fits, or the minimum fails. The search starts at the predicted boundary and goes on to its
@@ -200,13 +200,13 @@ class Boundary:
 
     @property
     def largest_fitting(self) -> int | None:
-        """Largest size that was seen to fit; None for none."""
+        """Largest batch size that was seen to fit; None if none was."""
         rank = self._largest_fitting
         return None if rank is None else self._ranks.size(rank)
 
     @property
     def first_failing(self) -> int | None:
-        """Smallest size beyond `largest_fitting` that was seen to fail; None for none."""
+        """Smallest batch size beyond `largest_fitting` that was seen to fail; None if none was."""
         rank = min(self._failing(), default=None)
         return None if rank is None else self._ranks.size(rank)
 
@@ -216,18 +216,18 @@ class Boundary:
 
     @property
     def has_proposal(self) -> bool:
-        """Whether a size is left to try that is neither known nor in flight."""
+        """Whether a batch size is left to try that is neither known nor in flight."""
         if self._is_closed:
             return self._neighbour() not in (None, *self._in_flight)
         low, high = self._bracket()
         return high - low - 1 > sum(low < size < high for size in self._in_flight)
 
     def at_most(self, batch_size: int) -> int:
-        """Largest size of interest up to the given one; 0 for none."""
+        """Largest batch size of the search that is at most `batch_size`; 0 if there is none."""
         return self._ranks.at_most(batch_size)
 
     def may_be_last(self, batch_size: int) -> bool:
-        """Whether a size is the answer should it fit, as far as outcomes or measured peaks tell."""
+        """Whether a batch size would be the boundary if it fitted, by the outcomes or peaks so far."""
         rank = self._ranks.of(batch_size)
         if rank + 1 == self._bracket()[1]:
             return True
@@ -235,7 +235,7 @@ class Boundary:
         return estimate is not None and rank >= estimate
 
     def doubtful_size_beyond(self, batch_size: int) -> int | None:
-        """Next size of interest, if not known, not in flight and not estimated to fit; else None."""
+        """Next larger size, if it is not known, not in flight and not estimated to fit; else None."""
         low, high = self._bracket()
         rank = self._ranks.of(batch_size) + 1
         estimate = self._estimate()
@@ -243,21 +243,21 @@ class Boundary:
         return self._ranks.size(rank) if is_open and (estimate is None or estimate < rank) else None
 
     def fails_just_beyond(self, batch_size: int) -> int | None:
-        """Smallest failing size, if no size of interest lies between it and `batch_size`; else None."""
+        """Smallest failing size, if no size of the search lies between it and `batch_size`; else None."""
         failing = min(self._failing(), default=None)
         is_next = failing is not None and failing <= self._ranks.of(batch_size) + 1
         return self.first_failing if is_next else None
 
     def expect(self, batch_size: int) -> None:
-        """Marks a size as being tried, so that it is not proposed."""
+        """Marks a batch size as in flight, so that it is not proposed."""
         self._in_flight.add(self._ranks.of(batch_size))
 
     def withdraw(self, batch_size: int) -> None:
-        """Marks a size as not being tried, or no longer."""
+        """Marks a batch size as not in flight, or no longer."""
         self._in_flight.discard(self._ranks.of(batch_size))
 
     def observe(self, batch_size: int, *, fits: bool, peak_bytes: int | None = None) -> None:
-        """Records the outcome of a trial.
+        """Records the outcome of a trial at a batch size.
 
         A size that fitted and failed in turn counts as failing. Of a trial that failed, only a peak above
         the budget counts: any other is just how far the trial came.
@@ -269,7 +269,7 @@ class Boundary:
             self._peaks[rank] = peak_bytes
 
     def propose(self) -> int | None:
-        """Proposes the size to try next, in flight from now on; None when there is none to ask for now."""
+        """Next batch size to try, marked as in flight; None when no size is to be tried now."""
         if not self.has_proposal:
             return None
         size = self._neighbour() if self._is_closed else self._choose()
@@ -287,7 +287,7 @@ class Boundary:
         return high - low == 1
 
     def _bracket(self) -> tuple[int, int]:
-        """Bounds of the open sizes, which lie strictly between them."""
+        """Exclusive lower and upper bound of the sizes that are still open."""
         low, high = self._largest_fitting, min(self._failing(), default=None)
         return (self._min_batch - 1 if low is None else low, self._max_batch + 1 if high is None else high)
 
@@ -297,7 +297,7 @@ class Boundary:
         return [size for size, fits in self._fits.items() if not fits and size > floor]
 
     def _neighbour(self) -> int | None:
-        """Size beyond the first failure that may fit all the same; None where there is none."""
+        """Size beyond the first failing one that may fit nevertheless; None if there is none to try."""
         failing = self._failing()
         if self._largest_fitting is None or not failing or self._num_surprises() >= _NUM_NEIGHBOURS:
             return None
@@ -313,7 +313,7 @@ class Boundary:
         return size if size > first else None
 
     def _num_surprises(self) -> int:
-        """Number of times that a size fitted although a smaller one had failed."""
+        """Number of times that a batch size fitted although a smaller one had failed."""
         pairs = itertools.pairwise(sorted(self._fits))
         return sum(self._fits[size] and not self._fits[smaller] for smaller, size in pairs)
 
@@ -339,7 +339,7 @@ class Boundary:
         return _middle_of_widest(near, [size for size in taken if near < size < far], far)
 
     def _guess(self, low: int, high: int, estimate: int | None) -> int:
-        """Next size to try: the estimate, or near the bracket's edge that contradicts it, or the middle."""
+        """Next size to try: the estimate, a size near the bound that it exceeds, or the middle."""
         bounded = high <= self._max_batch
         if estimate is not None:
             size = estimate
@@ -353,7 +353,7 @@ class Boundary:
         return size if size < high else high - margin
 
     def _estimate(self) -> int | None:
-        """Largest size that should fit, by prediction and measured peaks; None where neither tells."""
+        """Largest size expected to fit, by predicted and measured peaks; None if neither is known."""
         target = self._target()
         if target is None:
             return None
@@ -363,7 +363,7 @@ class Boundary:
         return self._last_predicted_within(target)
 
     def _last_predicted_within(self, limit_bytes: int) -> int:
-        """Largest size that is predicted within a limit; below the minimum for none."""
+        """Largest size with a predicted peak within a limit; below the minimum if there is none."""
         assert self._prior is not None
         scan = largest_fitting_batch(
             self._prior, limit_bytes, min_batch=self._min_batch, max_batch=self._max_batch
@@ -371,7 +371,7 @@ class Boundary:
         return self._min_batch - 1 if scan.largest_batch is None else scan.largest_batch
 
     def _target(self) -> int | None:
-        """Value of the model at which the measured peak should reach the budget; None if unknown.
+        """Predicted peak (or size) at which the measured peak should reach the budget; None if unknown.
 
         The model is the predicted peak or, without a prediction, the batch size itself; measured
         peaks are taken for a line in it: through the origin for one peak, through the one nearest
@@ -401,11 +401,11 @@ class Boundary:
 
 
 def _middle_of_widest(low: int, taken: list[int], high: int) -> int:
-    """Middle of the widest gap that sizes in flight leave between two known ones."""
+    """Middle of the widest gap between `low`, the sizes in flight and `high`."""
     low, high = max(itertools.pairwise([low, *taken, high]), key=lambda gap: gap[1] - gap[0])
     return _middle(low, high)
 
 
 def _middle(low: int, high: int) -> int:
-    """Middle between two sizes; of sizes that are far apart the geometric one."""
+    """Middle between two batch sizes; the geometric mean if they are far apart."""
     return math.isqrt(max(low, 1) * high) if high > 4 * max(low, 1) else (low + high) // 2

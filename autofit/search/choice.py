@@ -62,7 +62,7 @@ class RecommendedBy(StrEnum):
 
 
 def decisive(outcomes: Iterable[TrialOutcome]) -> dict[Configuration, TrialOutcome]:
-    """Outcome that counts for each configuration.
+    """Outcome that counts for each configuration: the latest, and a failure rather than a fit.
 
     Of several outcomes the latest counts, but one that did not fit counts more than one that did. Outcomes
     that say nothing of the size are left out.
@@ -78,7 +78,7 @@ def best_of(
     objective: Objective,
     architecture: str = DEFAULT_ARCHITECTURE,
 ) -> TrialOutcome | None:
-    """The best configuration that fits, on cards of an architecture; None where none does.
+    """Outcome of the best configuration that fits, for an objective; None where none fits.
 
     By batch: the largest, or where a sample's size is said, the largest batch times that size. Of equals the
     one with the shorter step, measured or else predicted or else known from its knobs, and of those the
@@ -114,7 +114,7 @@ def recommended_of(
     *,
     default_algo: str | None,
 ) -> tuple[TrialOutcome, RecommendedBy] | None:
-    """Configuration that a practitioner would take, and the reason; None where nothing fits.
+    """Outcome of the recommended configuration, and the reason; None where nothing fits.
 
     An algorithm that fits a little more than PyTorch's default backend may be several times slower.
 

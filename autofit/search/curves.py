@@ -1,4 +1,4 @@
-"""Peak curves that guide a search: a peak for any batch size, each worked out once."""
+"""Peak curves that guide a search: the peak at any batch size, computed once for each size."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Curve(Protocol):
     """Predicted peak memory as a function of the batch size, for one knob setting."""
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        """Reserved peak in bytes, at the level that has to be within the budget.
+        """Reserved peak in bytes at a batch size, at the level that has to be within the budget.
 
         With `stop_above_bytes`, the evaluation may end as soon as the peak is known to exceed it,
         and return any value above it that the peak reaches.
@@ -18,7 +18,7 @@ class Curve(Protocol):
         ...
 
     def lower_bound_bytes(self, batch_size: int) -> int:
-        """Lower bound of the peak, from the live blocks at theirs; it never falls in the batch."""
+        """Lower bound of the reserved peak, from the peak of live blocks; never falls with the batch size."""
         ...
 
 
@@ -30,11 +30,11 @@ class PeakMemory:
         self._reached: dict[int, int] = {}
 
     def least_bytes(self, batch_size: int) -> int:
-        """Bytes that the peak of a size is known to reach; 0 where it was not evaluated."""
+        """Lower bound of a batch size's peak in bytes, from earlier evaluations; 0 if there were none."""
         return self._peaks.get(batch_size, self._reached.get(batch_size, 0))
 
     def peak(self, batch_size: int, stop_above_bytes: int | None, work_out: Callable[[], int]) -> int:
-        """Result of `Curve.peak_reserved_bytes` at a size, worked out where it is not known yet."""
+        """Reserved peak in bytes at a batch size; cached, else computed by `work_out`."""
         if batch_size in self._peaks:
             return self._peaks[batch_size]
         if stop_above_bytes is not None and self._reached.get(batch_size, 0) > stop_above_bytes:
@@ -46,7 +46,7 @@ class PeakMemory:
 
 
 class CachedCurve:
-    """Curve that evaluates each size once."""
+    """Peak curve that evaluates each batch size of another curve only once."""
 
     def __init__(self, curve: Curve) -> None:
         self._curve = curve
@@ -67,7 +67,7 @@ class CachedCurve:
 
 
 class LineCurve:
-    """Line through two sizes of a curve whose every size costs a trace, where a search may begin.
+    """Straight line through two batch sizes of a curve whose every size costs a trace, as a first guess.
 
     The line rises as the live bytes do, which know of no segments.
 

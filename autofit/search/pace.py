@@ -1,4 +1,4 @@
-"""Orders knob settings by the time that a sample takes, as far as known without running them.
+"""Orders knob settings by the time of a sample, as far as it is known without running them.
 
 An order, not a time: settings that differ in anything whose effect depends on the model or the card
 are not compared. Measured times, where there are any, count instead (`autofit.search.pareto`).
@@ -22,7 +22,7 @@ _COSTS = sorted(
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Sort key of a knob setting for the time that a sample takes.
+    """Relative speed of a knob setting, by which two are compared in the time of a sample.
 
     Attributes:
         alike: values of knobs that have to be equal for two settings to be compared.
@@ -34,7 +34,7 @@ class Pace:
 
     @classmethod
     def of(cls, knobs: Knobs, architecture: str, *, conv_cost: float | None = None) -> Self:
-        """Pace of a knob setting.
+        """Relative speed of a knob setting on cards of an architecture.
 
         Args:
             architecture: of the card, or `HOST_ARCHITECTURE`.
@@ -55,7 +55,7 @@ class Pace:
 
     @classmethod
     def usually(cls, knobs: Knobs, architecture: str) -> tuple[float, ...]:
-        """Sort key by the usual cost of a setting, for settings that fit as much and differ in anything."""
+        """Sort key of a knob setting's usual speed, to order any two that fit as large a batch."""
         pace = cls.of(knobs, architecture)
         names_fast_kernels = {name for name, cost in _COSTS if cost.names_fast_kernels}
         is_last_resort = architecture != HOST_ARCHITECTURE and any(
@@ -64,12 +64,12 @@ class Pace:
         return (is_last_resort, *pace.costs)
 
     def is_no_slower_than(self, other: Pace) -> bool:
-        """Whether a sample takes at most as long as with another setting, as far as that is known."""
+        """Whether a sample is known to take no longer than with the knob setting of `other`."""
         return self.alike == other.alike and all(a <= b for a, b in zip(self.costs, other.costs, strict=True))
 
 
 def _capability(name: str) -> int | None:
-    """Compute capability that costs are ordered by; None on the CPU and on AMD's cards, which have none."""
+    """Compute capability by which costs are ordered; None on the CPU and for AMD's cards, which have none."""
     if name == HOST_ARCHITECTURE:
         return None
     card = Architecture.of(name)

@@ -1,4 +1,4 @@
-"""Pareto front of batch size against time of a sample, among the settings of a search."""
+"""Pareto front of batch size against time of a sample, among a search's knob settings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autofit_workers.spec.knobs import Knobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Setting at its largest batch, with its rate or pace.
+    """Knob setting's largest batch, with its measured or predicted rate, or its pace.
 
     Attributes:
         samples_per_second: measured, or predicted well enough; None where it is neither.
@@ -24,7 +24,7 @@ class Point:
 
 
 def dominating(points: Mapping[Knobs, Point]) -> dict[Knobs, Knobs]:
-    """Setting that dominates each setting off the Pareto front: fits as much and is no slower.
+    """For each knob setting off the Pareto front, one that fits as much and is no slower.
 
     Of settings that are equal in both, the first is on the front. Without rates settings
     compare by pace, which leaves some uncompared: all of those may be on the front.

@@ -1,4 +1,4 @@
-"""Prunes knob settings that need no trials: another is no slower and fits all that they could.
+"""Prunes knob settings that need no trials: another one is no slower and fits as large a batch.
 
     setting  at most  settled rival that is no slower        result
     A          160    –                                      searched first
@@ -37,7 +37,7 @@ class PrunedSetting:
 
 
 class Pruning:
-    """Finds settings of a search that another setting makes pointless.
+    """Finds knob settings that need no trials, as another one is no slower and fits as much.
 
     Args:
         settings: in the order of the space; of two that are alike in all the first counts.
@@ -68,7 +68,7 @@ class Pruning:
         }
 
     def pruned(self, knobs: Knobs, largest: Mapping[Knobs, int], boundary: Boundary) -> PrunedSetting | None:
-        """Record of why a setting is pointless; None where it may not be.
+        """Record of why a knob setting is pruned; None if it still may be the best.
 
         Args:
             largest: the largest batch of the settings whose boundary is known; 0 for none.
@@ -87,12 +87,12 @@ class Pruning:
         return PrunedSetting(knobs=knobs, at_most=predicted, failing_batch=None, faster=rival)
 
     def best_rival(self, knobs: Knobs, largest: Mapping[Knobs, int]) -> Knobs | None:
-        """Known setting, no slower than the given one, that fits most; None where none fits."""
+        """Knob setting of known boundary, no slower than `knobs`, with the largest batch; None if none."""
         rivals = [rival for rival in self._rivals[knobs] if largest.get(rival)]
         return max(rivals, key=lambda rival: (largest[rival], -self._index[rival]), default=None)
 
     def leading(self, open_settings: Sequence[Knobs], unsettled: Collection[Knobs]) -> list[Knobs]:
-        """Open settings that no unsettled rival is predicted to make pointless; all where each waits."""
+        """Open knob settings that no unsettled one is predicted to prune; all of them if each waits."""
         leading = [
             knobs
             for knobs in open_settings
@@ -101,7 +101,7 @@ class Pruning:
         return leading or list(open_settings)
 
     def affected_by(self, knobs: Knobs) -> Iterable[Knobs]:
-        """Settings that the given setting may make pointless."""
+        """Knob settings that `knobs` may prune."""
         return (other for other, rivals in self._rivals.items() if knobs in rivals)
 
     def _comes_first(self, rival: Knobs, knobs: Knobs) -> bool:

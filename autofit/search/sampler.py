@@ -1,4 +1,4 @@
-"""Chooses the configuration to try next: Optuna the knob setting, a boundary the batch size.
+"""Chooses the configuration to try next: Optuna chooses the knobs, a boundary the batch size.
 
 TPE alone wastes trials on the batch, whose effect on memory is nearly monotone and well predicted;
 a boundary search needs a handful.
@@ -26,7 +26,7 @@ def no_curve(knobs: Knobs) -> None:
 
 
 class BoundarySampler:
-    """Searches the largest fitting batch of every knob setting of a space.
+    """Chooses trials to find the largest fitting batch of every knob setting of a search space.
 
     Args:
         inner: chooses among the settings that are open; random by default, since all of them are
@@ -48,7 +48,7 @@ class BoundarySampler:
         open_settings: Sequence[Knobs],
         deciding_size: Callable[[Knobs], int | None],
     ) -> tuple[Knobs, int]:
-        """Chooses the configuration of the next trial: its setting, a knob at a time, then its size.
+        """Chooses the next trial's configuration: its knobs one at a time, then its batch size.
 
         Args:
             study: for the inner sampler.
@@ -75,7 +75,7 @@ class BoundarySampler:
     def _one_of(
         self, allowed: list[Any], study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
     ) -> Any:
-        """Value that the inner sampler chooses; the first allowed one if it insists on others."""
+        """Value of a knob that Optuna's sampler chooses; the first of `allowed` if it insists on others."""
         if len(allowed) > 1:
             for _ in range(_NUM_TRIES):
                 value = self._inner.sample_independent(study, trial, name, distribution)

@@ -1,4 +1,4 @@
-"""Batch sizes that a search may answer with: all of a range, or those that divide a global batch.
+"""Batch sizes that a search considers: all of a range, or those that divide a global batch.
 
 A boundary looks for the largest that fits among numbers that follow each other. Divisors do not, so
 it is given their ranks instead:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def sizes_for(knobs: Knobs, *, min_batch: int, max_batch: int) -> Sequence[int]:
-    """Batch sizes from `min_batch` to `max_batch` that a setting can be run with, ascending."""
+    """Batch sizes from `min_batch` to `max_batch` that a knob setting can be run with, ascending."""
     whole = knobs.global_batch
     if whole is None:
         return range(min_batch, max_batch + 1)
@@ -28,7 +28,7 @@ def sizes_for(knobs: Knobs, *, min_batch: int, max_batch: int) -> Sequence[int]:
 
 
 class Ranks:
-    """Batch sizes by their rank, from 1; in a plain range each size is its own rank.
+    """Mapping between batch sizes and their ranks, from 1; in a plain range the two are equal.
 
     Args:
         sizes: ascending, at least one.
@@ -40,25 +40,25 @@ class Ranks:
         self.last = sizes[-1] if self._sizes is None else len(sizes)
 
     def of(self, size: int) -> int:
-        """Rank of a size, or of the largest size below it; less than the first where there is none."""
+        """Rank of a size, or of the largest size below it; less than the first rank if there is none."""
         return size if self._sizes is None else bisect.bisect_right(self._sizes, size)
 
     def size(self, rank: int) -> int:
-        """Size of a rank."""
+        """Batch size of a rank."""
         return rank if self._sizes is None else self._sizes[rank - 1]
 
     def at_most(self, size: int) -> int:
-        """Largest size up to the given one; 0 for none."""
+        """Largest size that is at most the given one; 0 if there is none."""
         rank = self.of(size)
         return 0 if rank < self.first else self.size(rank)
 
     def ranked(self, curve: Curve) -> Curve:
-        """Curve as a function of the rank."""
+        """Peak curve as a function of the rank instead of the batch size."""
         return curve if self._sizes is None else _RankedCurve(curve, self)
 
 
 class _RankedCurve:
-    """Curve whose sizes are given by their ranks."""
+    """Peak curve over the ranks of batch sizes."""
 
     def __init__(self, curve: Curve, ranks: Ranks) -> None:
         self._curve = curve

@@ -19,7 +19,7 @@ BATCH_SIZE = "batch_size"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """Configurations of a study: the knob settings and batch sizes to search.
+    """Search space of a study: its knob settings and batch sizes.
 
     Attributes:
         choices: for each searched knob, the values it may take, in the order of the user.
@@ -58,22 +58,22 @@ class SearchSpace:
         object.__setattr__(self, "settings", kept)
 
     def sizes(self, knobs: Knobs) -> Sequence[int]:
-        """Batch sizes that a setting can be run with, ascending."""
+        """Batch sizes that a knob setting can be run with, ascending."""
         max_batch = min(self.max_batch, self.caps.get(knobs, self.max_batch))
         return sizes_for(knobs, min_batch=self.min_batch, max_batch=max_batch)
 
     @property
     def distributions(self) -> dict[str, BaseDistribution]:
-        """Optuna distribution of each searched knob, then of the batch size."""
+        """Optuna distribution of each searched knob and of the batch size, by name."""
         knobs = {name: CategoricalDistribution(values) for name, values in self.choices.items()}
         return {**knobs, BATCH_SIZE: IntDistribution(self.min_batch, self.max_batch)}
 
     def to_knobs(self, params: Mapping[str, Any]) -> Knobs:
-        """Knob setting of a trial's parameters."""
+        """Knob setting from the parameters of an Optuna trial."""
         return dataclasses.replace(self.fixed, **{name: params[name] for name in self.choices})
 
     def to_params(self, knobs: Knobs) -> dict[str, str | bool | None]:
-        """Parameters that give a trial a knob setting."""
+        """Parameters of an Optuna trial for a knob setting."""
         return {name: getattr(knobs, name) for name in self.choices}
 
     @classmethod
@@ -92,7 +92,7 @@ class SearchSpace:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Space in JSON's types: a list for a searched knob, a value for a fixed one."""
+        """Space as a dictionary in JSON's types: a list for a searched knob, a value for a fixed one."""
         searched = {name: list(values) for name, values in self.choices.items()}
         return {
             **self.fixed.to_dict(),

@@ -1,1 +1,1 @@
-"""Server of Prometheus metrics for everything in a storage."""
+"""Server of Prometheus metrics for all searches and jobs in a storage."""

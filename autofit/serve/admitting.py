@@ -1,4 +1,4 @@
-"""Admission from a long-running process: calls `admit` again and again, whatever fails meanwhile."""
+"""Admits queued jobs from a long-running process: repeats `admit`, whatever fails meanwhile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autofit.serve.background import Log
 
 
 class Admitting:
-    """Admits the jobs of a storage to a cluster.
+    """Starts drivers on a Ray cluster for the queued jobs of a storage.
 
     Args:
         storage: see `JobQueue.open`.
@@ -27,7 +27,7 @@ class Admitting:
         self._failure: str | None = None
 
     def run(self) -> None:
-        """Admits jobs once; a cluster or storage that does not answer is logged, not raised.
+        """Admits jobs once; logs, and does not raise, that the cluster or storage does not answer.
 
         Raises:
             UsageError: there can be no such address or storage.
@@ -51,6 +51,6 @@ class Admitting:
             self._log(f"started a driver of {job.job_id}")
 
     def close(self) -> None:
-        """Closes the queue's storage."""
+        """Closes the storage of the job queue."""
         if self._queue is not None:
             self._queue.close()

@@ -1,4 +1,4 @@
-"""Tasks that repeat in threads of their own until they are stopped."""
+"""Runs tasks repeatedly, each in its own thread, until they are stopped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Log = Callable[[str], None]
 
 
 class Background:
-    """Tasks that each repeat in a thread of their own; where one fails, all end."""
+    """Tasks that each repeat in their own thread; if one task fails, all end."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -34,7 +34,7 @@ class Background:
         thread.start()
 
     def wait(self) -> None:
-        """Waits until `stop` was called or a task failed; raises the task's exception."""
+        """Waits until `stop` is called or a task fails, and then raises the task's exception."""
         self._ended.wait()
         if self._failure is not None:
             raise self._failure
@@ -45,7 +45,7 @@ class Background:
         self._ended.set()
 
     def join(self, timeout_seconds: float) -> None:
-        """Waits until the tasks have ended, `timeout_seconds` at most; a task that hangs is left behind."""
+        """Waits up to `timeout_seconds` until all tasks have ended; a task that hangs is left running."""
         until = time.monotonic() + timeout_seconds
         for thread in self._threads:
             thread.join(max(until - time.monotonic(), 0.0))

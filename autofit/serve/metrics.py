@@ -1,4 +1,4 @@
-"""Prometheus metrics of searches, made of their events.
+"""Prometheus metrics of searches, updated from the searches' events.
 
 Only coordinators and `autofit serve` export: a worker's own series would be one per trial and would
 stay for ever. Names and units follow https://prometheus.io/docs/practices/naming/.
@@ -42,7 +42,7 @@ _DURATION_BUCKETS_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 60
 
 @dataclass(slots=True)
 class _Search:
-    """Latest search of its labels, whose findings the gauges show.
+    """Latest search for a workload and GPU, whose findings the gauges show.
 
     Attributes:
         error_trial: the newest trial whose prediction could be compared.
@@ -57,7 +57,7 @@ class _Search:
 
 
 class Metrics:
-    """An event sink that keeps the series of a registry up to date.
+    """Event sink that keeps a registry's Prometheus metrics up to date.
 
     Of searches with equal labels, gauges show the one that began last.
 
@@ -105,7 +105,7 @@ class Metrics:
                     self._series.unreadable.labels(kind).set(total[kind])
 
     def _start(self, event: TuneStarted) -> None:
-        """Makes a search the one shown under its labels, unless a search that began later is shown."""
+        """Shows a search under its workload and GPU labels, unless a search that began later is shown."""
         search = _Search(
             workload=self._workload_label(event.workload),
             gpu=self._gpu_label(event.gpu),
@@ -210,7 +210,7 @@ class Metrics:
                 self._series.peak.labels(search.workload, kind, best.evidence).set(num_bytes)
 
     def _newest(self, workload: str) -> _Search:
-        """Search of a workload that began last, on whatever GPU."""
+        """Search of a workload that began last, on any GPU."""
         return max(
             (search for search in self._searches.values() if search.workload == workload),
             key=lambda search: search.started_seconds,
@@ -218,7 +218,7 @@ class Metrics:
 
 
 class _Series:
-    """The Prometheus series; those whose labels are known beforehand exist from the start.
+    """Prometheus metrics of autofit; those with labels known in advance exist from the start.
 
     A counter that appears with its first increment hides that increment from rate().
     """
@@ -341,7 +341,7 @@ def _batch(found: BoundaryMoved) -> int:
 
 
 def _capped(num: int) -> Callable[[str], str]:
-    """Returns a function that keeps the first `num` different names, and maps later ones to `other`."""
+    """Function that returns the first `num` distinct names unchanged, and `other` for all later ones."""
     known: set[str] = set()
 
     def label(name: str) -> str:

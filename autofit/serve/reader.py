@@ -1,4 +1,4 @@
-"""Repeated reading of a storage, whose contents are emitted as events.
+"""Reads a storage repeatedly, and emits changes of its contents as events.
 
 The storage is the only source: a reader that starts later emits the same trials, each once.
 """
@@ -34,7 +34,7 @@ _NUM_ANSWERS = 50  # are looked at in one read, each once: it takes milliseconds
 
 
 class StorageReader:
-    """Reads one storage repeatedly, and emits its news.
+    """Reads one storage repeatedly, and emits what is new as events.
 
     A journal that has not changed is not read. In a database, a study without unfinished trials in
     which nothing happened for 120 seconds is read only at every twentieth read, and at once when a
@@ -71,7 +71,7 @@ class StorageReader:
         self._num_reads = 0
 
     def read(self) -> None:
-        """Emits the storage's news since the last read.
+        """Emits events for what is new in the storage since the last read.
 
         Raises:
             UsageError: there can be no such storage, or its key in the environment is too short.
@@ -88,13 +88,13 @@ class StorageReader:
         self._count_unreadable()
 
     def close(self) -> None:
-        """Closes the storage, which frees its memory; a later read opens it again."""
+        """Closes the storage, which frees memory; a later `read` opens it again."""
         if self._storage is not None:
             self._storage.close()
         self._storage = self._jobs = None
 
     def end(self) -> None:
-        """Closes a storage that was deleted, and emits that nothing in it is running."""
+        """Closes a deleted storage, and emits events that end all its running trials."""
         self.close()
         for name in list(self._studies):
             self._forget(name)
@@ -107,7 +107,7 @@ class StorageReader:
         return any(study.has_unfinished for study in self._studies.values())
 
     def _state(self) -> tuple[int, ...] | None:
-        """Inode, size and time of a journal, which change with every line; None for a database.
+        """Inode, size and mtime of a journal, to notice changes; None for a database.
 
         Raises:
             StorageError: the file is missing. Reading does not create it: a misspelt path would look
@@ -151,7 +151,7 @@ class StorageReader:
         self._num_reads += 1
 
     def _list(self, backend: BaseStorage, where: str) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-        """Attributes of the studies of searches and jobs, and ids of the studies of answers, by name."""
+        """Attributes of search and job studies by name, and ids of answer studies by name."""
         try:
             studies = backend.get_all_studies()
         except ValueError as error:
@@ -169,7 +169,7 @@ class StorageReader:
         return {name: found for name, found in attributes.items() if name not in answers}, answers
 
     def _open_study(self, backend: BaseStorage, name: str, attributes: dict[str, Any]) -> None:
-        """Makes a reader for a study that is new, begun anew or taken up again."""
+        """Makes a reader for a study that is new, restarted or resumed."""
         try:
             record = SearchRecord.of(attributes)
         except UnreadableError as error:
@@ -189,7 +189,7 @@ class StorageReader:
         study.open(record)
 
     def _due(self) -> Iterator[str]:
-        """Names of the studies to read this time."""
+        """Yields the names of the studies to read in this pass."""
         now = self._clock()
         for index, (name, study) in enumerate(self._studies.items()):
             is_old = now - self._changed_at[name] > _IDLE_SECONDS
@@ -229,7 +229,7 @@ class StorageReader:
                 self._leave_aside(f"{job.job_id} (job)", Unreadable.of(Kind.ANSWER, name, error))
 
     def _look_at_answers(self, backend: BaseStorage, answers: dict[str, int]) -> None:
-        """Finds earlier answers that cannot be read, looking at 50 new ones per call."""
+        """Logs and counts stored answers that cannot be read; checks 50 new answers per call."""
         for name in self._answers_left_aside - answers.keys():  # asked again, and answered anew
             self._answers_left_aside.discard(name)
             self._unreadable.pop(name, None)
@@ -250,7 +250,7 @@ class StorageReader:
         self._say(left_aside)
 
     def _say(self, left_aside: Unreadable) -> None:
-        """Logs an unreadable record once, although every read finds it again."""
+        """Logs an unreadable record the first time that it is found."""
         if str(left_aside) not in self._said:
             self._said.add(str(left_aside))
             self._log(str(left_aside))
@@ -267,7 +267,7 @@ class StorageReader:
 
 
 class DirectoryReader:
-    """Reads the journals of the state directory, where every study has one of its own.
+    """Reads all journals of the state directory, where each study has its own journal.
 
     Args:
         emit, log: see `StorageReader`.
@@ -280,7 +280,7 @@ class DirectoryReader:
         self._unreadable: dict[Path, str] = {}
 
     def read(self) -> None:
-        """Emits the news of all journals; one that cannot be read is logged once, and skipped.
+        """Emits what is new in all journals; an unreadable journal is logged once and skipped.
 
         Raises:
             StorageError: the folder cannot be read.
@@ -319,14 +319,14 @@ class DirectoryReader:
 
 
 def reader_of(storage: str | None, *, emit: EventSink, log: Log) -> StorageReader | DirectoryReader:
-    """Makes the reader of a storage, see `open_storage`; None is the state directory's journals."""
+    """Reader for a storage, see `open_storage`; for None a reader of the state directory's journals."""
     if storage is None:
         return DirectoryReader(emit=emit, log=log)
     return StorageReader(storage, emit=emit, log=log)
 
 
 def _file_of(storage: str) -> Path | None:
-    """Path of the file of a journal or SQLite database; None for a database server."""
+    """Path of a journal's or SQLite database's file; None for a database server."""
     if "://" not in storage:
         return Path(storage).expanduser() if storage.endswith(JOURNAL_SUFFIX) else None
     scheme, _, rest = storage.partition(":///")

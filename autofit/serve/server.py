@@ -1,4 +1,4 @@
-"""HTTP server of `/metrics` for Prometheus, and of checks such as `/healthz` and `/readyz`.
+"""HTTP server of `/metrics` for Prometheus, and of health checks such as `/healthz` and `/readyz`.
 
 The server is aiohttp's, in a thread with an event loop of its own: a connection costs no thread, and while
 the system refuses more connections it waits. What is added here bounds the resources that clients take:
@@ -38,7 +38,7 @@ Check = Callable[[], str | None]
 
 @dataclass(frozen=True, slots=True)
 class MetricsServer:
-    """A running server of metrics.
+    """Running HTTP server of metrics.
 
     Attributes:
         port: the port that it listens on; the system's choice when 0 was asked for.
@@ -63,7 +63,7 @@ def serve_metrics(
     max_connections: int | None = None,
     request_seconds: float = 10.0,
 ) -> MetricsServer:
-    """Serves `registry` over HTTP until the returned server is closed.
+    """Starts an HTTP server for the metrics in `registry`; it runs until the returned server is closed.
 
     Args:
         checks: a check for each path, answered with 200, or with 503 and the reason. `/healthz` is always
@@ -112,7 +112,7 @@ def _run(loop: asyncio.AbstractEventLoop, server: web.Server, listening: socket.
 
 
 class _Seldom(logging.Filter):
-    """Log filter that lets one record a minute pass, without its traceback."""
+    """Log filter that passes at most one record a minute, without its traceback."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +144,7 @@ def _bounded(
     )
 
     class Bounded(web.Server):
-        """aiohttp's server with limits on the number of connections and the time of each."""
+        """aiohttp server that limits the number and the duration of connections."""
 
         def __init__(self) -> None:
             super().__init__(answer, loop=loop, logger=log, access_log=None)
@@ -167,7 +167,7 @@ def _bounded(
 
 
 def _shared(registry: CollectorRegistry) -> Callable[[web.BaseRequest], Awaitable[web.Response]]:
-    """Handler of `/metrics`, which renders once for all requests that wait at the same moment."""
+    """Handler of `/metrics`; requests that wait at the same time share one rendering."""
     from aiohttp import web
     from prometheus_client.aiohttp import make_aiohttp_handler
 

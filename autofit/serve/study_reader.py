@@ -1,4 +1,4 @@
-"""Repeated reading of one study: its news become the events that its coordinator emitted."""
+"""Reads one study repeatedly, and emits the events that its coordinator emitted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from autofit_workers.spec.knobs import Knobs
 
 
 class StudyReader:
-    """Reads one study repeatedly; each trial is counted once, when it has ended.
+    """Reads one study repeatedly and emits events; each trial is counted once, when it has ended.
 
     Args:
         study_id: the study's id in its storage.
@@ -84,7 +84,7 @@ class StudyReader:
         return bool(self._ledger.running)
 
     def is_same(self, backend: BaseStorage, study_id: int) -> bool:
-        """Whether the study of this id is still the one read before, not one begun anew under its name.
+        """Whether `study_id` is still the study read before, not a new one with the same name.
 
         SQLite uses the ids of deleted rows again.
         """
@@ -99,7 +99,7 @@ class StudyReader:
         return backend.get_trial(first).datetime_start == self._first_start
 
     def open(self, record: SearchRecord) -> None:
-        """Emits that the search began or was taken up again, then what was found so far."""
+        """Emits that the search began or was resumed, then what was found so far."""
         self._record = record
         self._emit(
             TuneStarted(
@@ -118,7 +118,7 @@ class StudyReader:
             self._emit_recommended()
 
     def hear(self, attributes: Mapping[str, Any]) -> None:
-        """Emits the recommendation in the study's `attributes`, where it is new."""
+        """Emits the recommendation in the study's `attributes`, if it has changed."""
         try:
             recommended, time = recommendation_of(attributes), recommended_time_of(attributes)
         except UNREADABLE:  # another version's; its trials count all the same
@@ -136,7 +136,7 @@ class StudyReader:
         )
 
     def read(self, backend: BaseStorage) -> bool:
-        """Reads the study's news and emits their events.
+        """Reads new trials of the study and emits events for them.
 
         Returns:
             Whether there were news since the last read; False the first time.
@@ -160,7 +160,7 @@ class StudyReader:
         return was_read and bool(news)
 
     def announce(self) -> None:
-        """Emits trials that have started, and as abandoned those whose coordinator is gone."""
+        """Emits trials that have started, and abandoned trials, whose coordinator no longer runs."""
         owners = {
             number: running.owner
             for number, running in self._ledger.running.items()
@@ -182,7 +182,7 @@ class StudyReader:
         self._announce_workers(list(owners.values()))
 
     def end(self) -> None:
-        """Emits that no trial is running any more, for a study that was deleted."""
+        """Emits that no trial runs any more, for a study that was deleted."""
         self._ledger.running.clear()
         self.announce()
 
@@ -223,7 +223,7 @@ class StudyReader:
         self._unreadable.add(trial.number)
 
     def _announce_workers(self, owners: list[Owner]) -> None:
-        """Emits the numbers of busy and idle workers, by the latest number that each coordinator recorded."""
+        """Emits the numbers of busy and idle workers, from the newest record of each coordinator."""
         num_workers: dict[tuple[str, int, str], int] = {}
         for owner in sorted(owners, key=lambda owner: owner.asked_seconds):
             coordinator = owner.host, owner.process_id, owner.coordinator
@@ -239,5 +239,5 @@ class StudyReader:
 
 
 def _no_curve(_knobs: Knobs) -> Curve | None:
-    """Returns None for any knob setting: a reader predicts nothing."""
+    """Returns None for every knob setting, as a reader makes no predictions."""
     return None

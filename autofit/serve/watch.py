@@ -1,4 +1,4 @@
-"""State of a storage that is read again and again: whether and when it could be read."""
+"""Watches a storage that is read repeatedly: whether and when it could be read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _STUCK_SECONDS = 300.0  # a first read of very many trials takes minutes
 
 
 class Reader(Protocol):
-    """Reads a storage, see `autofit.serve.reader`."""
+    """Protocol of storage readers, see `autofit.serve.reader`."""
 
     def read(self) -> None: ...
 
 
 class StorageWatch:
-    """Reads a storage again and again, and keeps the series about its reads up to date.
+    """Reads a storage repeatedly, and updates Prometheus metrics on whether and when it could be read.
 
     A storage that cannot be read is tried again for ever; metrics of earlier reads stay served.
 
@@ -64,7 +64,7 @@ class StorageWatch:
         )
 
     def read(self) -> None:
-        """Reads the storage once; a storage that cannot be read now raises nothing.
+        """Reads the storage once; logs, and does not raise, that it cannot be read now.
 
         Raises:
             UsageError: there can be no such storage.
@@ -82,12 +82,12 @@ class StorageWatch:
         self._attempted_at = self._clock()
 
     def why_stuck(self) -> str | None:
-        """Reason why the process should be restarted: a read that hangs; None where there is none."""
+        """Reason why the process should be restarted, as a read hangs; None if no read hangs."""
         seconds = self._clock() - self._attempted_at
         return None if seconds < _STUCK_SECONDS else f"the storage has not answered for {seconds:.0f} s"
 
     def why_not_ready(self) -> str | None:
-        """Reason why the metrics cannot be relied on; None where they can."""
+        """Reason why the metrics are not reliable yet or now; None if they are reliable."""
         if not self._has_read:
             return "the storage has not been read yet"
         return None if self._is_up else "the storage cannot be read"

@@ -1,4 +1,4 @@
-"""Memory of servers of language models: weights, activations, and what is left for the KV cache.
+"""Memory of language model servers: weights, activations, and what is left for the KV cache.
 
 `architecture` reads from a model's parameters what its layers keep of a token, `weights` what one rank loads.
 `profile_run` replays an engine's profiling pass through PyTorch's allocator. `pool` cuts the memory that is

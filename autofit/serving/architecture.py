@@ -1,4 +1,4 @@
-"""Memory that the layers of a language model keep of every token, told by their parameters.
+"""Layers of a language model, read from its parameters, and the KV cache bytes that they keep per token.
 
 A layer is told by its modules, not by the name of its architecture: projections of keys and values whose
 rows are heads (`k_proj`, or merged as `qkv_proj`), a compressed projection (`kv_a_proj_with_mqa`: latent
@@ -32,7 +32,7 @@ _STATE_SIZE = ("mamba_d_state", "linear_key_head_dim", "ssm_state_size", "state_
 
 
 class LayerKind(StrEnum):
-    """Kind of a layer by what it keeps: all tokens, the last ones, another sequence's, or a state."""
+    """Kind of a layer by what it caches: all tokens, recent tokens, another sequence, or a state."""
 
     FULL = "full attention"
     SLIDING = "sliding window"
@@ -43,7 +43,7 @@ class LayerKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """Keys and values, or the state, that one layer of a model keeps.
+    """Size of the keys and values, or of the state, that one layer of a model caches.
 
     Attributes:
         num_kv_heads: heads of keys and values; for latent attention 1, whatever the number of ranks.
@@ -62,24 +62,24 @@ class Layer:
     state_numbers: int = 0
 
     def heads_of(self, num_ranks: int) -> int:
-        """Number of heads that one of `num_ranks` ranks keeps, at least 1; few heads are repeated."""
+        """Number of KV heads on each of `num_ranks` ranks, at least 1: too few heads are replicated."""
         return self.num_kv_heads if self.kind is LayerKind.LATENT else max(1, self.num_kv_heads // num_ranks)
 
     def token_bytes(self, num_ranks: int, element_bytes: int) -> int:
-        """Bytes that a rank keeps of one token; 0 for a layer with a state."""
+        """Bytes of keys and values that a rank caches per token; 0 for a state space layer."""
         if self.kind is LayerKind.STATE:
             return 0
         return self.heads_of(num_ranks) * self.width * element_bytes
 
     def state_bytes(self, num_ranks: int, element_bytes: int) -> int:
-        """Bytes of a sequence's state on a rank, whatever its length; 0 for a layer that keeps tokens."""
+        """Bytes of a sequence's state on a rank, regardless of its length; 0 for an attention layer."""
         numbers = self.conv_rows * self.conv_columns + self.state_numbers
         return -(-numbers // num_ranks) * element_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A language model, as far as a server's memory depends on it.
+    """Structure of a language model, as far as a server's memory depends on it.
 
     Attributes:
         max_positions: the longest sequence that the model was made for; None where it has no end.
@@ -98,7 +98,7 @@ class Architecture:
 
     @classmethod
     def of(cls, parts: ModelParts) -> Self:
-        """Reads a model's layers from its parameters."""
+        """Reads a model's structure, with its layers, from its config and parameters."""
         config = parts.config
         hidden_size, num_heads = config["hidden_size"], config.get("num_attention_heads", 0)
         head_size = (
@@ -121,7 +121,7 @@ class Architecture:
 
     @property
     def kept(self) -> tuple[Layer, ...]:
-        """All layers as the KV cache counts them: one with self and cross attention counts as two."""
+        """Layers as the KV cache counts them: a layer with self and cross attention counts twice."""
         both = (
             replace(layer, kind=LayerKind.CROSS)
             for layer, parameters in zip(self.layers, self.parameters_of, strict=True)
@@ -131,21 +131,21 @@ class Architecture:
 
     @property
     def num_kv_heads(self) -> int:
-        """Largest number of key and value heads of a layer; for latent attention 1."""
+        """Largest number of key and value heads in any layer; 1 for latent attention."""
         return max((layer.num_kv_heads for layer in self.layers), default=0)
 
     @property
     def window(self) -> int:
-        """Largest sliding window of a layer, in tokens; 0 where no layer has one."""
+        """Largest sliding window of any layer, in tokens; 0 if no layer has one."""
         return max((layer.window for layer in self.layers), default=0)
 
     def token_bytes(self, num_ranks: int, element_bytes: int) -> int:
-        """Bytes that a rank keeps of one token in all layers, windows not considered."""
+        """Bytes that a rank caches per token in all layers, ignoring sliding windows."""
         return sum(layer.token_bytes(num_ranks, element_bytes) for layer in self.kept)
 
 
 def _by_layer(parameters: Iterable[Parameter]) -> list[dict[str, Parameter]]:
-    """Parameters of each layer of the text model: the longest list of layers not for images or sound."""
+    """Parameters of each layer of the text model: the longest layer list outside vision and audio parts."""
     found: dict[str, dict[int, dict[str, Parameter]]] = defaultdict(lambda: defaultdict(dict))
     for parameter in parameters:
         match = _IN_A_LAYER.fullmatch(parameter.name)
@@ -160,12 +160,12 @@ def _looks_at(parameters: Iterable[str], modules: Iterable[str]) -> bool:
 
 
 def module_of(name: str) -> str:
-    """Last name of the module that has the parameter `name`, such as `q_proj`; empty where there is none."""
+    """Last part of the name of the module with the parameter `name`, as `q_proj`; empty if there is none."""
     return name.split(".")[-2] if name.count(".") else ""
 
 
 def rows_of(parameter: Parameter) -> int:
-    """Number of outputs of a linear layer; the weights of transformers' `Conv1D` are transposed."""
+    """Number of output features of a linear layer; handles transformers' `Conv1D`, which is transposed."""
     return parameter.shape[-1] if parameter.owner == "Conv1D" else parameter.shape[0]
 
 
@@ -206,7 +206,7 @@ def _layer(
 
 
 def _with_state(decay: Parameter, parameters: Mapping[str, Parameter], config: Mapping[str, Any]) -> Layer:
-    """Returns the layer of a state space model; its decay is per channel and number, or per head."""
+    """State space layer, sized by its decay parameter: per channel and state number, or per head."""
     state = math.prod(decay.shape)
     if len(decay.shape) == 1:
         state *= _first(config, _STATE_HEAD) * _first(config, _STATE_SIZE)

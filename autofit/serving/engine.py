@@ -26,7 +26,7 @@ _KERNELS = ContextInterval(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options that a server is started with; None is the engine's own choice.
+    """Options that a server is started with; None leaves the choice to the engine.
 
     Attributes:
         utilization: the share of the card's memory that the engine may take.
@@ -51,7 +51,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spans:
-    """Low, likely and high end of an amount of memory, in bytes.
+    """Low, likely and high bytes of an amount of memory, with the likely bytes of its parts.
 
     Attributes:
         parts: the likely bytes of each part, by name.
@@ -64,7 +64,7 @@ class Spans:
 
     @classmethod
     def of(cls, parts: Mapping[str, ContextInterval]) -> Spans:
-        """Sum of `parts`, without those whose high end is 0."""
+        """Sum of the intervals in `parts`; parts whose high end is 0 are left out."""
         kept = {name: each for name, each in parts.items() if each.high_bytes}
         return cls(
             low_bytes=sum(each.low_bytes for each in kept.values()),
@@ -76,7 +76,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """Division of a card's memory by an engine: weights, activations, memory outside, KV cache.
+    """How a serving engine divides a card's memory: weights, activations, memory outside, KV cache.
 
     Attributes:
         options: the given options, with the engine's own choices filled in.
@@ -100,12 +100,12 @@ class Sizing:
 
     @property
     def left_bytes(self) -> int:
-        """Likely bytes left for the KV cache; negative where the other parts exceed the usable memory."""
+        """Likely bytes left for the KV cache; negative if the other parts exceed the usable memory."""
         return self._left(self.outside.likely_bytes + self.graphs.likely_bytes)
 
     @property
     def pools(self) -> tuple[Pool, Pool]:
-        """KV caches that are left with the most and with the least memory outside and in CUDA graphs."""
+        """Smallest and largest KV cache, by the high and low ends of memory outside and CUDA graphs."""
         most, least = (
             self._left(self.outside.high_bytes + self.graphs.high_bytes),
             self._left(self.outside.low_bytes + self.graphs.low_bytes),
@@ -121,7 +121,7 @@ Size = Callable[[Architecture, Options], Sizing]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engine:
-    """A server of language models, such as vLLM.
+    """Description of a language model server, such as vLLM: its releases, command and options.
 
     Attributes:
         releases: the function that sizes its KV cache, by the first release that it holds for, newest first.
@@ -143,7 +143,7 @@ class Engine:
 
 
 def outside(gpu: Gpu, num_ranks: int, *, context: bool, nccl: bool, kernels: bool) -> Spans:
-    """Memory outside PyTorch's allocator: the parts of CUDA context, NCCL and kernels that are asked for."""
+    """Memory outside PyTorch's allocator: the sum of the requested parts of context, NCCL and kernels."""
     several = nccl and num_ranks > 1
     return Spans.of(
         {

@@ -1,4 +1,4 @@
-"""KV cache cut into blocks: the tokens that it holds, and the blocks that a sequence takes.
+"""KV cache divided into blocks: the tokens that it holds, and the blocks that a sequence takes.
 
 one kind of layers     a block holds so many tokens of all layers
 several kinds          a block holds so many tokens of one group of layers, all groups as large
@@ -19,7 +19,7 @@ _ALIKE = 1.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Layers that share their blocks.
+    """Group of layers that share blocks of the KV cache.
 
     Attributes:
         blocks_of: the number of the group's blocks for a sequence of a given number of tokens.
@@ -32,7 +32,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """The KV cache of one rank.
+    """KV cache of one rank, divided into blocks.
 
     Attributes:
         block_size: tokens of a block.
@@ -49,19 +49,19 @@ class Pool:
 
     @classmethod
     def of(cls, available_bytes: int, block_size: int, block_bytes: int, groups: Sequence[Group]) -> Self:
-        """Cuts `available_bytes` into blocks."""
+        """KV cache with as many blocks as fit into `available_bytes`."""
         num_blocks = max(0, available_bytes) // block_bytes if block_bytes else 0
         return cls(
             block_size=block_size, block_bytes=block_bytes, num_blocks=num_blocks, groups=tuple(groups)
         )
 
     def with_bytes(self, available_bytes: int) -> Self:
-        """Copy of the pool with the number of blocks that `available_bytes` hold."""
+        """Copy of the KV cache with as many blocks as fit into `available_bytes`."""
         return replace(self, num_blocks=max(0, available_bytes) // self.block_bytes)
 
     @property
     def num_tokens(self) -> int:
-        """Number of tokens that fit where every group keeps all of them, as the engine reports it."""
+        """Number of tokens that fit if every layer group keeps all tokens, as the engine reports it."""
         return self.num_blocks // len(self.groups) * self.block_size if self.groups else 0
 
     def blocks_of(self, length: int) -> int:
@@ -73,7 +73,7 @@ class Pool:
         return self.num_blocks // self.blocks_of(length) if self.groups else 0
 
     def longest(self, most: int | None) -> int:
-        """Tokens of the longest sequence that fits alone, up to `most`; 0 where not one token fits."""
+        """Tokens of the longest sequence that fits alone, at most `most`; 0 if no token fits."""
         if not self.num_blocks or self.blocks_of(1) > self.num_blocks:
             return 0
         low, high = 1, most or self.num_blocks * self.block_size
@@ -90,7 +90,7 @@ def _cut(length: int, block_size: int) -> int:
 def uniform(
     layers: Sequence[Layer], available_bytes: int, *, block_size: int, num_ranks: int, element_bytes: int
 ) -> Pool:
-    """Returns a pool in which a block has all layers, each keeping every token, windows or not."""
+    """KV cache whose blocks each hold all layers, which keep every token even if they have a window."""
     block_bytes = block_size * sum(layer.token_bytes(num_ranks, element_bytes) for layer in layers)
     kept = [layer for layer in layers if layer.kind is not LayerKind.STATE]
     groups = [Group(kind=LayerKind.FULL, num_layers=len(kept), blocks_of=lambda n: _cut(n, block_size))]
@@ -108,7 +108,7 @@ def grouped(
     num_batched_tokens: int,
     num_encoder_tokens: int,
 ) -> Pool:
-    """Returns a pool in which a block belongs to one group of layers; the kinds of layers decide the groups.
+    """KV cache whose blocks each belong to one group of layers, grouped by kind of layer.
 
     Args:
         state_bytes: bytes of one number of a state.
@@ -150,7 +150,7 @@ def _group_size(counts: Sequence[int]) -> int:
 
 
 def _of_states(by_kind: dict[Layer, int], available_bytes: int, states: Sequence[int]) -> Pool:
-    """Returns the pool of a model without attention: a block has one sequence's state in all layers."""
+    """KV cache of a model without attention: a block holds one sequence's state in all layers."""
     block_bytes = sum(number * size for number, size in zip(by_kind.values(), states, strict=True))
     group = Group(kind=LayerKind.STATE, num_layers=sum(by_kind.values()), blocks_of=lambda _: 1)
     return Pool.of(available_bytes, 1, block_bytes, [group])
@@ -159,7 +159,7 @@ def _of_states(by_kind: dict[Layer, int], available_bytes: int, states: Sequence
 def _rule(
     layer: Layer, block_size: int, num_batched_tokens: int, num_encoder_tokens: int
 ) -> Callable[[int], int]:
-    """Returns the function from a sequence's length to the blocks that a layer of its kind takes.
+    """Function from a sequence's length in tokens to the number of blocks that a layer takes.
 
     Source: vllm/v1/kv_cache_interface.py of 0.20.2, `max_memory_usage_bytes` of each kind.
     """

@@ -1,4 +1,4 @@
-"""Replay of an engine's profiling pass, which measures its activations, through PyTorch's allocator.
+"""Replays an engine's profiling pass, which measures its activations, through PyTorch's allocator.
 
 One forward pass over as many tokens as a batch may have, then the sampling of one token for each sequence.
 What lives in it follows from the engines' own layers, which are fused, and not from transformers':
@@ -34,7 +34,7 @@ _GATED = ("gate_proj", "gate_up_proj", "w3", "wi_1", "up_proj")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """The profiling pass of one rank.
+    """Profiling pass of one rank of a serving engine: its batch, dtype, card and memory habits.
 
     Attributes:
         num_tokens: tokens of the batch.
@@ -62,13 +62,13 @@ class Pass:
 
 @dataclass(slots=True)
 class Tape:
-    """Allocator that a pass allocates from, one tensor after the other."""
+    """Allocates a profiling pass's tensors, one after the other, in a simulated PyTorch allocator."""
 
     allocator: CachingAllocator = field(default_factory=CachingAllocator)
 
     @contextmanager
     def holding(self, *sizes: int) -> Iterator[None]:
-        """Allocates tensors of these bytes, and frees them at the end of the block."""
+        """Context manager that allocates tensors of `sizes` bytes, and frees them at its end."""
         blocks = [self.allocator.malloc(size) for size in sizes if size > 0]
         try:
             yield
@@ -77,7 +77,7 @@ class Tape:
                 self.allocator.free(block)
 
     def keep(self, num_bytes: int) -> None:
-        """Allocates a tensor that outlives the pass."""
+        """Allocates a tensor of `num_bytes` that outlives the profiling pass."""
         if num_bytes > 0:
             self.allocator.malloc(num_bytes)
 
@@ -87,14 +87,14 @@ Sampler = Callable[[Tape, Pass], None]
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """Peaks of a pass in PyTorch's allocator, in bytes: allocated for tensors, and reserved."""
+    """Allocated and reserved peak of a profiling pass in PyTorch's allocator, in bytes."""
 
     allocated_bytes: int
     reserved_bytes: int
 
 
 def replay(one: Pass, sampler: Sampler | None) -> Activations:
-    """Peaks of a rank's forward pass and of the `sampler`, if any, replayed through the allocator."""
+    """Peaks of one rank's forward pass and the `sampler`, if any, replayed through PyTorch's allocator."""
     tape = Tape()
     of_tokens = one.num_tokens * one.architecture.hidden_size * one.element_bytes
     # Ids, positions and where in the cache each token goes.
@@ -114,7 +114,7 @@ def _cublas_bytes(one: Pass) -> int:
 
 
 def _return(tape: Tape, one: Pass, num_bytes: int) -> None:
-    """Allocates the output of a layer's last product, which ranks reduce and which replaces the input."""
+    """Allocates a layer's final output, which ranks all-reduce and which replaces the layer's input."""
     if one.keeps_reduced and one.num_ranks > 1:
         tape.keep(num_bytes)
     else:
@@ -184,7 +184,7 @@ def _dense(tape: Tape, one: Pass, modules: Mapping[str, Parameter], of_tokens: i
 
 
 def _experts(tape: Tape, one: Pass, down: Parameter, of_tokens: int) -> None:
-    """Allocates the buffers of experts: a row for every token and expert that the token goes to.
+    """Allocates the buffers of MoE experts: one row for each token and expert it is routed to.
 
     The first and the last product share a buffer, the activation has its own. Source:
     vllm/model_executor/layers/fused_moe/.
@@ -202,7 +202,7 @@ def _experts(tape: Tape, one: Pass, down: Parameter, of_tokens: int) -> None:
 
 
 def platform(card: str, torch_release: tuple[int, int]) -> Platform:
-    """Card and PyTorch release that scratch memory depends on."""
+    """Card architecture and PyTorch release, which decide the size of scratch memory."""
     return Platform(CardArchitecture.of(card), torch_release)
 
 
@@ -219,7 +219,7 @@ def _num_logits(one: Pass) -> int:
 
 
 def sorted_sampler_in_half(tape: Tape, one: Pass) -> None:
-    """Sampler of vLLM 0.2.5: logits in the model's dtype are sorted, and sorted back.
+    """Allocations of vLLM 0.2.5's sampler: logits in the model's dtype are sorted, and sorted back.
 
     Source: vllm/model_executor/layers/sampler.py.
     """
@@ -240,7 +240,7 @@ def sorted_sampler_in_half(tape: Tape, one: Pass) -> None:
 
 
 def sorted_sampler(tape: Tape, one: Pass) -> None:
-    """Sampler of vLLM 0.6.4 and 0.7.0: logits in float32 are sorted, and scattered back.
+    """Allocations of vLLM 0.6.4's and 0.7.0's sampler: float32 logits are sorted and scattered back.
 
     Source: vllm/model_executor/layers/sampler.py.
     """
@@ -257,7 +257,7 @@ def sorted_sampler(tape: Tape, one: Pass) -> None:
 
 
 def masking_sampler(tape: Tape, one: Pass) -> None:
-    """Sampler of vLLM 0.20.2: a Triton kernel masks logits in place, with rows for its programs.
+    """Allocations of vLLM 0.20.2's sampler: a Triton kernel masks logits in place, with row buffers.
 
     Source: vllm/v1/sample/.
     """

@@ -1,4 +1,4 @@
-"""Sizing of SGLang: a share of the card holds weights and KV cache; no profiling pass is run.
+"""KV cache size in SGLang: a share of the card holds weights and KV cache; no profiling pass is run.
 
 sglang/srt/model_executor/model_runner_kv_cache_mixin.py of 0.5.9, `profile_max_num_token`: what is free after
 the weights, less the share of what was free before them that is to stay free. server_args.py of that release,
@@ -34,7 +34,7 @@ _STATE_SHARE = 0.9  # `mamba_full_memory_ratio`: memory of states, beside that o
 
 
 def size(architecture: Architecture, given: Options) -> Sizing:
-    """Divides a card's memory as SGLang 0.5.9 does."""
+    """Weights, activations and KV cache on a card, divided as SGLang 0.5.9 does."""
     total_mib = given.gpu.total_bytes / _MIB
     chunk, graphs = _by_memory(total_mib, given.num_ranks)
     chunk = given.max_num_batched_tokens or chunk

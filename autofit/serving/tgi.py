@@ -1,4 +1,4 @@
-"""Sizing of TGI: it runs its largest prefill, and the memory that is free then is the KV cache.
+"""KV cache size in TGI: it runs its largest prefill, and the memory still free is the KV cache.
 
 server/text_generation_server/models/flash_causal_lm.py of 3.3.6, `warmup`, with `TGI_WIGGLE_ROOM` 0.9 of
 models/globals.py and `CUDA_MEMORY_FRACTION` 1 of utils/dist.py; the launcher's launcher/src/main.rs passes
@@ -22,7 +22,7 @@ _TORCH_RELEASE = (2, 7)
 
 
 def size(architecture: Architecture, given: Options) -> Sizing:
-    """Divides a card's memory as TGI 3.3.6 does."""
+    """Weights, activations and KV cache on a card, divided as TGI 3.3.6 does."""
     length = given.max_model_len or architecture.max_positions
     tokens = given.max_num_batched_tokens or min(_PREFILL_TOKENS, length or _PREFILL_TOKENS)
     options = replace(

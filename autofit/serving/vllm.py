@@ -1,4 +1,4 @@
-"""Sizing of vLLM: it runs a pass over the largest batch, and the memory that is left is the KV cache.
+"""KV cache size in vLLM: it runs a pass over the largest batch, and the memory left is the KV cache.
 
 0.2     vllm/worker/worker.py of 0.2.5, `profile_num_available_blocks`: all memory of the card that is
         not free, the allocator's cache and the context included. NCCL's stream keeps the memory of reduced
@@ -41,7 +41,7 @@ _LONG, _CHUNK = 32768, 512  # arg_utils.py of 0.6.4: longer ones are worked on i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Rules of one release of vLLM, by which releases differ.
+    """Sizing rules of one release of vLLM: the defaults and the memory that it counts.
 
     Attributes:
         torch_release: the release of PyTorch that the engine asks for.
@@ -158,7 +158,10 @@ def _size(rules: Rules, architecture: Architecture, given: Options) -> Sizing:
 
 
 def _filled(rules: Rules, architecture: Architecture, given: Options) -> Options:
-    """Fills in the engine's choices (arg_utils.py, `get_batch_defaults`; config.py, `SchedulerConfig`)."""
+    """Options completed with vLLM's own defaults.
+
+    Source: arg_utils.py, `get_batch_defaults`; config.py, `SchedulerConfig`.
+    """
     length = given.max_model_len or architecture.max_positions or _LONG
     is_spared = rules.spares_a100 and "a100" in given.gpu.name.lower()
     is_large = given.gpu.total_bytes >= 70 * _GIB and not is_spared
@@ -212,7 +215,7 @@ _MOST_CAPTURED = 512
 
 
 def _graphs(one: Pass, max_num_seqs: int) -> Spans:
-    """Memory of CUDA graphs: of pieces for all capture sizes, and whole for decoding.
+    """Low, likely and high bytes of CUDA graphs: piecewise for all capture sizes, full for decoding.
 
     Source of the capture sizes: vllm/config/compilation.py.
     """
@@ -227,7 +230,10 @@ def _graphs(one: Pass, max_num_seqs: int) -> Spans:
 
 
 def _num_captured(largest: int) -> int:
-    """Number of capture sizes up to `largest`: 1, 2, 4, steps of 8 below 256, of 16 from there."""
+    """Number of batch sizes up to `largest` for which CUDA graphs are captured.
+
+    They are 1, 2, 4, steps of 8 below 256, and of 16 from there.
+    """
     sizes = [1, 2, 4, *range(8, 256, 8), *range(256, _MOST_CAPTURED + 1, 16)]
     return sum(size <= largest for size in sizes)
 

@@ -1,4 +1,4 @@
-"""Weights that one rank of a server loads: its share of every parameter, in the served dtype.
+"""Weights that one rank of a server loads: its part of every parameter, in the served dtype.
 
 Engines split matrices by columns or rows over the ranks, the embedding by its rows, and repeat on each rank
 what is small or needed whole (vllm/model_executor/layers/linear.py and vocab_parallel_embedding.py of vLLM
@@ -24,7 +24,7 @@ _VOCABULARY_MULTIPLE = 64
 
 
 def weights_bytes(architecture: Architecture, num_ranks: int, element_bytes: int) -> int:
-    """Bytes of one rank's weights, with the table of rotations that engines keep beside them."""
+    """Bytes of one rank's weights, including the rotary embedding table that engines keep."""
     stored = _stored(architecture.parts.config.get("quantization_config") or {})
     whole = 0.0
     for parameter in architecture.parts.parameters:
@@ -55,7 +55,7 @@ def elements_of_rank(parameter: Parameter, architecture: Architecture, num_ranks
 
 
 def rotations_bytes(architecture: Architecture, element_bytes: int) -> int:
-    """Bytes of the cosines and sines of every position, one table for each kind of rotation.
+    """Bytes of the cos and sin tables of rotary embeddings, one table for each kind of rotation.
 
     vllm/model_executor/layers/rotary_embedding/base.py, `_compute_cos_sin_cache`, in the dtype of the model.
     """
@@ -73,7 +73,7 @@ def rotations_bytes(architecture: Architecture, element_bytes: int) -> int:
 def adapters_bytes(
     architecture: Architecture, num_ranks: int, element_bytes: int, *, max_loras: int, max_lora_rank: int
 ) -> int:
-    """Bytes of the buffers for `max_loras` adapters on every linear layer that can have one.
+    """Bytes of the LoRA buffers for `max_loras` adapters, on every linear layer that can have one.
 
     vllm/lora/layers/: `lora_a_stacked` of (max_loras, 1, rank, inputs) and `lora_b_stacked` of (max_loras, 1,
     outputs, rank); what a rank holds of the matrix decides inputs and outputs.
@@ -97,7 +97,7 @@ _SCALE_BITS, _FP8_BLOCK = 32, 128 * 128
 
 
 def _stored(config: Mapping[str, Any]) -> Any:
-    """Returns the function from a parameter to its bits per element; None where nothing is quantized.
+    """Function from a parameter to its bits per element; None if the model is not quantized.
 
     The function returns None for a parameter that is not quantized.
     """

@@ -1,1 +1,1 @@
-"""Settings and options of `autofit tune`, each once: values, sources, and the target of a search."""
+"""Settings and options of `autofit tune`: their values, where they are read from, and the target."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Risk(StrEnum):
-    """Level of a predicted peak that has to be within the budget.
+    """Level of a predicted peak that has to fit within the budget.
 
     `SAFE` is the high end of the 95 % interval, `LIKELY` the likely peak. `WORST` is the largest that
     the workspaces may come to: every convolution takes the plan that wants most.
@@ -18,14 +18,14 @@ class Risk(StrEnum):
 
 
 class Objective(StrEnum):
-    """Quantity that the best configuration has most of: samples a step, or samples a second."""
+    """Objective of a search: the most samples a step, or the most samples a second."""
 
     BATCH = "batch"
     THROUGHPUT = "throughput"
 
 
 class Batching(StrEnum):
-    """Way that a loader makes batches of samples of different lengths.
+    """Method by which a data loader batches samples of different lengths.
 
     Attributes:
         SHUFFLED: batches of any samples, padded to the longest of them.
@@ -40,7 +40,7 @@ class Batching(StrEnum):
 
 
 class Maximized(StrEnum):
-    """Quantity to make as large as fits: the batch, or at one batch the size of a sample."""
+    """Quantity to maximize: the batch size, or at a fixed batch size the size of a sample."""
 
     BATCH_SIZE = "batch-size"
     SEQ_LEN = "seq-len"

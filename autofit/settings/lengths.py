@@ -1,4 +1,4 @@
-"""Lengths of batches of variable-length data: at worst, and typically."""
+"""Padded lengths of batches of variable-length samples, in the worst and in the typical case."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class BatchLengths:
         return self.num_up_to[-1]
 
     def worst(self, batch_size: int) -> int:
-        """Padded length of a batch that contains the longest sample.
+        """Padded length of a batch that contains the dataset's longest sample.
 
         It is the same for every batch size. Such a batch occurs in every epoch, and has `batch_size`
         times this length.
@@ -56,7 +56,7 @@ class BatchLengths:
         return self._padded(self.lengths[-1])
 
     def typical(self, batch_size: int) -> int:
-        """Padded length that a batch of this size has on average, in a shuffled epoch.
+        """Average padded length of a batch of `batch_size` samples in a shuffled epoch.
 
         It is the expected maximum of draws without replacement, from the order statistics of the lengths
         (David and Nagaraja 2003, Order Statistics, section 3.7): no random numbers, and the same answer
@@ -78,12 +78,12 @@ class BatchLengths:
         return self.lengths[bisect.bisect_left(self.num_up_to, rank)]
 
     def num_beyond(self, length: int) -> int:
-        """Number of samples that are longer than `length` once they are padded."""
+        """Number of samples that are longer than `length` once padded."""
         place = bisect.bisect_right(self.lengths, length // self.multiple * self.multiple)
         return self.num_samples - (self.num_up_to[place - 1] if place else 0)
 
     def probability_by(self, batch: int, batch_size: int, length: int) -> float:
-        """Probability that one of an epoch's first batches is padded to more than a length.
+        """Probability that any of the first `batch` batches of an epoch is padded to more than `length`.
 
         The epoch is shuffled. Exact: samples are drawn without replacement.
 
@@ -94,7 +94,7 @@ class BatchLengths:
         return 1.0 - _share_within(self.num_samples - self.num_beyond(length), self.num_samples, num_drawn)
 
     def capped(self, length: int) -> BatchLengths:
-        """Lengths with longer samples cut to `length`."""
+        """Copy of the lengths with longer samples cut to `length`."""
         kept = bisect.bisect_left(self.lengths, length)
         if kept == len(self.lengths):
             return self
@@ -103,7 +103,7 @@ class BatchLengths:
         )
 
     def of(self, kind: str, batch_size: int) -> int:
-        """Padded length for the `kind` that a `make_batch` is given: `"worst"` or `"typical"`.
+        """Padded length of a batch of the `kind` that `make_batch` is given: `"worst"` or `"typical"`.
 
         Raises:
             UsageError: there is no such kind, or the batch size is below 1.

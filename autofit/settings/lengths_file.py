@@ -19,7 +19,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def lengths(value: Any) -> BatchLengths:
-    """Lengths read from a file's name, or lengths of `worst_case_lengths` unchanged.
+    """Sample lengths, read if `value` is a file's name; those of `worst_case_lengths` stay unchanged.
 
     Raises:
         ValueError: as of `read_lengths`.
@@ -28,7 +28,7 @@ def lengths(value: Any) -> BatchLengths:
 
 
 def read_lengths(text: str) -> BatchLengths:
-    """Reads a file of one number of tokens a line, or a column of a table: CSV, TSV, JSON lines, Parquet.
+    """Sample lengths in tokens, from a file of one number a line or a column of CSV, TSV, JSONL or Parquet.
 
     A column holds numbers, or lists such as `input_ids`, whose lengths count.
 
@@ -61,7 +61,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _text_lines(path: Path) -> io.StringIO:
-    """Lines of a text, split at LF, CR and CR LF alone, not at Unicode's others as `str.splitlines` does."""
+    """Lines of a text file, split only at LF, CR and CR LF, not at Unicode's other line ends."""
     return io.StringIO(read_file(path, _MOST_BYTES).decode("utf-8", errors="replace"), newline=None)
 
 

@@ -1,4 +1,4 @@
-"""Ways of training together that a search compares: `--search parallel=ddp,fsdp:8,hsdp`.
+"""Kinds of parallelism that a search compares: `--search parallel=ddp,fsdp:8,hsdp`.
 
 ddp, fsdp, tp, …        all of --nproc ranks
 hsdp, fsdp+tp           every split of --nproc ranks into two factors, or more, of at least 2; of several
@@ -23,7 +23,7 @@ _BEFORE_A_KIND = re.compile(r"\+(?=\w+:)")
 
 
 def parallel_form(value: Any) -> str:
-    """Reads the written form of a way of training together, as `fsdp:8`, or a kind alone, as `fsdp`.
+    """Validated text of a parallelism: `fsdp:8`, or a kind without a number of ranks, `fsdp`.
 
     Raises:
         ValueError: the value is no such form.
@@ -39,7 +39,7 @@ def parallel_form(value: Any) -> str:
 
 
 def parallels_of(forms: Iterable[str], num_ranks: int | None, num_nodes: int = 1) -> tuple[Parallel, ...]:
-    """Ways of training together that the forms stand for, each once.
+    """Parallelisms that texts such as `fsdp:8` or `ddp` stand for, without duplicates.
 
     Args:
         num_ranks: the ranks on all nodes, by `--nproc`; None where it is not given.
@@ -54,7 +54,7 @@ def parallels_of(forms: Iterable[str], num_ranks: int | None, num_nodes: int = 1
 
 
 def parallels_by_number(form: str, numbers: Iterable[int]) -> tuple[Parallel, ...]:
-    """Ways of training together of one kind by number of ranks; one rank is a process by itself.
+    """Parallelisms of one kind for several numbers of ranks; for one rank a process by itself.
 
     Raises:
         ValueError: the form says a number, or cannot be of so many.

@@ -1,4 +1,4 @@
-"""Reads the settings of `autofit tune` from command line, environment and file.
+"""Reads the settings of `autofit tune` from the command line, the environment and a file.
 
     command line (or the call) ─▶ environment ─▶ file ─▶ default
 
@@ -38,7 +38,7 @@ _OF_A_CLUSTER = tuple(option.name for option in OPTIONS.values() if option.of_cl
 
 
 def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> TuneSettings:
-    """Reads the settings from all places; the first place that names a setting decides it.
+    """Settings from command line, environment and file; the first of them that gives a value decides.
 
     `--gpu` and `--gpu-mem` are one choice, `--model` and `--script` another: either option of a choice puts
     both aside where they were given further down. Given together in one place they are refused.
@@ -73,7 +73,7 @@ def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Pa
 def resolve_one_configuration(
     options: Mapping[str, object], what: str, *, also: Collection[str] = ()
 ) -> TuneSettings:
-    """Settings of a call that predicts one configuration: one algorithm, no options of a search.
+    """Settings of a command for one configuration: one algorithm, and no options of a search.
 
     Args:
         options: the options of the call; None is not given.
@@ -95,7 +95,7 @@ def resolve_one_configuration(
 
 
 def _settings(fields: Mapping[str, Any]) -> TuneSettings:
-    """Settings from values by their fields; fields of knobs and setup have a prefix."""
+    """Settings from values by field name; names of knob and setup fields have a prefix."""
     parts: dict[str, dict[str, Any]] = {"": {}, "knobs": {}, "setup": {}}
     for name, value in fields.items():
         part, _, own = name.rpartition(".")
@@ -147,12 +147,12 @@ def _is_inline(chosen: Mapping[str, tuple[Any, Any]]) -> bool:
 
 
 def chosen_options(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> dict[str, Any]:
-    """Raw values that `resolve_settings` reads, as they were given, by option name."""
+    """Raw values of the options in effect, as they were given, by option name."""
     return {option: raw for option, (raw, _) in _chosen(cli, env, file).items()}
 
 
 def chosen_cards(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> tuple[str, ...]:
-    """Keys of the cards that the options name: one, several of a fleet, or none."""
+    """Catalogue keys of the cards that the options name: one, several of a fleet, or none."""
     return tuple(card.key for card in _cards_in(_chosen(cli, env, file)))
 
 
@@ -164,7 +164,7 @@ def _cards_in(chosen: Mapping[str, tuple[Any, Any]]) -> tuple[Gpu, ...]:
 def _chosen(
     cli: Mapping[str, object], env: Mapping[str, str], file: Path | None
 ) -> dict[str, tuple[Any, Any]]:
-    """Value of each option in the first place that gives it: as it was given, and as it was read."""
+    """Raw and parsed value of each option, from the first of call, environment and file that gives it."""
     chosen: dict[str, tuple[Any, Any]] = {}
     for given in (_given_in_call(cli), _given_in_environment(env), _given_in_file(file)):
         put_aside = _put_aside_by(chosen)
@@ -179,7 +179,7 @@ def _chosen(
 
 
 def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
-    """Options to ignore in lower places: other ways to say what is said already."""
+    """Options to ignore in later sources, as a choice made earlier rules them out."""
     made = {OPTIONS[option].choice for option in chosen} - {None}
     put_aside = frozenset(option.name for option in OPTIONS.values() if option.choice in made)
     if "model" in chosen:
@@ -193,12 +193,12 @@ def _put_aside_by(chosen: Mapping[str, tuple[Any, Any]]) -> frozenset[str]:
 
 
 def _option_of(field: str) -> str:
-    """Option name of a searched field."""
+    """Option name for the field of a searched knob, with `-` for `_`."""
     return field.replace("_", "-")
 
 
 def _search_text(searched: Iterable[tuple[str, tuple[Any, ...]]]) -> str:
-    """Value of `--search` as it could have been typed."""
+    """Text for `--search` that stands for the searched values."""
     return ";".join(
         f"{_option_of(field)}={','.join(str(value).lower() for value in chosen)}"
         for field, chosen in searched
@@ -218,7 +218,7 @@ def _read(option: str, raw: Any, label: str) -> Any:
 
 
 def _said(call: Mapping[str, object]) -> dict[str, object]:
-    """Options that a call gives; None and an empty list of values are not given."""
+    """Options that a call gives a value; those with None or an empty tuple are dropped."""
     return {name: value for name, value in call.items() if value is not None and value != ()}
 
 

@@ -1,4 +1,4 @@
-"""Target of a search: the card or the host, its budget, and whether it can be measured here."""
+"""Target of a search: the card or the host, its budget, and how trials are measured there."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Target:
 
 
 def among_ranks_of_script(target: Target, trace: Trace) -> Target:
-    """Target with the budget for the groups of ranks that a script's trace has shown.
+    """Target with the budget recomputed for the process groups that a script's trace has shown.
 
     Raises:
         BudgetError: nothing is left beside NCCL.
@@ -133,7 +133,7 @@ def resolve_target(
 
 
 def gpu_label(settings: TuneSettings, device: Device) -> str:
-    """Short name of a search's target, as metrics and names of jobs have it.
+    """Short name of a search's target for metrics and job names, such as `t4`, `16g` or `cpu`.
 
     It is the catalogue's key, `cpu`, or the memory such as `16g`; for a card that the catalogue does not
     have, the card's own name in the style of a key.
@@ -151,13 +151,13 @@ def gpu_label(settings: TuneSettings, device: Device) -> str:
 
 
 def _is_meant(local: LocalGpu, named: Gpu | None, total_bytes: int) -> bool:
-    """Whether a local card is the one that is meant: by its memory, and its name where one is given."""
+    """Whether a local GPU is the wanted card, by its memory and, if one is given, its name."""
     is_same_size = _SAME_CARD * total_bytes <= local.total_bytes <= total_bytes / _SAME_CARD
     return is_same_size and (named is None or _is_named(local.name, named))
 
 
 def _is_every_card(names: tuple[str, ...], named: Gpu | None, num_gpus: int) -> bool:
-    """Whether all cards of a cluster are the named one; False where not all cards have a name."""
+    """Whether all GPUs of a cluster are the named card; False if any of them has no name."""
     return named is not None and len(names) == num_gpus and all(_is_named(name, named) for name in names)
 
 
@@ -171,7 +171,7 @@ def _is_named(name: str, named: Gpu) -> bool:
 def _local(
     local_gpus: Callable[[], tuple[LocalGpu, ...]], settings: TuneSettings, is_named: bool
 ) -> tuple[LocalGpu, ...]:
-    """Cards of this machine; none where the driver does not answer and a prediction needs none."""
+    """GPUs of this machine; empty where the driver does not answer and a prediction needs none."""
     try:
         return local_gpus()
     except DriverError:

@@ -1,4 +1,4 @@
-"""Settings of `autofit tune`, with checks for those that contradict each other.
+"""Settings of `autofit tune`, with checks for contradictions between them.
 
 Settings hold bytes, numbers and cards, never the text that was typed: `resolve.py` reads that.
 """
@@ -164,33 +164,33 @@ class TuneSettings:
 
     @property
     def num_ranks_of_script(self) -> int:
-        """Number of ranks as said with the script; ranks of a launcher of its own show when it is run."""
+        """Number of ranks given for a script; those that its own launcher starts show only in the run."""
         return 1 if self.script is None else (self.num_processes or 1) * self.num_nodes
 
     @property
     def num_nodes_of_trials(self) -> int:
-        """Number of nodes that a trial's ranks are spread over; 1 for a script, which is not measured."""
+        """Number of nodes that a trial's ranks are spread over; 1 for a script, which is never measured."""
         return self.num_nodes if self.script is None else 1
 
     @property
     def mesh(self) -> tuple[int, ...]:
-        """Number of ranks of each group that exchanges anything, as far as known before a run."""
+        """Number of ranks in each process group that communicates, as far as known before a run."""
         return self.setup.parallel.mesh or Parallel.of_script(self.num_ranks_of_script).mesh
 
     @property
     def sized_knobs(self) -> Knobs:
-        """Knobs, with the size of a sample that the data decide where their lengths are given."""
+        """Knobs, with the sample size taken from the longest sample where the data's lengths are given."""
         lengths = self.capped_lengths
         return self.knobs if lengths is None else replace(self.knobs, seq_len=lengths.worst(1))
 
     @property
     def capped_lengths(self) -> BatchLengths | None:
-        """Lengths of the data, longer samples cut to `--seq-len`; None where no lengths are given."""
+        """Sample lengths of the data, cut to `--seq-len`; None where no lengths are given."""
         limit = self.knobs.seq_len
         return self.lengths if self.lengths is None or limit is None else self.lengths.capped(limit)
 
     def _require_ranks(self) -> None:
-        """Raises `UsageError` for options that contradict how many ranks there are, and where."""
+        """Raises `UsageError` for options that contradict each other about the ranks and where they run."""
         if self.script is None and self.launcher is not None:
             raise UsageError(
                 "--launcher starts a script: name it with --script, or say the ranks of a model with "
@@ -255,7 +255,7 @@ class TuneSettings:
             )
 
     def _require_sizes(self) -> None:
-        """Raises `UsageError` for options that contradict how a sample's size is given or found."""
+        """Raises `UsageError` for options that contradict each other about a sample's size."""
         if self.lengths is None and self.batching is not Batching.SHUFFLED:
             raise UsageError("--batching is about the lengths of your data: give them with --lengths FILE")
         at_odds = self._at_odds_with_found_sizes
@@ -276,7 +276,7 @@ class TuneSettings:
 
     @property
     def _at_odds_with_found_sizes(self) -> str | None:
-        """Given option that rules out finding the size of a sample; None if there is none."""
+        """Given option that cannot be combined with a search for the sample size; None if there is none."""
         return (
             "--search seq-len=…" if "seq_len" in dict(self.searched)
             else "--script" if self.script is not None
@@ -287,7 +287,7 @@ class TuneSettings:
 
     @property
     def _measures(self) -> str | None:
-        """Given option that asks for measured trials; None if there is none."""
+        """Given option that asks for measured trials, as typed; None if there is none."""
         return (
             None if self.probe == "predict"
             else f"--device {self.device}" if self.device != "auto"
@@ -296,7 +296,7 @@ class TuneSettings:
         )  # fmt: skip
 
     def with_parallel(self, parallel: Parallel) -> Self:
-        """Settings for one of the `parallels` alone."""
+        """Settings for one parallelism, in place of those in `parallels`."""
         one = replace(
             self,
             setup=replace(self.setup, parallel=parallel),
@@ -307,7 +307,7 @@ class TuneSettings:
         return one.with_deciding_rank()
 
     def with_deciding_rank(self) -> Self:
-        """Settings with no rank named where ranks differ: the first may fit where others fail.
+        """Settings for all ranks, not one, if ranks differ and are only predicted; one may need more.
 
         Measured trials run all ranks anyway.
         """
@@ -327,11 +327,11 @@ class TuneSettings:
 
     @property
     def card(self) -> Card:
-        """Card that a prediction assumes."""
+        """Card that a prediction with these settings assumes."""
         return card_named(None if self.gpu is None else self.gpu.key, self.mesh)
 
     def budget_on(self, gpu: Gpu) -> Budget:
-        """Budget of a card of the catalogue, with what is to be kept free there.
+        """Budget on a card of the catalogue, less the memory that the settings keep free.
 
         Raises:
             BudgetError: nothing is left of the card's memory.
@@ -340,12 +340,12 @@ class TuneSettings:
 
     @property
     def fixed_knobs(self) -> frozenset[str]:
-        """Names in `Knobs` of the knobs that advice leaves alone, as they are searched anyway."""
+        """Names of the knobs that advice must not change, as they are searched anyway."""
         of_convolutions = () if self.conv_algos is None else ("conv_algo",)
         return frozenset((*dict(self.searched), *of_convolutions))
 
     def one_conv_algo(self, what: str) -> str:
-        """Convolution algorithm of a single configuration; PyTorch's default unless named.
+        """Convolution algorithm for predicting a single configuration; PyTorch's default unless named.
 
         Raises:
             UsageError: several are named.
@@ -356,7 +356,7 @@ class TuneSettings:
         return names[0]
 
     def configuration(self, what: str) -> Knobs:
-        """Knob setting of a single configuration.
+        """Knob setting for predicting a single configuration.
 
         Raises:
             UsageError: several algorithms are named, or a knob is to be searched.

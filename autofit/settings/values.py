@@ -1,4 +1,4 @@
-"""Readers of option values: from an option's text or a TOML value to bytes, numbers and cards.
+"""Functions that parse option values: from text or TOML to bytes, numbers, cards and others.
 
 Each reader raises `ValueError`, with what was expected instead, where it cannot read a value.
 """
@@ -30,19 +30,19 @@ ALL_CARDS = "all"
 
 
 def text(value: Any) -> str:
-    """Non-empty text, without spaces around it."""
+    """Text of an option without surrounding spaces; an empty one is refused."""
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"expected some text, got {value!r}")
     return value.strip()
 
 
 def one_of(words: tuple[str, ...]) -> Read:
-    """Reader of one of some words, which names near matches of any other word."""
+    """Parser that accepts one of `words`; its error suggests similar words."""
     return _hinting(plain_one_of(words), words)
 
 
 def _hinting(read: Read, words: tuple[str, ...]) -> Read:
-    """Reader that adds near matches among `words` to the error of another reader."""
+    """Parser that adds similar words to the error of the parser `read`."""
 
     def with_hint(value: Any) -> Any:
         try:
@@ -55,7 +55,7 @@ def _hinting(read: Read, words: tuple[str, ...]) -> Read:
 
 
 def _items(value: Any, separator: str) -> list[Any]:
-    """Items of a list, or of a text between separators (a regular expression)."""
+    """Items of a list, or of a text split at `separator`, a regular expression."""
     if isinstance(value, str):
         return [item.strip() for item in re.split(separator, value)]
     if not isinstance(value, list | tuple) or not value:
@@ -64,7 +64,7 @@ def _items(value: Any, separator: str) -> list[Any]:
 
 
 def arguments(value: Any) -> tuple[str, ...]:
-    """Arguments of a command line: one after the other, or in one text as a shell reads it."""
+    """Arguments of a command line, from a list or from one text that is split as a shell does."""
     if isinstance(value, str):
         return tuple(shlex.split(value))
     if not isinstance(value, list | tuple) or not all(isinstance(item, str) for item in value):
@@ -73,7 +73,7 @@ def arguments(value: Any) -> tuple[str, ...]:
 
 
 def names(value: Any) -> tuple[str, ...]:
-    """Names of variables: a list of them, or one text with commas between them."""
+    """Names of variables, from a list or from one text with commas."""
     found = value.split(",") if isinstance(value, str) else value
     if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
         raise ValueError(f"{value!r} is no list of names")
@@ -84,7 +84,7 @@ def names(value: Any) -> tuple[str, ...]:
 
 
 def nonzero_share(value: Any) -> float:
-    """Share from 0 to 1 that a text such as `nonzero=0.5` states."""
+    """Share from 0 to 1, parsed from a text such as `nonzero=0.5`."""
     name, _, share = str(value).partition("=")
     try:
         found = float(share)
@@ -96,7 +96,7 @@ def nonzero_share(value: Any) -> float:
 
 
 def rank(value: Any) -> int | None:
-    """Number of a rank, from 0 on; None for all ranks."""
+    """Rank number, from 0 on; None for `all` ranks."""
     text = str(value).strip()
     if text == ALL:
         return None
@@ -106,7 +106,7 @@ def rank(value: Any) -> int | None:
 
 
 def gpu_numbers(value: Any) -> tuple[int, ...]:
-    """Numbers of GPUs, ascending: `1,2,4,8`."""
+    """Numbers of GPUs, ascending, parsed from a text such as `1,2,4,8`."""
     try:
         return tuple(sorted(set(map(whole_number(minimum=1, maximum=MOST_RANKS), _items(value, ",")))))
     except ValueError:
@@ -114,14 +114,14 @@ def gpu_numbers(value: Any) -> tuple[int, ...]:
 
 
 def launcher(value: Any) -> str:
-    """Command of a launcher, with options of its own."""
+    """Launcher command with its own options, parsed from text."""
     text = str(value).strip()
     launcher_command(text)
     return text
 
 
 def conv_algos(value: Any) -> tuple[str, ...]:
-    """Convolution algorithms to search, each once, or all."""
+    """Names of the convolution algorithms to search, without duplicates, or `ALL_CONV_ALGOS`."""
     names = _items(value, ",")
     return (
         ALL_CONV_ALGOS
@@ -131,12 +131,12 @@ def conv_algos(value: Any) -> tuple[str, ...]:
 
 
 def knob_value(knob: Knob) -> Read:
-    """Reader of a knob's value, which names near matches of an unknown one."""
+    """Parser for the values of a knob; its error suggests similar values."""
     return _hinting(lambda value: knob.read(knob.from_user(value)), knob.values)
 
 
 def shape(value: Any) -> tuple[int, ...]:
-    """Shape of one sample: `3x224x224`."""
+    """Shape of one sample, parsed from a text such as `3x224x224`."""
     try:
         return tuple(map(whole_number(minimum=1), _items(value, "[x×]")))
     except ValueError:
@@ -144,22 +144,22 @@ def shape(value: Any) -> tuple[int, ...]:
 
 
 def size(value: Any) -> int:
-    """Size in bytes that is not 0: `16G`."""
+    """Size in bytes above 0, parsed from a text such as `16G`."""
     return parse_bytes(str(value))
 
 
 def size_or_zero(value: Any) -> int:
-    """Size in bytes, or 0."""
+    """Size in bytes, 0 or more, parsed from a text such as `16G`."""
     return 0 if str(value).strip() == "0" else size(value)
 
 
 def margin(value: Any) -> Decimal:
-    """Share of memory: `3%`, `0.03`."""
+    """Share of memory, parsed from a text such as `3%` or `0.03`."""
     return parse_percent(str(value))
 
 
 def _number(value: Any) -> float:
-    """Finite number, else nan."""
+    """Finite number parsed from a value; nan if the value is none."""
     try:
         found = math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -168,21 +168,21 @@ def _number(value: Any) -> float:
 
 
 def seconds(value: Any) -> float:
-    """Number of seconds, more than 0."""
+    """Number of seconds above 0, parsed from an option's value."""
     if not (found := _number(value)) > 0:
         raise ValueError(f"{value!r} is not a number of seconds: expected more than 0")
     return found
 
 
 def seconds_or_zero(value: Any) -> float:
-    """Number of seconds, 0 or more."""
+    """Number of seconds, 0 or more, parsed from an option's value."""
     if not (found := _number(value)) >= 0:
         raise ValueError(f"{value!r} is not a number of seconds: expected 0 or more")
     return found
 
 
 def resources(value: Any) -> tuple[tuple[str, float], ...]:
-    """Amounts of custom resources: `NAME=NUM,NAME=NUM`, or a table of TOML."""
+    """Amounts of custom resources by name, parsed from `NAME=NUM,NAME=NUM` or a TOML table."""
     pairs = (
         list(value.items())
         if isinstance(value, Mapping)
@@ -200,12 +200,12 @@ def resources(value: Any) -> tuple[tuple[str, float], ...]:
 
 
 def batch_kind(value: Any) -> str:
-    """Kind of batches by the switch for worst-case batches."""
+    """Kind of batches, worst or typical, from the value of the switch for worst-case batches."""
     return WORST if switch(value) else TYPICAL
 
 
 def searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
-    """Knobs and `parallel` with their values: `KNOB=A,B`, several after semicolons, in a list or a table."""
+    """Searched knobs with their values, parsed from `KNOB=A,B;KNOB=C`, a list or a TOML table."""
     pairs = (
         list(value.items())
         if isinstance(value, Mapping)
@@ -229,27 +229,27 @@ def searched(value: Any) -> tuple[tuple[str, tuple[Any, ...]], ...]:
 
 
 def risk(value: Any) -> Risk:
-    """Risk by its name."""
+    """`Risk` parsed from its name."""
     return Risk(one_of(tuple(Risk))(value))
 
 
 def batching(value: Any) -> Batching:
-    """Way that batches are made, by its name."""
+    """`Batching` parsed from its name."""
     return Batching(one_of(tuple(Batching))(value))
 
 
 def maximized(value: Any) -> Maximized:
-    """Quantity to maximize, by its name."""
+    """`Maximized` parsed from its name."""
     return Maximized(one_of(tuple(Maximized))(value))
 
 
 def objective(value: Any) -> Objective:
-    """Objective by its name."""
+    """`Objective` parsed from its name."""
     return Objective(one_of(tuple(Objective))(value))
 
 
 def cards(value: Any) -> Gpu | tuple[Gpu, ...]:
-    """One card or several: `t4,a100-40g`, or an array of TOML; `all` for the whole catalogue."""
+    """Cards parsed from `t4,a100-40g`, a TOML array, or `all` for the whole catalogue."""
     if value == ALL_CARDS:
         return tuple(catalogue().values())
     names = _items(value, ",")

@@ -1,4 +1,4 @@
-"""Names of settings in sentences and tables."""
+"""Display names of knob settings in sentences and tables."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from autofit_workers.spec.setup import WORST, Parallel
 
 
 def in_words(knob: str, value: object) -> str:
-    """Value of a knob in words that a reader knows: `amp-bf16`, `checkpointing blocks`."""
+    """Display text for the value of a knob: `amp-bf16`, `checkpointing blocks`."""
     return KNOBS[knob].in_words(value)
 
 
 def varied_knobs(settings: Iterable[Knobs]) -> tuple[str, ...]:
-    """Names of the knobs in which settings differ, in the order of `Knobs`."""
+    """Names of the knobs in which knob settings differ, in the order of `Knobs`."""
     settings = tuple(settings)
     return tuple(name for name in KNOBS if len({getattr(knobs, name) for knobs in settings}) > 1)
 
 
 def setting_names(settings: Iterable[Knobs], *, convolves: bool = True) -> dict[Knobs, str]:
-    """Names that tell settings of a search apart: `cudnn · amp-bf16 · checkpointing blocks`.
+    """Display names that distinguish a search's knob settings: `cudnn · amp-bf16 · checkpointing blocks`.
 
     The convolution algorithm is always named where the step has convolutions; of a step without any, the
     name of a single setting is empty.
@@ -32,7 +32,7 @@ def setting_names(settings: Iterable[Knobs], *, convolves: bool = True) -> dict[
 
 
 def joined(names: Iterable[str]) -> str:
-    """Names of several settings as one: `cudnn, native · fp32`; on separate lines where more differs."""
+    """Joined display name of knob settings: `cudnn, native · fp32`; a line each if several parts differ."""
     parts = [name.split(" · ") for name in names]
     places = [tuple(dict.fromkeys(place)) for place in zip(*parts, strict=False)]
     if len({len(part) for part in parts}) > 1 or sum(len(place) > 1 for place in places) > 1:
@@ -41,7 +41,7 @@ def joined(names: Iterable[str]) -> str:
 
 
 def in_short(knobs: Knobs) -> str:
-    """Name of a setting by itself: its convolution algorithm, and the knobs not at their default."""
+    """Display name of one knob setting: its convolution algorithm, and the knobs not at their default."""
     default = Knobs()
     changed = (name for name in list(KNOBS)[1:] if getattr(knobs, name) != getattr(default, name))
     return " · ".join(in_words(name, getattr(knobs, name)) for name in ("conv_algo", *changed))
@@ -57,7 +57,7 @@ def configuration(
     searched: Container[str] = (),
     of_script: bool = False,
 ) -> str:
-    """Names of the knobs beside the convolution algorithm: `fp32 · the workload's optimizer · train`.
+    """Display name of a knob setting without its algorithm: `fp32 · the workload's optimizer · train`.
 
     Precision and optimizer are always named, other knobs where they are not at their default; knobs that were
     searched are left out. The kind of the batches and the ranks are named where there are several. A script
@@ -97,5 +97,5 @@ def ranks_in_words(parallel: Parallel) -> str:
 
 
 def with_setting(name: str) -> str:
-    """Phrase ` with cudnn` to add to a sentence; empty for a setting without a name."""
+    """Phrase ` with cudnn` to add to a sentence; empty for a knob setting without a name."""
     return f" with {name}" if name else ""

@@ -1,4 +1,4 @@
-"""Resolves `--model` and `--script` to a reference that crosses processes."""
+"""Resolves `--model` and `--script` to a workload reference that can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autofit_workers.spec.workloads.scripts import Script
 
 
 def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
-    """Reference to the workload of a model's name and the settings of a sample; nothing is imported.
+    """Workload reference for a model's name and the settings of a sample; no workload code is imported.
 
     Raises:
         UnknownModelError: no such model; near matches are named.
@@ -34,7 +34,7 @@ def refer(text: str, settings: TuneSettings | None = None) -> WorkloadRef:
 
 
 def _script_of(settings: TuneSettings) -> Script:
-    """Script that settings name; raises `UsageError` for options that a script decides by itself."""
+    """Script that settings name; raises `UsageError` for other options that a script sets by itself."""
     assert settings.script is not None
     if settings.says_of_a_sample:
         raise UsageError("a script makes its own batches: leave out --input, --classes and --task")
@@ -53,7 +53,7 @@ def _script_of(settings: TuneSettings) -> Script:
 
 
 def require_its_own(settings: TuneSettings) -> None:
-    """Raises `UsageError` for settings that a script decides itself."""
+    """Raises `UsageError` for settings that conflict with a script, which sets them by itself."""
     why = ScriptCall.why_not(settings.knobs, settings.setup)
     if why is not None:
         raise UsageError(why)

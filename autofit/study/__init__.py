@@ -1,4 +1,4 @@
-"""Durable records of trials: an Optuna study, its storage, and how it is read.
+"""Studies: durable records of a search's trials in an Optuna storage.
 
 study     the record: ask, tell, resume, reconciliation
 ledger    what all trials come to, kept up as they are told

@@ -1,4 +1,4 @@
-"""Errors and checks for records that cannot be read: each is left aside, the others are read.
+"""Errors and checks for stored records that cannot be read; readers skip them and read the rest.
 
 A storage returns what is left of a damaged record, with the mark `DAMAGED` among its attributes. A record of
 another version is whole; whoever reads it finds out its version.
@@ -20,7 +20,7 @@ _LONGEST_REASON = 120
 
 
 class Kind(StrEnum):
-    """Kind of a stored record."""
+    """Kind of a stored record, such as a trial or a job."""
 
     JOB = "job"
     ATTEMPT = "attempt"
@@ -30,18 +30,18 @@ class Kind(StrEnum):
 
 
 class UnreadableError(ValueError):
-    """A record cannot be read; the message ends a sentence that begins with the record's name."""
+    """A stored record cannot be read; the message completes a sentence that begins with the record's name."""
 
 
 class NewerError(UnreadableError):
-    """A record was written by a newer version of autofit."""
+    """A stored record was written by a newer version of autofit."""
 
     def __init__(self) -> None:
         super().__init__("was written by a newer version")
 
 
 class OlderError(UnreadableError):
-    """A record was written by a version of autofit that is too old to be read."""
+    """A stored record was written by a version of autofit that is too old to be read."""
 
     def __init__(self) -> None:
         super().__init__("was written by a version that is too old")
@@ -57,7 +57,7 @@ class DamagedError(UnreadableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A record that is left aside, since it cannot be read.
+    """Stored record that is skipped, since it cannot be read.
 
     Attributes:
         name: the record's name in messages.
@@ -70,7 +70,7 @@ class Unreadable:
 
     @classmethod
     def of(cls, kind: Kind, name: str, error: Exception) -> Unreadable:
-        """Describes a record by the `error` that reading it raised."""
+        """Description of a record that is skipped, from the `error` that reading it raised."""
         known = error if isinstance(error, UnreadableError) else DamagedError(error)
         return cls(kind=kind, name=name, why=str(known))
 
@@ -79,13 +79,13 @@ class Unreadable:
 
 
 def require_whole(attributes: Mapping[str, Any]) -> None:
-    """Raises `DamagedError` for a record whose storage could not read all of it."""
+    """Raises `DamagedError` for a stored record that could be read only in part."""
     if DAMAGED in attributes:
         raise DamagedError
 
 
 def require_schema(record: Mapping[str, Any], newest: int) -> None:
-    """Raises `NewerError` for a record of a schema newer than `newest`; a missing number means 1."""
+    """Raises `NewerError` for a record whose schema number exceeds `newest`; a missing number means 1."""
     number = record.get("schema", 1)
     if not isinstance(number, int) or number < 1:
         raise DamagedError(f"schema {number!r}")

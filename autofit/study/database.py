@@ -1,4 +1,4 @@
-"""Studies in a database: its URL, its connections, and which of its failures are temporary.
+"""Studies in a database: its URL, its connections, and temporary failures.
 
 SQLAlchemy takes a third of a second to import, and a journal does not need it: import this module
 only where the storage is a database.
@@ -54,7 +54,7 @@ _DENIED_STATE = "42501"  # insufficient_privilege
 
 
 def parse_url(url: str) -> URL:
-    """Reads a database URL; `postgresql://` means psycopg 3.
+    """Parses a database URL; `postgresql://` stands for the driver psycopg 3.
 
     Raises:
         UsageError: `url` is no database URL. The message repeats nothing of it: it may hold a password.
@@ -77,13 +77,13 @@ def _no_url() -> UsageError:
 
 
 def shown(url: URL) -> str:
-    """Database URL as messages show it: without a password, and as users write it."""
+    """Database URL for messages: without a password, as users write it."""
     visible = url.set(drivername=url.drivername.removesuffix("+psycopg"))
     return redacted_place(visible.render_as_string(hide_password=False))
 
 
 def open_database(url: URL) -> Relations:
-    """Connects to a database and makes Optuna's tables where they are missing.
+    """Connects to a database; creates Optuna's tables if they are missing.
 
     Raises:
         UsageError: SQLAlchemy does not know the kind of database.
@@ -106,7 +106,7 @@ def open_database(url: URL) -> Relations:
 
 @contextlib.contextmanager
 def _alone(url: URL) -> Iterator[None]:
-    """Holds a lock on a PostgreSQL server, so that one process at a time makes the tables of a database."""
+    """Holds a lock on a PostgreSQL server, so that only one process at a time creates a database's tables."""
     if url.drivername != _PSYCOPG:
         yield
         return
@@ -129,14 +129,14 @@ def _opened(url: URL) -> Relations:
 
 
 def _is_made_by_others(error: SQLAlchemyError) -> bool:
-    """Whether making a table, type or row failed because another process has made it."""
+    """Whether creating a table, type or row failed because another process had created it."""
     return isinstance(error, IntegrityError) or (
         isinstance(error, DBAPIError) and "already exists" in str(error.orig)
     )
 
 
 def passes(error: BaseException | None) -> bool:
-    """Whether a failure is temporary, such as a lost connection or a busy database."""
+    """Whether a storage failure is temporary, such as a lost connection or a busy database."""
     while error is not None:
         if isinstance(error, PoolTimeoutError):
             return True
@@ -147,7 +147,7 @@ def passes(error: BaseException | None) -> bool:
 
 
 def denies(error: BaseException | None) -> bool:
-    """Whether a failure says that the database's user lacks the right for the operation."""
+    """Whether a storage failure says that the database's user lacks the right for the operation."""
     while error is not None:
         if isinstance(error, DBAPIError):
             return str(getattr(error.orig, "sqlstate", "")) == _DENIED_STATE

@@ -1,4 +1,4 @@
-"""Feed of a study's new and changed trials: unchanged trials are not read again."""
+"""Reads a study's new and changed trials, without reading unchanged ones again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
 
 
 class TrialFeed:
-    """Reads a study's new and changed trials.
+    """Reader of a study's new and changed trials.
 
     While a trial may still change, its number and id are kept, nothing else. Trials that this process
     asked for are not read at all, since it knows them.
@@ -31,7 +31,7 @@ class TrialFeed:
         self._unfinished: dict[int, int] = {}  # number → id in the storage
 
     def attach(self, backend: BaseStorage) -> None:
-        """Replaces the connection by another one to the same storage."""
+        """Replaces the storage connection by another one to the same storage."""
         self._backend = backend
 
     def news(self) -> list[FrozenTrial]:
@@ -41,7 +41,7 @@ class TrialFeed:
         return self._taken_in([*self._watched(), *self._beyond()])
 
     def _all(self) -> list[FrozenTrial]:
-        """Reads all trials; a database's in pieces, as Optuna holds many objects per trial that it reads."""
+        """All trials of the study; a database's are read in parts, as Optuna needs much memory per trial."""
         backend = self._backend
         if not isinstance(backend, RDBStorage):
             return backend.get_all_trials(self._study_id, deepcopy=False)
@@ -57,7 +57,7 @@ class TrialFeed:
         return trials
 
     def until(self, trial_id: int) -> tuple[int, list[FrozenTrial]]:
-        """Returns the number of a trial that was just created, and the new trials before it."""
+        """Number of a trial that was just created, and the new trials created before it."""
         earlier = []
         while (found := self._id_of(self._next_number)) != trial_id:
             assert found is not None, "a trial that was created has a number"
@@ -67,7 +67,7 @@ class TrialFeed:
         return number, self._taken_in(earlier)
 
     def _watched(self) -> list[FrozenTrial]:
-        """Reads the trials again that were unfinished when last read."""
+        """Trials that were unfinished when last read, read again."""
         if not self._unfinished:
             return []
         running = {

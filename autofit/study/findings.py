@@ -1,4 +1,4 @@
-"""Events for the boundaries that a search finds, as they change."""
+"""Events that announce how the boundaries of a search change."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofit_workers.spec.protocol import Peaks, TrialOutcome, Verdict
 
 
 class Findings:
-    """Makes the events for the boundaries of a search that moved.
+    """Builder of the events that announce changed boundaries of a search.
 
     Args:
         study: the study's name.
@@ -30,7 +30,7 @@ class Findings:
     def moved(
         self, boundaries: Mapping[Knobs, Boundary], known: Mapping[Configuration, TrialOutcome]
     ) -> list[BoundaryMoved]:
-        """Returns the events for those of `boundaries` that changed since they were last told.
+        """Events for those of `boundaries` that changed since they were last announced.
 
         Args:
             known: the outcome that counts of each configuration, see `decisive`.
@@ -72,7 +72,7 @@ class Findings:
 def comparison(
     study: str, trial: int, outcome: TrialOutcome, predicted_bytes: int | None
 ) -> PredictionCompared | None:
-    """Event that compares a predicted with a measured peak; None unless the trial fits and has both."""
+    """Event that compares a trial's predicted and measured peak; None unless it fits and has both."""
     measured_bytes = outcome.budgeted_bytes
     if outcome.verdict is not Verdict.FITS or predicted_bytes is None or not measured_bytes:
         return None

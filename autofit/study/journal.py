@@ -1,4 +1,4 @@
-"""Studies in a journal file, which survives a full disk, a machine that goes down, and damaged lines.
+"""Studies in a journal file that survives a full disk, a crash of the machine, and damaged lines.
 
 A journal is replayed from its beginning, and records get their ids in the order in which they were
 created. So a line that cannot be read is searched for the record that it belongs to: the record is kept,
@@ -69,7 +69,7 @@ def open_journal(path: Path) -> JournalStorage:
 
 
 class _Journal(JournalStorage):
-    """Optuna's journal storage, in which a damaged line marks its own record as damaged and no other."""
+    """Optuna's journal storage, in which a damaged line damages only the record that it belongs to."""
 
     def _sync_with_backend(self) -> None:
         replayed = self._replay_result
@@ -85,7 +85,7 @@ class _Journal(JournalStorage):
                 replayed.log_number_read = number
 
     def _apply_remains(self, operation: Any) -> None:
-        """Marks the record that a damaged operation belongs to; creates the record where the line would."""
+        """Marks the record that a damaged operation belongs to; creates it if the operation would have."""
         replayed = self._replay_result
         fields = operation if isinstance(operation, dict) else _fields(str(operation))
         code = _by_fields(fields)
@@ -115,7 +115,7 @@ class _Journal(JournalStorage):
 
 
 def _require_sound(operation: Any) -> None:
-    """Raises `ValueError` for an operation whose code and fields do not match."""
+    """Raises `ValueError` for a journal operation whose code and fields do not match."""
     if not isinstance(operation, dict):
         raise ValueError("it is no operation")  # noqa: TRY004 - the file's fault
     attributes = (
@@ -129,13 +129,13 @@ def _require_sound(operation: Any) -> None:
 
 
 def _by_fields(fields: Iterable[str]) -> int | None:
-    """Code of the operation that has these fields; None where no operation has them."""
+    """Code of the journal operation that has these fields; None where none has them."""
     names = set(fields)
     return next((code for needed, code in _BY_FIELDS if needed <= names), None)
 
 
 def _fields(line: str) -> dict[str, Any]:
-    """Fields that can still be found in a damaged line; values are a number, a name or None."""
+    """Fields found in a damaged journal line, by name; values are a number, a text or None."""
     found: dict[str, Any] = {}
     for name, number, text in _FIELD.findall(line):
         found.setdefault(name, int(number) if number else text or None)
@@ -143,7 +143,7 @@ def _fields(line: str) -> dict[str, Any]:
 
 
 def _created(fields: dict[str, Any]) -> dict[str, Any]:
-    """Rebuilds a damaged operation that creates a trial; without a readable state the trial has failed."""
+    """Journal operation that creates a trial, rebuilt from a damaged one; as failed if its state is lost."""
     state = fields.get("state")
     known = isinstance(state, int) and state in [each.value for each in TrialState]
     attributes = fields.get("user_attrs")
@@ -161,7 +161,7 @@ def _id(value: Any) -> int | None:
 
 
 class _JournalFile(JournalFileBackend):
-    """File of a journal, which a full disk leaves readable: the study goes on once there is room."""
+    """Journal file that stays readable when the disk is full; writing continues once there is room."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
@@ -169,7 +169,7 @@ class _JournalFile(JournalFileBackend):
         self._read_to = (0, 0)  # so many lines end at this byte
 
     def read_logs(self, log_number_from: int) -> Generator[Any, None, None]:
-        """Yields the operations from that number on; a line that is no operation as its text.
+        """Yields the operations after the first `log_number_from`; a damaged line is yielded as its text.
 
         A line that other processes are still writing is read the next time.
         """
@@ -206,7 +206,7 @@ def _operation(line: bytes) -> Any:
 
 
 def _require_journal(path: Path) -> None:
-    """Raises `ValueError` for an existing file that is no journal, before it is written to."""
+    """Raises `ValueError` for an existing file that is no journal, before anything is written to it."""
     if path.exists():
         if not path.is_file():  # a pipe would be waited for
             raise OSError(errno.EINVAL, "it is no file")

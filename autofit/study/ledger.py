@@ -37,7 +37,7 @@ class Running:
 
 
 class Ledger:
-    """The state of a search.
+    """State of a search in memory: boundaries, outcomes, running trials and pruned knob settings.
 
     Args:
         budget_bytes: the budget that measured peaks are compared with.
@@ -94,7 +94,7 @@ class Ledger:
         self._changed.clear()
 
     def take_in(self, trial: FrozenTrial) -> None:
-        """Updates the state with a trial read from the storage; call it once for a trial that has ended."""
+        """Updates the search state with a trial read from the storage; call it once for an ended trial."""
         configuration = self.configuration(trial)
         owner = owner_of(trial)
         if configuration is None:
@@ -105,7 +105,7 @@ class Ledger:
             self.finish(trial.number, configuration, outcome_of(trial), num_steps=num_steps_of(trial))
 
     def expect(self, number: int, configuration: Configuration, owner: Owner) -> None:
-        """Records a running trial; called again when its owner's lease was renewed."""
+        """Records a trial as running; called again when its owner's lease was renewed."""
         if number not in self.running:
             self._num_running[configuration] += 1
             knobs, batch_size = configuration
@@ -137,7 +137,7 @@ class Ledger:
             self.boundaries[knobs].withdraw(batch_size)
 
     def open_settings(self) -> list[Knobs]:
-        """Knob settings whose boundary has a size to propose, in the order of the space.
+        """Knob settings whose boundary has a size to try, in the order of the search space.
 
         Settings that may turn out to be pointless wait for the settings that decide so.
         """
@@ -145,19 +145,19 @@ class Ledger:
         return found if self._pruning is None else self._pruning.leading(found, self._unsettled)
 
     def deciding_size(self, knobs: Knobs) -> int | None:
-        """Batch size to try first, which likely prunes the setting; None for the boundary's own proposal."""
+        """Batch size that likely prunes the knob setting, to try first; None to take the boundary's own."""
         rival = None if self._pruning is None else self._pruning.best_rival(knobs, self._settled)
         if rival is None:
             return None
         return self.boundaries[knobs].doubtful_size_beyond(self._settled[rival])
 
     def take_changed(self) -> list[Knobs]:
-        """Returns the knob settings whose state changed since the last call."""
+        """Knob settings whose state changed since the last call."""
         changed, self._changed = list(self._changed), {}
         return changed
 
     def agenda(self, goal: Goal) -> Agenda:
-        """Returns the agenda of a goal: the trials left to be done for it now."""
+        """Agenda for a goal: the trials that are left to run."""
         return Agenda(
             goal=goal,
             boundaries=self.boundaries,
@@ -179,14 +179,14 @@ class Ledger:
         }
 
     def configuration(self, trial: FrozenTrial) -> Configuration | None:
-        """Configuration that a trial tries; None where the trial is not of this search space."""
+        """Configuration that a trial tries; None where it is not in this search space."""
         if any(trial.distributions.get(name) != own for name, own in self._distributions.items()):
             return None
         index = self._index.get(self._space.to_knobs(trial.params))
         return None if index is None else (self._space.settings[index], trial.params[BATCH_SIZE])
 
     def _learn(self, number: int, configuration: Configuration, outcome: TrialOutcome) -> None:
-        """Keeps the outcome that counts: the latest, but one that did not fit over one that fits."""
+        """Records a trial's outcome; of several the latest counts, but a failure counts more than a fit."""
         knobs, batch_size = configuration
         fits = outcome.verdict is Verdict.FITS
         before = self.known.get(configuration)
@@ -204,7 +204,7 @@ class Ledger:
             self.boundaries[knobs].expect(batch_size)
 
     def _slim(self, knobs: Knobs, outcome: TrialOutcome) -> TrialOutcome:
-        """Reduces an outcome to the fields that search and frontier need: thousands are held at a time."""
+        """Copy of an outcome with only the fields that search and frontier need, to save memory."""
         return dataclasses.replace(
             outcome,
             knobs=knobs,
@@ -216,7 +216,7 @@ class Ledger:
         )
 
     def _look_at(self, knobs: Knobs) -> None:
-        """Updates the state that depends on a knob setting's boundary, and prunes settings by it."""
+        """Updates the state that depends on a knob setting's boundary, and prunes knob settings by it."""
         boundary = self.boundaries[knobs]
         self._is_open[self._index[knobs]] = boundary.has_proposal
         (self._unsettled.discard if boundary.is_settled else self._unsettled.add)(knobs)
@@ -235,7 +235,7 @@ class Ledger:
                 self._prune(self._pruning, other)
 
     def _prune(self, pruning: Pruning, knobs: Knobs) -> None:
-        """Prunes a knob setting that known boundaries make pointless, or opens it again where they do not."""
+        """Prunes a knob setting that known boundaries rule out, or reopens it if they do not."""
         boundary = self.boundaries[knobs]
         if boundary.is_settled:
             self.pruned.pop(knobs, None)
@@ -250,7 +250,7 @@ class Ledger:
 
 
 def _reason(outcome: TrialOutcome) -> dict[str, str]:
-    """Environment of an outcome reduced to the reason why it was not tried; empty where there is none."""
+    """Environment of an outcome, reduced to the reason why it was not tried; empty if it was tried."""
     return (
         {NOT_TRIED: outcome.environment[NOT_TRIED]} if NOT_TRIED in outcome.environment else _NO_ENVIRONMENT
     )

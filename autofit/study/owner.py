@@ -1,4 +1,4 @@
-"""Owner of a running trial: its process, its lease, and whether it can still end the trial."""
+"""Owner of a running trial: the process that will end it, and its lease on the trial."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ _coordinators_here: set[str] = set()  # those of this process that are still at 
 
 
 def begin(coordinator: str) -> None:
-    """Registers a coordinator of this process as at work, so that its trials are waited for."""
+    """Registers a coordinator of this process as active, so that its trials are waited for."""
     _coordinators_here.add(coordinator)
 
 
 def end(coordinator: str) -> None:
-    """Unregisters a coordinator of this process, which will not end its trials any more."""
+    """Unregisters a coordinator of this process; its running trials count as abandoned."""
     _coordinators_here.discard(coordinator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """The coordinator that asked for a trial.
+    """Coordinator that asked for a trial, with its process and its lease.
 
     Attributes:
         started_seconds: when its process started, epoch: process ids are used again.
@@ -71,7 +71,7 @@ class Owner:
         return dataclasses.replace(self, lease_until_seconds=now + lease_seconds)
 
     def why_gone(self) -> str | None:
-        """Reason why the owner will not end its trial any more; None as long as it may.
+        """Reason why the owner can no longer end its trial; None as long as it may.
 
         On this machine the owner's process is looked up, and in this process the coordinator. Processes
         of another host cannot be seen: their lease says how long their trials are waited for.

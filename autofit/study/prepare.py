@@ -19,7 +19,7 @@ _VALUE = "batch that fits"  # how Optuna's pages and tables call a trial's value
 
 
 def require_name(name: str) -> None:
-    """Raises `UsageError` where `name` is not valid for a study."""
+    """Raises `UsageError` if `name` is not a valid name of a study."""
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", name):
         raise UsageError(
             f"a study cannot be named {name!r}: use up to 128 letters, digits, dots, hyphens and "
@@ -28,13 +28,13 @@ def require_name(name: str) -> None:
 
 
 def default_name(label: str, digest: str) -> str:
-    """Default name of a study: a readable label and the start of the settings' digest."""
+    """Default name of a study: a readable label and the first digits of the settings' digest."""
     readable = re.sub(r"[^A-Za-z0-9._-]+", "-", label).strip("-.")
     return f"{readable[:64] or 'study'}-{digest[:12]}"
 
 
 def has_study(storage: Storage, name: str) -> bool:
-    """Whether the storage holds a study of this name."""
+    """Whether the storage holds a study named `name`."""
     try:
         storage.backend.get_study_id_from_name(name)
     except KeyError:
@@ -43,7 +43,7 @@ def has_study(storage: Storage, name: str) -> bool:
 
 
 def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: bool) -> None:
-    """Creates a study of this name with these settings, unless the storage holds it.
+    """Creates a study with a name and settings, unless the storage holds it.
 
     Raises:
         StudyMismatchError: the storage holds a study of this name with other settings, or not of autofit.

@@ -1,4 +1,4 @@
-"""Records of trials in the storage: their contents, and the order in which they are written.
+"""Stored records of trials: their contents, and the order in which these are written.
 
 A coordinator may be killed, and its connection lost, between any two writes:
 
@@ -61,7 +61,7 @@ _UNNAMED_CONSTRAINTS = "constraints"
 
 
 def owner_of(trial: FrozenTrial) -> Owner | None:
-    """Owner that asked for a trial; None for a trial that autofit did not ask for.
+    """Owner of a trial; None for a trial that was not created by autofit.
 
     Raises:
         UnreadableError: the record is damaged, or of another version.
@@ -102,7 +102,7 @@ def _outcome(document: Mapping[str, Any]) -> TrialOutcome:
 
 
 def num_steps_of(trial: FrozenTrial) -> int:
-    """Number of steps that a trial was to do after its warm-up; 0 where none is recorded."""
+    """Number of steps that a trial was to run after its warm-up; 0 where none is recorded."""
     num_steps = trial.user_attrs.get(_NUM_STEPS, 0)
     return num_steps if isinstance(num_steps, int) else 0
 
@@ -114,7 +114,7 @@ def predicted_bytes_of(trial: FrozenTrial) -> int | None:
 
 
 class TrialRecords:
-    """Writes the records of one study's trials.
+    """Writer of the trial records of one study.
 
     Args:
         budget_bytes: the budget that peaks are compared with.
@@ -166,7 +166,7 @@ class TrialRecords:
         self._finish(trial_id, outcome)
 
     def holds(self, trial_id: int, outcome: TrialOutcome) -> bool:
-        """Whether the trial ended and its record holds `outcome`."""
+        """Whether the trial ended and its stored outcome equals `outcome`."""
         trial = self._backend.get_trial(trial_id)
         return trial.state.is_finished() and trial.user_attrs.get(OUTCOME) == kept(outcome)
 
@@ -203,7 +203,7 @@ class TrialRecords:
         self._backend.set_trial_state_values(trial_id, TrialState.COMPLETE, [value])
 
     def _constraint(self, verdict: Verdict, peak_bytes: int | None) -> Iterator[tuple[str, Any]]:
-        """Optuna's attributes for a peak's excess as a share of the budget; the verdict sets the sign."""
+        """Optuna attributes for a peak's excess over the budget, as a share; the verdict sets the sign."""
         excess = None if peak_bytes is None else (peak_bytes - self._budget_bytes) / self._budget_bytes
         if verdict is Verdict.FITS:
             value = 0.0 if excess is None else min(excess, 0.0)
@@ -215,5 +215,5 @@ class TrialRecords:
 
 
 def kept(outcome: TrialOutcome) -> str:
-    """JSON of an outcome as its record holds it: without the trace."""
+    """JSON of an outcome as stored in its trial's record: without the trace."""
     return dataclasses.replace(outcome, trace_json=None).to_json()

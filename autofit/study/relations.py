@@ -32,7 +32,7 @@ _UNDECODABLE = "Could not decode to UTF-8"  # sqlite3's only word on text that i
 
 
 class Relations(RDBStorage):
-    """Optuna's storage in a database; marks damaged records, see the module."""
+    """Optuna's storage in a database, which returns damaged records with the mark `DAMAGED`."""
 
     def get_all_studies(self) -> list[FrozenStudy]:
         return _or(super().get_all_studies, self._studies_apart)
@@ -54,7 +54,7 @@ class Relations(RDBStorage):
 
     def get_trial_id_from_study_id_trial_number(self, study_id: int, trial_number: int) -> int:
         def by_rank() -> int:
-            """Finds the trial by its rank among the ids of its study: numbers are given in their order."""
+            """Id of the trial, by its position among its study's ids: numbers follow the ids' order."""
             ids = self.trial_ids(study_id)
             if trial_number >= len(ids):
                 raise KeyError(_NOT_FOUND)
@@ -101,7 +101,7 @@ class Relations(RDBStorage):
         return _or(whole, what_is_left)
 
     def trial_ids(self, study_id: int, states: Container[TrialState] | None = None) -> list[int]:
-        """Ids of a study's trials in `states`, ascending; of all trials where states cannot be read."""
+        """Ids of a study's trials in `states`, ascending; ids of all trials if states cannot be read."""
         trial = models.TrialModel
 
         def ids(*conditions: ColumnElement[bool]) -> Callable[[], list[int]]:
@@ -118,7 +118,7 @@ class Relations(RDBStorage):
     # ── what is left ────────────────────────────────────────────────────────────────────────────
 
     def _trials_apart(self, study_id: int, trial_ids: list[int]) -> list[FrozenTrial]:
-        """Reads the trials of these ids, in halves, so that only a damaged trial itself is read as lost."""
+        """Trials with these ids, read in halves, so that only damaged trials are replaced by failed ones."""
         if len(trial_ids) <= 1:
             get = super().get_trial
             return [
@@ -137,7 +137,7 @@ class Relations(RDBStorage):
         ]
 
     def _lost(self, trial_id: int, study_ids: Iterable[int] | None = None) -> FrozenTrial:
-        """Returns a failed trial with the mark, for a trial of which only its id can be read.
+        """Failed trial with the mark `DAMAGED`, in place of a trial of which only the id can be read.
 
         Args:
             study_ids: the studies that the trial may belong to; all studies unless given.
@@ -150,7 +150,7 @@ class Relations(RDBStorage):
         raise KeyError(_NOT_FOUND)
 
     def _rank(self, study_id: int, trial_id: int) -> int:
-        """Number of a trial in its study, derived from the order of ids."""
+        """Number of a trial in its study, derived from the order of the trials' ids."""
         return sum(other < trial_id for other in self.trial_ids(study_id))
 
     def _marked(
@@ -180,7 +180,7 @@ class Relations(RDBStorage):
         ]
 
     def _attributes_of_all(self, model: Any, study_ids: list[int]) -> dict[int, dict[str, Any]]:
-        """Readable attributes of each study, with the mark where some cannot be read."""
+        """Readable attributes of each study by id, with the mark `DAMAGED` where some cannot be read."""
         try:
             rows = self._rows(select(model.study_id, model.key, model.value_json))
         except DBAPIError as error:
@@ -194,7 +194,7 @@ class Relations(RDBStorage):
         return found
 
     def _attributes(self, model: Any, owner_id: int) -> dict[str, Any]:
-        """Readable attributes of a trial or study, with the mark that others cannot be read."""
+        """Readable attributes of a trial or study, with the mark `DAMAGED`, as others cannot be read."""
         owner = model.trial_id if hasattr(model, "trial_id") else model.study_id
         (key,) = model.__mapper__.primary_key
         found = _mark()
@@ -221,7 +221,7 @@ def _mark() -> dict[str, Any]:
 
 
 def _or(read: Callable[[], _Read], read_apart: Callable[[], _Read]) -> _Read:
-    """Returns `read()`, or `read_apart()` where that fails because a record is damaged."""
+    """Result of `read()`, or of `read_apart()` if `read()` fails because a record is damaged."""
     try:
         return read()
     except Exception as error:

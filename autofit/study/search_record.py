@@ -1,4 +1,4 @@
-"""Attributes of a study that describe its search, for readers that do not search.
+"""Attributes of a study that describe its search, for commands that only read it.
 
 The attributes are few and small, since every listing of studies reads all of them.
 """
@@ -29,7 +29,7 @@ RECOMMENDED_TIME = "autofit_recommended_time"  # and what is known of its step's
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """Attribute of a study that is written when its search begins or is taken up again.
+    """Attribute of a study that records when, for which workload and card its search was last opened.
 
     Attributes:
         workload: its short name, as in `WorkloadRef.name`.
@@ -43,7 +43,7 @@ class Opened:
 
 
 def record_opening(backend: BaseStorage, study_id: int, opened: Opened) -> None:
-    """Writes a study's last opening, in place of the earlier one."""
+    """Writes the attribute of a study's latest opening, replacing the earlier one."""
     backend.set_study_user_attr(study_id, OPENED, dataclasses.asdict(opened))
 
 
@@ -63,14 +63,14 @@ def record_recommendation(
     recommended: Configuration | None,
     time: RecommendedTime = NO_TIME,
 ) -> None:
-    """Writes a search's recommended configuration, None where nothing fits, over the earlier one."""
+    """Writes a search's recommended configuration (None if nothing fits), replacing the earlier one."""
     backend.set_study_user_attr(study_id, RECOMMENDED_TIME, list(time))
     plain = None if recommended is None else [dataclasses.asdict(recommended[0]), recommended[1]]
     backend.set_study_user_attr(study_id, RECOMMENDED, plain)
 
 
 def recommended_time_of(attributes: Mapping[str, Any]) -> RecommendedTime:
-    """Step time of the recommended configuration, from the study's attributes; `NO_TIME` where not recorded.
+    """Step time of the recommended configuration, from a study's attributes; `NO_TIME` if not recorded.
 
     Raises:
         ValueError: another version of autofit wrote it.
@@ -83,7 +83,7 @@ def recommended_time_of(attributes: Mapping[str, Any]) -> RecommendedTime:
 
 
 def recommendation_of(attributes: Mapping[str, Any]) -> Configuration | None:
-    """Recommended configuration in a study's attributes; None where there is none, or none yet.
+    """Recommended configuration from a study's attributes; None if there is none, or none yet.
 
     Raises:
         ValueError, LookupError, TypeError: another version of autofit wrote them.
@@ -97,7 +97,7 @@ def recommendation_of(attributes: Mapping[str, Any]) -> Configuration | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRecord:
-    """A search as described by its study's attributes.
+    """Search of a study, read from the study's attributes.
 
     Attributes:
         budget_bytes: the budget that peaks are compared with.
@@ -111,7 +111,7 @@ class SearchRecord:
 
     @staticmethod
     def is_search(attributes: dict[str, Any]) -> bool:
-        """Whether a study with these attributes is an opened search, or damaged so that it may be one."""
+        """Whether a study with these attributes is that of a search, or is damaged and may be one."""
         return OPENED in attributes or DAMAGED in attributes
 
     @classmethod
@@ -151,18 +151,18 @@ class SearchRecord:
         )
 
     def spec_of(self, knobs: Knobs, batch_size: int) -> TrialSpec:
-        """Spec of a trial of this configuration, as far as the study keeps it."""
+        """Trial spec of a configuration, with the fields that the study keeps."""
         return dataclasses.replace(self.spec, knobs=knobs, batch_size=batch_size)
 
 
 def _is_newer(settings: Any) -> bool:
-    """Whether a study's trials use a newer protocol than this version of autofit."""
+    """Whether a study's trials use a newer trial protocol than this version of autofit."""
     version = settings.get("protocol_version", 0) if isinstance(settings, dict) else 0
     return isinstance(version, int) and version > PROTOCOL_VERSION
 
 
 def _setup(settings: dict[str, Any]) -> Setup:
-    """Reads a study's setup from its settings, under the names that they have had since 0.1."""
+    """Setup of a study, read from its stored settings, whose names have not changed since autofit 0.1."""
     num_ranks = settings.get("num_ranks", 1)
     return Setup(
         mode=settings["mode"],

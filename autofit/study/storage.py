@@ -1,4 +1,4 @@
-"""Storages of studies, which are journal files or databases, and the errors for their failures."""
+"""Storages of studies, which are journal files or databases, and errors for their failures."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _never(_error: BaseException | None) -> bool:
 
 
 class Storage:
-    """An open storage of studies: a journal file or a database.
+    """Open storage of studies: a journal file or a database.
 
     Args:
         backend: Optuna's storage.
@@ -83,7 +83,7 @@ class Storage:
             ) from error
 
     def run(self, operation: Callable[[], _Result]) -> _Result:
-        """Runs an operation, and repeats it while the storage cannot be reached.
+        """Runs an operation, repeating it while the storage cannot be reached.
 
         Args:
             operation: reads and writes; it has to be safe to repeat, whether or not its writes before the
@@ -155,7 +155,7 @@ class Storage:
 
 
 def open_storage(storage: str | None, study_name: str, *, wait_seconds: float = WAIT_SECONDS) -> Storage:
-    """Opens a storage, creating it where it is missing.
+    """Opens a storage; creates it if it is missing.
 
     Args:
         storage: a database URL of SQLAlchemy's form, or the path of a journal file, whose name ends
@@ -185,7 +185,7 @@ def is_journal(storage: str | None) -> bool:
 
 
 def journal_path(storage: str | None, study_name: str) -> Path:
-    """Path of the journal file that `storage` names, whether the file exists or not; see `open_storage`."""
+    """Path of the journal file that `storage` names, even if the file is missing; see `open_storage`."""
     if storage is None:
         return studies_path() / f"{study_name}{JOURNAL_SUFFIX}"
     if storage.endswith(JOURNAL_SUFFIX):
@@ -233,7 +233,7 @@ def _begin_immediately(connection: Any) -> None:
 
 
 def storage_error(where: str, error: BaseException) -> StorageError:
-    """Returns the `StorageError` for a storage's failure, with the next step for the user."""
+    """`StorageError` for a failure of a storage, with advice for the user on the next step."""
     return StorageError(
         f"a study cannot be kept in {where}: {_reason(error)}; make it writable, or choose another place "
         "with --storage"
@@ -241,7 +241,7 @@ def storage_error(where: str, error: BaseException) -> StorageError:
 
 
 def _reason(error: BaseException) -> str:
-    """Message of the database or the operating system, without the errors that wrap it."""
+    """Message of the database or the operating system, without the exceptions that wrap it."""
     if isinstance(error, OptunaError) and error.__cause__ is not None:
         return _reason(error.__cause__)
     if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""The study: the durable record of all trials, and the choice of the next trial.
+"""Study of a search: the durable record of all trials, and the choice of the next trial.
 
 Several processes may ask at once. Each chooses from what it knows, writes its trial, and looks at
 the trials that got a smaller number meanwhile: a process that finds its size among them gives its own
@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """A configuration to try, as `TuningStudy.ask` returns it.
+    """Configuration to try next, with the number and steps of its trial.
 
     Attributes:
         num_steps: full steps after the warm-up.
@@ -75,7 +75,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialRecord:
-    """Record of a trial that returned an outcome.
+    """Stored record of a trial that returned an outcome.
 
     Attributes:
         outcome: the outcome, without its trace.
@@ -89,7 +89,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """A trial that this process asked for and has not told; its id in the storage and its owner."""
+    """Trial of this process without an outcome yet; its id in the storage and its owner."""
 
     trial_id: int
     ask: Ask
@@ -97,7 +97,7 @@ class _Asked:
 
 
 class TuningStudy:
-    """An open study, which proposes and records trials; use it in a `with` statement, or close it.
+    """Open study, which proposes and records trials; use it in a `with` statement, or close it.
 
     Attributes:
         name: the study's name in its storage.
@@ -161,7 +161,7 @@ class TuningStudy:
         gpu: str = "",
         pruning: Pruning | None = None,
     ) -> Self:
-        """Opens the study of these settings, creating it where there is none.
+        """Opens the study with these settings, creating it if there is none.
 
         Trials that a dead coordinator left running are settled first: those with a recorded outcome are
         completed, the others are given up and their sizes proposed again.
@@ -236,7 +236,7 @@ class TuningStudy:
         self.close()
 
     def close(self) -> None:
-        """Ends the trials that were asked for and not told, and releases the storage.
+        """Ends this process's trials that have no outcome, and releases the storage.
 
         Where the storage cannot be reached the trials stay as they are: the process that opens the study
         next sees that their coordinator is gone.
@@ -253,7 +253,7 @@ class TuningStudy:
             self._storage.close()
 
     def ask(self, *, num_workers: int | None = None) -> Ask | None:
-        """Returns the next configuration to try; None when none is left, or only running trials.
+        """Next configuration to try; None when none is left, or all trials left are running.
 
         Args:
             num_workers: how many trials this process may run at once, where it knows.
@@ -289,7 +289,7 @@ class TuningStudy:
         self._ledger.finish(trial_number, (ask.knobs, ask.batch_size), outcome, num_steps=ask.num_steps)
 
     def recommend(self, recommended: Configuration | None, time: RecommendedTime = NO_TIME) -> None:
-        """Records the recommended configuration, None where nothing fits, and its step time.
+        """Records the recommended configuration (None if nothing fits) and its step time.
 
         A process that tried nothing writes nothing: the study may be read-only for it.
         """
@@ -312,7 +312,7 @@ class TuningStudy:
         return self._lease_seconds / 3
 
     def boundaries(self) -> Mapping[Knobs, Boundary]:
-        """Boundary of each knob setting, in the order of the space; the mapping goes on changing."""
+        """Boundary of each knob setting, in the order of the space; the mapping is updated in place."""
         self._storage.run(self._catch_up)
         return self._ledger.boundaries
 
@@ -322,20 +322,20 @@ class TuningStudy:
 
     @property
     def pruned(self) -> tuple[PrunedSetting, ...]:
-        """Knob settings that are not searched to their end."""
+        """Knob settings whose search was cut short, as another one is no slower and fits as much."""
         return tuple(self._ledger.pruned.values())
 
     @property
     def known(self) -> Mapping[Configuration, TrialOutcome]:
-        """Outcome that counts of each configuration, see `decisive`, without its environment and log."""
+        """Outcome that counts for each configuration, see `decisive`, without its environment and log."""
         return self._ledger.known
 
     def take_changed(self) -> list[Knobs]:
-        """Returns the knob settings changed since the last call by trials of this process or others."""
+        """Knob settings changed since the last call, by trials of this process or others."""
         return self._ledger.take_changed()
 
     def outcomes(self) -> list[TrialRecord]:
-        """Reads the whole study; returns its trials with an outcome, in the order they were asked for."""
+        """Trials of the study that have an outcome, read from the storage, in the order of their creation."""
         trials = self._storage.run(
             lambda: self._storage.backend.get_all_trials(self._study_id, deepcopy=False)
         )
@@ -355,12 +355,12 @@ class TuningStudy:
         return self._ledger.verified(soak_steps) if soak_steps else {}
 
     def reconcile(self) -> None:
-        """Ends trials that their owner will not end: its coordinator is gone, or its lease has expired."""
+        """Ends trials whose coordinator is gone or whose lease has expired."""
         self._storage.run(self._reconcile)
 
     @property
     def is_settled(self) -> bool:
-        """Whether every boundary is known; pruned settings count as known."""
+        """Whether every boundary is known; those of pruned knob settings count as known."""
         self._storage.run(self._catch_up)
         return self._ledger.agenda(self.goal).is_settled
 
@@ -372,7 +372,7 @@ class TuningStudy:
 
     @property
     def num_trials(self) -> int:
-        """Number of trials with an outcome, as far as it is known in this process."""
+        """Number of trials with an outcome, as far as this process knows."""
         return self._ledger.num_returned
 
     @property
@@ -413,13 +413,13 @@ class TuningStudy:
         return None
 
     def _record_opening(self) -> None:
-        """Writes the opening before this process's first trial, once: a finished study may be read-only."""
+        """Records once that the study was opened, not before the first trial: it may be read-only."""
         if not self._is_opening_recorded:
             record_opening(self._storage.backend, self._study_id, self.opened)
             self._is_opening_recorded = True
 
     def _plan(self) -> tuple[Knobs, int, Purpose] | None:
-        """Returns the next configuration and its purpose; None where nothing is left to try."""
+        """Configuration to try next, and the purpose of its trial; None where nothing is left to try."""
         agenda = self._ledger.agenda(self.goal)
         if agenda.has_search:
             knobs, batch_size = self._sampler.choose(
@@ -434,7 +434,7 @@ class TuningStudy:
         return None if step is None else (step.knobs, step.batch_size, step.purpose)
 
     def _is_among(self, trials: list[FrozenTrial], knobs: Knobs, batch_size: int) -> bool:
-        """Takes in `trials` of other processes; returns whether one of them has this configuration."""
+        """Updates the state with other processes' `trials`; returns whether one has this configuration."""
         wanted = {**self._space.to_params(knobs), BATCH_SIZE: batch_size}
         for trial in trials:
             self._take_in(trial)
@@ -444,12 +444,12 @@ class TuningStudy:
         return trial.state == TrialState.FAIL and self._readable_outcome(trial) is None
 
     def _catch_up(self) -> None:
-        """Takes in the news of other coordinators' trials."""
+        """Updates the search state with new and changed trials of other coordinators."""
         for trial in self._feed.news():
             self._take_in(trial)
 
     def _take_in(self, trial: FrozenTrial) -> None:
-        """Takes in a trial read from the storage; gives up a trial of this process whose number got lost.
+        """Updates the state with a stored trial; gives up a trial of this process whose number got lost.
 
         A connection may be lost when a trial is written and its number is not known yet: the trial is
         in the storage, belongs to this process, and nobody runs it.
@@ -473,7 +473,7 @@ class TuningStudy:
             return None
 
     def _leave_aside(self, trial: FrozenTrial, error: UnreadableError) -> None:
-        """Logs once that a trial cannot be read; its size may be proposed again."""
+        """Logs once that a trial cannot be read; its configuration may be proposed again."""
         if trial.number not in self._unreadable:
             self._unreadable.add(trial.number)
             name = f"trial {trial.number} of study {self.name}"

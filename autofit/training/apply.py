@@ -80,7 +80,7 @@ def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
 
 
 def hidden_weights(model: Any) -> list[Any]:
-    """Weights of a model that the optimizers `muon` and `galore-adamw` are for.
+    """Hidden weight matrices of a model, which the optimizers `muon` and `galore-adamw` are meant for.
 
     These are its matrices, without those of embeddings and of the layer that makes its output.
 
@@ -95,7 +95,7 @@ def hidden_weights(model: Any) -> list[Any]:
 
 
 def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, precision: str = "fp32") -> Any:
-    """Puts an adapter on a model and keeps its own weights in another type, as `--adapter` and `--base` do.
+    """Adds an adapter to a model and converts its base weights, as `--adapter` and `--base` do.
 
         >>> model = autofit.adapt(model, "lora:r=16,targets=all-linear", base="nf4", precision="amp-bf16")
 
@@ -126,7 +126,7 @@ def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, pr
 
 
 def set_loss(model: Any, loss: str) -> None:
-    """Makes a causal language model of transformers compute cross entropy without all logits at once.
+    """Makes a causal language model of transformers compute its loss without holding all logits at once.
 
         >>> autofit.set_loss(model, "chunked:8")
         >>> model(input_ids=tokens, labels=tokens).loss.backward()

@@ -1,4 +1,4 @@
-"""A training function that finds its batch size itself, starting from the predicted one."""
+"""Decorator for a training function that finds its batch size itself, starting from the predicted one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find_executable_batch_size(
     workload: Workload | Script | str | None = None,
     **options: Any,
 ) -> Any:
-    """Decorates a function so that it is called with a batch size that does not run out of memory.
+    """Decorator that calls a function with smaller batch sizes until it does not run out of memory.
 
     It can replace Accelerate's decorator of the same name: the first parameter of the function is the
     batch size, which callers leave out. When PyTorch runs out of memory, the function is called again with

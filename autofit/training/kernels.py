@@ -1,4 +1,4 @@
-"""Registration of operators, the user's own or a library's, that predictions do not know."""
+"""Registers operators (the user's or a library's) that predictions do not know."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def register_kernel(
     outputs: Callable[..., Any] | None = None,
     scratch: Callable[..., int | Sequence[int]] | None = None,
 ) -> None:
-    """Registers an operator that is not PyTorch's for predictions: its outputs and its scratch memory.
+    """Registers an operator from outside PyTorch for predictions, with its outputs and scratch memory.
 
     Predictions run in a process of their own, which imports the workload's file or module, or runs the
     script: call this there, at the top level, or in a module that it imports. What is registered at a

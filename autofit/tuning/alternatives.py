@@ -1,4 +1,4 @@
-"""Answers told beside a search's own: other kinds of batches, other risks, other cards of that size."""
+"""Predicts answers beside a search's own: for the other kind of batches, other risks, and other cards."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def compare_kinds(
     tuned_kind: str,
     budget_bytes: int,
 ) -> tuple[BatchKinds | None, tuple[str, ...]]:
-    """Compares a search's answer with the prediction for the other kind of batches, typical or worst.
+    """Largest batch for typical and for worst batches: one from the search, the other predicted.
 
     Args:
         frontier: the frontier that the search found.
@@ -72,7 +72,7 @@ def compare_kinds(
 
 
 def _largest(prior: Curve | None, curve: Curve, sizes: Sequence[int], budget_bytes: int) -> int | None:
-    """Largest size that fits, by the `prior` curve, or by a search that costs few traces where it is None."""
+    """Largest batch size that fits; from the `prior` curve, or by a search with few traces if it is None."""
     if prior is not None:
         return largest_fitting_batch(prior, budget_bytes, sizes=sizes).largest_batch
     boundary = Boundary(budget_bytes=budget_bytes, sizes=sizes)
@@ -98,7 +98,7 @@ def with_risks(
     sizes: Callable[[Knobs], Sequence[int]],
     emit: EventSink,
 ) -> tuple[FrontierEntry, ...]:
-    """Frontier entries; the predicted ones gain their largest batch at every risk and its prospects.
+    """Frontier entries; predicted ones are given their `largest_by_risk` and `likely_still_runs`.
 
     Args:
         curves: by knob setting, each at the risk that its entry was found at.
@@ -144,7 +144,7 @@ def card_answers(
     emit: EventSink,
     mesh: Sequence[int] = (),
 ) -> tuple[CardAnswer, ...]:
-    """Largest batch of one knob setting on each card of `cards` that it is predicted on, in their order.
+    """Largest batch of one knob setting on each of `cards` for which it can be predicted.
 
     Cards that cannot run it at all are left out too.
 

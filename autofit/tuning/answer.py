@@ -101,7 +101,7 @@ def answer(
 
 
 def _lengths(settings: TuneSettings, predicted: Predicted, best: Best | None) -> LengthsAnswer | None:
-    """Effect of the data's sample lengths on the batches of the best setting; None without lengths."""
+    """Largest batches for a dataset's sample lengths, at the best knob setting; None without lengths."""
     lengths = settings.capped_lengths
     if lengths is None:
         return None
@@ -120,7 +120,7 @@ def _lengths(settings: TuneSettings, predicted: Predicted, best: Best | None) ->
 def _advice(
     settings: TuneSettings, predicted: Predicted, frontier: Frontier, emit: EventSink
 ) -> Advice | None:
-    """Advice on what would make the smallest batch size fit; None unless nothing is predicted to fit.
+    """Advice on changes that would make the smallest batch size fit; None unless nothing fits.
 
     There is none for a script, whose settings are its own, nor for a measured search.
     """
@@ -149,7 +149,7 @@ def _kinds(
     measuring: Measuring,
     emit: EventSink,
 ) -> tuple[BatchKinds | None, tuple[str, ...]]:
-    """Largest typical and worst batch, and notes on why one is unknown; None without both batch kinds."""
+    """Largest typical and worst batch, and notes on unknown ones; None if the workload has one kind alone."""
     if not predicted.predictor.traces.has_batch_kinds:
         return None, ()
     target, spec, space = predicted.target, predicted.spec, predicted.space
@@ -197,7 +197,7 @@ def _on_ranks(settings: TuneSettings, target: Target) -> tuple[str, ...]:
 
 
 def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estimate | None:
-    """Prediction for the best configuration, or for the smallest batch size where nothing fits."""
+    """Predicted memory of the best configuration, or of the smallest batch size if nothing fits."""
     knobs, batch_size = (
         (space.settings[0], space.min_batch) if best is None else (best.knobs, best.batch_size)
     )
@@ -208,7 +208,7 @@ def _estimate(curves: CurveSet, space: SearchSpace, best: Best | None) -> Estima
 def _cards(
     settings: TuneSettings, space: SearchSpace, curves: CurveSet, best: Best | None, emit: EventSink
 ) -> tuple[CardAnswer, ...]:
-    """Largest batch of the best setting on each card that `--gpu-mem` may mean."""
+    """Largest batch of the best knob setting on each card sold with the memory of `--gpu-mem`."""
     curve = None if best is None else curves.by_knobs.get(best.knobs)
     if settings.gpu_mem_bytes is None or best is None or curve is None or curve.needs_traces:
         return ()

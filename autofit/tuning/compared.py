@@ -1,4 +1,4 @@
-"""Answers beside a search's own: other ways of training together, other cards, both batch kinds."""
+"""Data classes for answers compared with a search's own: other parallelism, other cards, other batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit_workers.spec.setup import TYPICAL, WORST
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelAnswer:
-    """Answer for one way of training together, where several were compared.
+    """Answer of a search for one kind of parallelism, such as `fsdp:8`, among several compared.
 
     Attributes:
         parallel: how the ranks share the work, `fsdp:8`; `ddp:1` for a process by itself.
@@ -36,7 +36,7 @@ class ParallelAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardAnswer:
-    """The answer for one card of the catalogue that is sold with the memory of `--gpu-mem`."""
+    """Answer of a search for one card of the catalogue that is sold with the memory of `--gpu-mem`."""
 
     gpu: str
     total_bytes: int
@@ -45,7 +45,7 @@ class CardAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KindAnswer:
-    """Answer for one kind of batches, typical or worst.
+    """Largest batch and predicted peak for one kind of batches, typical or worst.
 
     Attributes:
         largest_batch: the largest size that fits; None where none does.
@@ -60,7 +60,7 @@ class KindAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchKinds:
-    """Answers for typical and for worst batches, under one budget and one knob setting.
+    """Largest batches and peaks for typical and for worst batches, under one budget and one knob setting.
 
     Attributes:
         tuned: `typical` or `worst`, the kind that the search was asked for.
@@ -73,7 +73,7 @@ class BatchKinds:
     worst: KindAnswer
 
     def in_words(self) -> str:
-        """Difference between typical and worst batches in one sentence."""
+        """Sentence that compares typical with worst batches: the largest size of each, and their peaks."""
         peaks = f"{format_bytes(self.worst.peak_bytes)} instead of {format_bytes(self.typical.peak_bytes)}"
         typical, worst = _reach(self.typical), _reach(self.worst)
         advice = "" if self.tuned == WORST or self.has_same_answer else "; --worst-case tunes on them"

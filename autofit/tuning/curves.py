@@ -1,4 +1,4 @@
-"""Peak curves of a search: they answer it, or say where it begins."""
+"""Peak curves of a search's knob settings, which answer the search or give its first batch sizes."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Need:
 
 
 class CurveSet:
-    """Peak curves of a search by setting, filled when its predictions are made; empty where there are none.
+    """Peak curves of a search by knob setting; empty where nothing is predicted.
 
     Curves of the CPU only say where to begin: there every answer is measured.
     """
@@ -73,25 +73,25 @@ class CurveSet:
 
     @property
     def by_knobs(self) -> dict[Knobs, PredictedCurve]:
-        """Curves that predict the measurement of trials, by knob setting."""
+        """Curves that predict peaks on a card, by knob setting; the CPU's curves are left out."""
         return self._curves
 
     @property
     def needs_traces(self) -> bool:
-        """Whether each size of some setting costs a trace, which leaves the search without a prior."""
+        """Whether any knob setting has a curve that needs a new trace for each batch size."""
         return any(curve.needs_traces for curve in self._curves.values())
 
     @property
     def trace_identity(self) -> str | None:
-        """Identity of the step that the curves predict; None where there are no curves."""
+        """Identity of the traced step that the curves predict; None where there are no curves."""
         return next((curve.trace_identity for curve in self._curves.values()), self._host_trace_identity)
 
     def guide(self, knobs: Knobs) -> PredictedCurve | HostCurve | None:
-        """Predicted curve of a setting, though a size may cost a trace; None for none."""
+        """Predicted curve of a knob setting, even if each size costs a trace; None if there is no curve."""
         return self._curves.get(knobs) or self._host_curves.get(knobs)
 
     def guess(self, knobs: Knobs) -> Curve | None:
-        """Curve that the search of a setting begins at; None where nothing is predicted."""
+        """Curve from which a knob setting's search takes its first size; None if nothing is predicted."""
         guide = self.guide(knobs)
         if guide is None or not guide.needs_traces:
             return self.prior(knobs)
@@ -102,7 +102,7 @@ class CurveSet:
         return self._lines[knobs]
 
     def prior(self, knobs: Knobs) -> Curve | None:
-        """Curve of a setting that is known at every size without a trace; None where there is none."""
+        """Curve of a knob setting that costs no trace for a batch size; None if there is no such curve."""
         guide = self.guide(knobs)
         if guide is None or guide.needs_traces:
             return None  # a scan over all sizes would cost a trace each
@@ -111,14 +111,14 @@ class CurveSet:
         return self._priors[knobs]
 
     def conv_plan(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> ConvPlan | None:
-        """Convolution plan at a batch size for the setting `mixed`; None for other settings."""
+        """Convolution plan at a batch size for a knob setting of algorithm `mixed`; None for others."""
         curve = self._curves.get(knobs)
         if curve is None or knobs.conv_algo != MIXED:
             return None
         return curve.conv_plan(batch_size, budget_bytes)
 
     def need(self, knobs: Knobs, batch_size: int) -> Need:
-        """Likely need of a batch size of a setting that has a curve."""
+        """Likely memory need of a knob setting that has a curve, at one batch size."""
         host = self._host_curves.get(knobs)
         if host is not None:
             return Need(
@@ -128,14 +128,14 @@ class CurveSet:
         return Need(likely_bytes=estimate.interval.likely_bytes, workspace_bytes=estimate.breakdown.workspace)
 
     def cannot_run(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> bool:
-        """Whether even the low end of a prediction exceeds a budget; False where there is no curve."""
+        """Whether even the low end of the predicted peak exceeds a budget; False where there is no curve."""
         guide = self.guide(knobs)
         if guide is None or guide.needs_traces:
             return False
         return guide.cannot_run(batch_size, budget_bytes)
 
     def at_most(self, knobs: Knobs, budget_bytes: int, sizes: Sequence[int]) -> int | None:
-        """Largest of `sizes` that a setting could fit at best, 0 for none; None where it is not predicted.
+        """Largest of `sizes` whose low predicted peak is within the budget, 0 for none; None without a curve.
 
         The low end of the prediction says so: `cannot_run` is taken to be rising in the batch.
         """
@@ -157,7 +157,7 @@ def curves_of(
     risk: Risk,
     address: str | None,
 ) -> tuple[CurveSet, tuple[str, ...]]:
-    """Peak curve of every setting, as far as there are any, and notes on them.
+    """Peak curve of every knob setting that can be predicted, and notes.
 
     Args:
         spec: the fields that all trials of the search have in common.
@@ -210,12 +210,12 @@ def _on_a_card(
 
 
 def expect_curves(predictor: Predictor, space: SearchSpace) -> None:
-    """Announces settings whose curves will be asked for; of a single batch size the trace is there."""
+    """Announces the knob settings whose curves will be needed; skips those with a single batch size."""
     predictor.expect_curves([knobs for knobs in space.settings if _only_batch(space, knobs) is None])
 
 
 def _only_batch(space: SearchSpace, knobs: Knobs) -> int | None:
-    """The one batch size that a setting is capped to; None where there are several."""
+    """Batch size of a knob setting that is capped to a single one; None where there are several."""
     return space.min_batch if space.caps.get(knobs) == space.min_batch else None
 
 
@@ -223,7 +223,7 @@ _host_processes: dict[tuple[str | None, int | None], HostProcess] = {}
 
 
 def host_process(spec: TrialSpec, submit: Submit, *, address: str | None) -> HostProcess:
-    """Memory of a trial's process on the CPU, measured once for the searches of this process.
+    """Memory of a CPU trial's process without a workload, measured once and kept for later searches.
 
     It depends on where trials run and on their threads, not on what they run. Where it cannot be measured it
     is assumed, and the next search tries again.
@@ -244,7 +244,7 @@ def host_process(spec: TrialSpec, submit: Submit, *, address: str | None) -> Hos
 def _on_the_cpu(
     predictor: Predictor, process: Callable[[], HostProcess], space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
-    """Curves at which the search of every setting begins on the CPU, and notes on those without.
+    """Peak curves of all knob settings on the CPU, to begin the search at, and notes on those without one.
 
     Args:
         process: called once a size is asked for, and so not at all where no trial is left to choose.
@@ -267,7 +267,7 @@ def _on_the_cpu(
 
 
 def _on_unguided(failures: Sequence[AutofitError], space: SearchSpace) -> tuple[str, ...]:
-    """Notes on why settings have no prediction to begin at, a sentence for each reason."""
+    """Notes on why some knob settings have no predicted curve, a sentence for each reason."""
     total = len(space.settings)
     return tuple(
         f"no prediction guided {'the search' if count == total else f'{count} of {total} settings'}: {why}"
@@ -284,7 +284,7 @@ def _confirm(
     *,
     risk: Risk,
 ) -> tuple[str, ...]:
-    """Traces the sizes that the curves answer with; if one differs, curves of traces replace all curves.
+    """Traces the largest sizes found on the curves; if a peak differs, replaces all curves by traced ones.
 
     Args:
         answers: these sizes, by setting.

@@ -1,4 +1,4 @@
-"""Answers a repeated question from the storage, without running anything.
+"""Storage of earlier answers, from which a repeated question is answered without a search.
 
     question ─ digest ─▶ study `answer-<digest>` ─▶ its one trial: the answer, the user's files it is of
                                                        │ unchanged: the answer
@@ -75,7 +75,7 @@ _log = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """Everything that decides an answer, as the key under which the answer is stored.
+    """All inputs that decide the answer of a search, as the key under which the answer is stored.
 
     Attributes:
         parts: all that decides the answer, in JSON's types.
@@ -104,7 +104,7 @@ def question(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> Question | None:
-    """The question that settings ask of a workload; None where not all that decides it is known.
+    """`Question` that settings ask of a workload; None if some input that decides the answer is unknown.
 
     It is None where devices do not answer, and for a script.
 
@@ -153,7 +153,7 @@ def question(
 
 
 def find(asked: Question) -> TuneResult | None:
-    """Earlier answer to a question; None where none is stored or the stored one no longer holds.
+    """Stored answer to a question; None if there is none, or a file of its workload has changed.
 
     Raises:
         StorageError: a database cannot be reached, which the search would need as well.
@@ -181,7 +181,7 @@ def find(asked: Question) -> TuneResult | None:
 
 
 def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None) -> None:
-    """Stores an answer for the next time, if it is complete and the workload's files are known.
+    """Stores an answer for later calls, if it is complete and the workload's files are known.
 
     Args:
         sources: the user's files that the workload used, path → digest; None where that is not known.
@@ -236,7 +236,7 @@ def _read(backend: Any, name: str) -> dict[str, Any] | None:
 
 
 def is_answer(name: str, attributes: Mapping[str, Any]) -> bool:
-    """Whether a study of this name, with these attributes, holds an answer."""
+    """Whether a study with this name and these attributes holds a stored answer."""
     return _IS_ANSWER in attributes or (name.startswith(_STUDY_PREFIX) and DAMAGED in attributes)
 
 
@@ -255,7 +255,7 @@ def require_readable(backend: Any, study_id: int) -> None:
 
 
 def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -> None:
-    """Writes an answer's entry to its study in place of an earlier one; safe to repeat."""
+    """Writes an answer's entry to its study, in place of an earlier entry; may be called again."""
     import optuna
 
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
@@ -275,7 +275,7 @@ def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -
 
 
 def _held(entry: dict[str, Any], asked: Question) -> TuneResult | None:
-    """Answer of a stored entry; None where a file of its workload has changed."""
+    """Result from a stored entry; None where a file of its workload has changed."""
     if entry[_QUESTION] != asked.parts:
         raise ValueError("it answers another question")
     for source in entry[_SOURCES]:
@@ -287,7 +287,7 @@ def _held(entry: dict[str, Any], asked: Question) -> TuneResult | None:
 
 
 def _placed(path: str, digest: str, roots: tuple[str, ...]) -> dict[str, Any]:
-    """Record of a source file: its digest, and its path in one of the `roots`, else absolute."""
+    """Record of a source file: its digest, and its path relative to one of the `roots`, or absolute."""
     for index, root in enumerate(roots):
         if Path(path).is_relative_to(root):
             return {"root": index, "path": str(Path(path).relative_to(root)), "digest": digest}
@@ -302,7 +302,7 @@ def _is_measured(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> bool:
-    """Whether the answer is measured; True also where the settings cannot be met.
+    """Whether trials would measure the answer; True also if no target meets the settings.
 
     The search says then why they cannot, and its answer is not kept anyway.
     """
@@ -317,7 +317,7 @@ def _devices(
     local_gpus: Callable[[], tuple[LocalGpu, ...]],
     reachable: Callable[[], Devices],
 ) -> dict[str, Any]:
-    """Properties of the devices an answer may be measured on, as far as they decide it."""
+    """Properties of the machine's or cluster's devices that decide the answer, by name."""
     on_cluster = settings.address is not None
     if settings.device == "cpu":
         # The processors of a cluster cannot be told: its custom resources, which are settings, choose nodes.
@@ -354,7 +354,7 @@ def _installed_packages() -> str:
 
 
 def _own_code() -> str:
-    """Digest of autofit's own code and tables, since an installation may be of a work tree."""
+    """Digest of autofit's own code and tables, which may change in a work tree at one version number."""
     digest = hashlib.sha256()
     for package in (Path(__file__).parents[1], Path(autofit_workers.__path__[0])):
         for path in sorted(package.rglob("*")):

@@ -1,4 +1,4 @@
-"""Configurations that a search found: the best, the recommended one, and each setting's largest."""
+"""Configurations that a search found: the best, the recommended one, and each knob setting's largest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofit_workers.spec.protocol import Evidence
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Best:
-    """The best configuration that fits: the largest batch, or with `objective="throughput"` the fastest.
+    """Best configuration that fits: the largest batch, or the fastest with `objective="throughput"`.
 
     Attributes:
         batch_size: samples a batch; with several ranks, of one rank.
@@ -58,7 +58,7 @@ class Best:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended(Best):
-    """Configuration that a practitioner would take, with its place on the frontier.
+    """Recommended configuration, the reason for recommending it, and the largest batch of its knob setting.
 
     Attributes:
         by: the reason why this configuration is recommended.

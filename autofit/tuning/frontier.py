@@ -1,4 +1,4 @@
-"""The frontier: the largest batch of every knob setting, why the next fails, and the best setting."""
+"""Frontier of a search: each knob setting's largest batch, why the next fails, and the best setting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PREDICTED = {
 
 
 class Cap(NamedTuple):
-    """Reason why no batches larger than those of the search space are of interest, for one knob setting.
+    """Reason why batches above the search space's largest are not considered, for one knob setting.
 
     Attributes:
         why: the reason in words.
@@ -87,11 +87,11 @@ class Frontier:
 
     @property
     def settled(self) -> tuple[Knobs, ...]:
-        """Settings whose largest batch is known, in the order of the search space."""
+        """Knob settings whose largest batch is known, in the order of the search space."""
         return tuple(knobs for knobs, boundary in self._boundaries.items() if boundary.is_settled)
 
     def entries(self) -> tuple[FrontierEntry, ...]:
-        """One entry per setting with a known boundary, in the order of the search space.
+        """One entry per knob setting with a known boundary, in the order of the search space.
 
         Where the search was stopped, also those that were tried and whose boundary is still open.
         """
@@ -107,7 +107,7 @@ class Frontier:
         )
 
     def _points(self, settings: Iterable[Knobs]) -> Iterator[tuple[Knobs, Point]]:
-        """Points to compare for the Pareto front: each setting that fits, at its largest batch."""
+        """Pareto points to compare: each knob setting that fits, at its largest batch."""
         for knobs in settings:
             largest = self._boundaries[knobs].largest_fitting
             if largest is None:
@@ -125,7 +125,7 @@ class Frontier:
         return tuple(knobs for knobs in self._boundaries if knobs in tried)
 
     def notes(self) -> tuple[str, ...]:
-        """Notes on what the search left open, as by an objective without times or an early stop."""
+        """Notes on an incomplete search: no step times for the objective, or stopped early by a limit."""
         if self.stopped_by is None:
             return self._on_objective()
         names = setting_names(self._boundaries)
@@ -142,7 +142,7 @@ class Frontier:
         return tuple(notes)
 
     def _on_objective(self) -> tuple[str, ...]:
-        """Note that the best is the largest batch, not the fastest, where no step time is known."""
+        """Note that the best is the largest batch, not the fastest, as no step time is known."""
         is_known = self._objective is not Objective.THROUGHPUT or self._is_timed or self._speeds.any_known
         if is_known or not any(boundary.largest_fitting for boundary in self._boundaries.values()):
             return ()
@@ -156,7 +156,7 @@ class Frontier:
         return knee_of(self._outcomes) or self._speeds.knee()
 
     def entry(self, knobs: Knobs) -> FrontierEntry:
-        """Frontier entry of a setting that was tried, without its largest thrashing batch."""
+        """Frontier entry of a knob setting that was tried; without its largest thrashing batch."""
         boundary = self._boundaries[knobs]
         largest, failing = boundary.largest_fitting, boundary.first_failing
         fits = None if largest is None else self._outcomes[knobs, largest]
@@ -187,7 +187,7 @@ class Frontier:
         )
 
     def _predicted_time(self, fits: TrialOutcome) -> dict[str, Any]:
-        """Entry fields for the predicted step time of a configuration that fits."""
+        """Fields of a `FrontierEntry` for the predicted step time of a configuration that fits."""
         time = self._speeds.at((fits.knobs, fits.batch_size))
         seconds = None if time is None else time.stated
         likely = None if seconds is None else seconds.likely
@@ -204,7 +204,7 @@ class Frontier:
         return of_script or knobs.samples_per_step(batch_size, self._parallel.num_batches)
 
     def _beyond_the_cap(self, knobs: Knobs) -> int | None:
-        """First batch size above a setting's cap, where it is known not to run; else None."""
+        """First batch size above a knob setting's cap, if PyTorch is known to refuse it; else None."""
         boundary = self._boundaries[knobs]
         cap = self._caps.get(knobs)
         if cap is None or not cap.is_refused:
@@ -214,7 +214,7 @@ class Frontier:
         return boundary.largest_fitting + 1
 
     def best(self) -> Best | None:
-        """The best configuration that fits, see `best_of`; by predicted times where nothing was timed."""
+        """Best configuration that fits, see `best_of`; by predicted step times where none was measured."""
         outcome = best_of(self._outcomes, self._boundaries, self._objective, self._architecture)
         if self._is_by_predicted_rate:
             outcome = self._fastest(only_stated=False)
@@ -226,7 +226,7 @@ class Frontier:
         return self._objective is Objective.THROUGHPUT and not self._is_timed and self._speeds.any_known
 
     def _fastest(self, *, only_stated: bool) -> TrialOutcome | None:
-        """Outcome of the configuration predicted fastest; None if times were measured or none predicted."""
+        """Outcome of the configuration predicted fastest; None without predicted step times."""
         found = None if self._is_timed else self._speeds.fastest(only_stated=only_stated)
         if found is None:
             return None
@@ -262,7 +262,7 @@ class Frontier:
         )
 
     def _found(self, outcome: TrialOutcome) -> dict[str, Any]:
-        """Fields of `Best` for the outcome of a configuration that fits."""
+        """Values for the fields of `Best`, from the outcome of a configuration that fits."""
         peaks = self._peaks(outcome)
         curve = self._curves.get(outcome.knobs)
         estimate = None if curve is None else curve(outcome.batch_size)
@@ -285,7 +285,7 @@ class Frontier:
         }
 
     def _steps_verified(self, outcome: TrialOutcome) -> int | None:
-        """Number of soak steps that were done; a script may end before all of them."""
+        """Number of soak steps that were done, at most as many as were asked for; None without a soak."""
         asked = self._verified.get((outcome.knobs, outcome.batch_size))
         return None if asked is None else min(asked, outcome.num_steps_done)
 
@@ -306,7 +306,7 @@ class Frontier:
         return f"{what}it lies between {low} and {fails.batch_size}; {self._reason(fails)}"
 
     def _peaks(self, outcome: TrialOutcome) -> Peaks:
-        """Peaks of an outcome; of a prediction the likely ones, as its outcome has those at its risk."""
+        """Peaks of an outcome; for a predicted outcome the likely peaks, not those at its risk."""
         if outcome.evidence is not Evidence.PREDICTED:
             return outcome.peaks
         likely = self._curves[outcome.knobs](outcome.batch_size)
@@ -339,7 +339,7 @@ class Frontier:
         return f"{size} was run and ran out of memory"
 
     def _largest_thrashing(self, knobs: Knobs) -> int | None:
-        """Largest batch predicted to run with allocator retries beyond the boundary; else None."""
+        """Largest batch above the boundary predicted to run with allocator retries; None if there is none."""
         failing = self._boundaries[knobs].first_failing
         curve = self._curves.get(knobs)
         if failing is None or curve is None or curve.needs_traces or knobs.global_batch is not None:
@@ -360,7 +360,7 @@ def _cap(knobs: Knobs, boundary: Boundary) -> str:
 
 
 def _named(outcome: TrialOutcome) -> str:
-    """Failed batch size in words, with the global batch that it divides, if any."""
+    """Phrase for a failed batch size, with the global batch that it divides, if any."""
     size, whole = outcome.batch_size, outcome.knobs.global_batch
     if whole is None:
         return f"batch {size}"
@@ -368,7 +368,7 @@ def _named(outcome: TrialOutcome) -> str:
 
 
 def _stated_rate(time: StepTime | None) -> float | None:
-    """Predicted samples a second; None where they are not sure enough to be said."""
+    """Predicted samples a second; None where the prediction is too uncertain to be shown."""
     return None if time is None or not time.confidence.is_stated else time.samples_per_second
 
 

@@ -1,4 +1,4 @@
-"""Finds how large a sample may be at one batch size: `--maximize seq-len`."""
+"""Finds the largest sample size that fits at one batch size, for `--maximize seq-len`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def at_their_longest(
     allows_long: bool,
     risk: Risk,
 ) -> tuple[SearchSpace, tuple[str, ...]]:
-    """Search space in which each setting has the largest samples that fit at a batch size.
+    """Search space in which each knob setting has the largest sample size that fits at `batch_size`.
 
     Returns:
         The space, from the batch size on, and why no larger samples fit, a sentence for each setting.
@@ -81,13 +81,13 @@ def _sample(predictor: Predictor, knobs: Knobs, batch_size: int) -> SampleSize:
 
 
 def _multiples(multiple: int, limit: int | None) -> tuple[int, ...]:
-    """Sample sizes to look at, ascending: the multiples of `multiple` up to the limit."""
+    """Sample sizes to consider: the multiples of `multiple` up to `limit`, ascending."""
     most = multiple * _MOST_MULTIPLES if limit is None else limit
     return tuple(range(multiple, most + 1, multiple))
 
 
 def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | None:
-    """Largest size that fits, with none of a few beyond it fitting; None where not even the first fits."""
+    """Largest sample size that fits, checked at a few sizes beyond; None if not even the first fits."""
     longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
     while longest is not None:
         first = sizes.index(longest) + 1
@@ -103,7 +103,7 @@ def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | Non
 
 
 class _Search:
-    """Finds the largest samples of one knob setting, called `name`, at one batch size."""
+    """Finds the largest sample size of one knob setting, called `name`, at one batch size."""
 
     def __init__(
         self, predictor: Predictor, knobs: Knobs, card: Card, batch_size: int, *, risk: Risk, name: str
@@ -118,7 +118,7 @@ class _Search:
         self._failures: dict[int, WorkloadFailedError] = {}  # what the workload fails with, by size
 
     def longest(self, multiple: int, limit: int | None, budget_bytes: int) -> tuple[int, str]:
-        """Largest size that fits, or the smallest where none does; and why no larger one is the answer.
+        """Largest sample size that fits, or the smallest if none fits; and a sentence on why none is larger.
 
         Sizes are the multiples of `multiple`, and the limit itself.
 
@@ -162,7 +162,7 @@ class _Search:
         return f"{in_words('seq_len', longest)} is the longest {self._at}: {why}"
 
     def _why_not(self, size: int, needed_bytes: int, budget_bytes: int) -> str:
-        """Reason in words why a size is not the answer."""
+        """Phrase for why a sample size does not fit: the workload fails, or the peak exceeds the budget."""
         if (error := self._failures.get(size)) is not None:
             return f"with {size} the workload fails: {error.message}"
         if needed_bytes == NEVER_FITS:
@@ -171,7 +171,7 @@ class _Search:
         return f"{size} is predicted to reserve {needed}, {over} over the budget"
 
     def _peak_or(self, size: int, beyond_bytes: int) -> int:
-        """Peak at a size, traced there; `beyond_bytes` where the workload fails at the size."""
+        """Peak in bytes traced at a sample size; `beyond_bytes` if the workload fails at the size."""
         knobs = dataclasses.replace(self._knobs, seq_len=size)
         try:
             curve = self._predictor.curve_at(knobs, self._card, self._batch_size).at_risk(self._risk)
@@ -181,13 +181,13 @@ class _Search:
             return beyond_bytes
 
     def _is_so(self, size: int, curve: Curve) -> bool:
-        """Whether a trace at a size confirms the peak that a curve has there."""
+        """Whether a trace at a sample size yields the peak that `curve` has at the size."""
         peak_bytes = curve.peak_reserved_bytes(size)
         return math.isclose(self._peak_or(size, 2 * peak_bytes), peak_bytes, rel_tol=_SAME_PEAK)
 
 
 class _TracedSizes:
-    """Curve of peaks at one batch size over the size of a sample, with a trace for each size."""
+    """Curve of peaks over the sample size at one batch size; each sample size costs a trace."""
 
     def __init__(self, peak_bytes: Callable[[int], int]) -> None:
         self._peak_bytes = peak_bytes

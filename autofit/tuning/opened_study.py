@@ -1,4 +1,4 @@
-"""Opens the study of a search, with the identity that decides its outcomes, and its goal."""
+"""Opens the study of a search, with the inputs that decide its outcomes, and its goal."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def open_study(settings: TuneSettings, predicted: Predicted) -> TuningStudy:
 def _identity(
     settings: TuneSettings, spec: TrialSpec, target: Target, curves: CurveSet, observations: str
 ) -> dict[str, Any]:
-    """Values beside search space and budget that decide the outcomes of a study.
+    """Inputs beside search space and budget that decide the outcomes of a study, by name.
 
     The trace stands for the code that the workload's own file imports.
     """
@@ -77,7 +77,7 @@ def _identity(
 
 
 def _kept(workload: WorkloadRef) -> dict[str, Any]:
-    """Workload reference as studies store it: without its code, with the module names of version 0.2."""
+    """Workload reference as studies store it: without its code, with the module names of autofit 0.2."""
     target = former_module(workload.target) if workload.kind == "import" else workload.target
     kept = dataclasses.asdict(dataclasses.replace(workload, target=target, payload_base64=None))
     return {name: value for name, value in kept.items() if name != "task" or value is not None}

@@ -1,4 +1,4 @@
-"""Compares several ways of training together by the samples of all their ranks.
+"""Compares several kinds of parallelism, such as `ddp` and `fsdp:8`, by the samples of all ranks.
 
     --search parallel=… ─┬▶ ddp:8  ─▶ a search with its own predictor, budget and study ─▶ TuneResult ┐
                          ├▶ fsdp:8 ─▶ …                                                               ├▶ best
@@ -29,7 +29,7 @@ _REFUSALS = (WorkloadFailedError, UsageError)
 def compare_parallels(
     settings: TuneSettings, ask: Callable[[TuneSettings], TuneResult], emit: EventSink = ignore
 ) -> TuneResult:
-    """Answer of the best way of training together, with what each of the others allows.
+    """Result for the best of several kinds of parallelism, with the answer for each of the others.
 
     The best has the largest global batch, or the highest throughput; of equals the first given is the best.
     The limits of the settings are for all of them together.
@@ -97,7 +97,7 @@ def compare_parallels(
 
 
 def _alone(settings: TuneSettings, parallel: Parallel) -> TuneSettings:
-    """Settings for one way of training together, in a study of its own."""
+    """Settings for one kind of parallelism, with a study of its own."""
     one = settings.with_parallel(parallel)
     if settings.study is None:
         return one  # whose name follows from what decides it
@@ -106,7 +106,7 @@ def _alone(settings: TuneSettings, parallel: Parallel) -> TuneSettings:
 
 
 def _left(settings: TuneSettings, answers: tuple[TuneResult, ...], began: float) -> TuneSettings:
-    """Settings with the trials and seconds that remain after the answers so far."""
+    """Settings whose limits are reduced by the trials and seconds that earlier answers took."""
     num_measured = sum(trial.was_run for answer in answers for trial in answer.trials)
     trials, seconds = settings.max_trials, settings.max_seconds
     return dataclasses.replace(
@@ -117,7 +117,7 @@ def _left(settings: TuneSettings, answers: tuple[TuneResult, ...], began: float)
 
 
 def _used_up(left: TuneSettings) -> str | None:
-    """Option whose limit is used up; None if none is."""
+    """Name of the option whose limit is used up, `--max-seconds` or `--max-trials`; else None."""
     if left.max_seconds is not None and left.max_seconds <= 0:
         return "--max-seconds"
     return "--max-trials" if left.max_trials is not None and left.max_trials <= 0 else None
@@ -128,7 +128,7 @@ def _refused(parallel: Parallel, why: str) -> ParallelAnswer:
 
 
 def _rate_or_size(result: TuneResult, *, by_rate: bool) -> tuple[float, int]:
-    """Sort key of an answer: samples a second if `by_rate`, then the size of the global batch."""
+    """Sort key of a result: samples a second if `by_rate`, then the size of the global batch."""
     if result.best is None:
         return -1.0, 0
     rate = (_known_rate(result) or 0.0) if by_rate else 0.0
@@ -136,6 +136,6 @@ def _rate_or_size(result: TuneResult, *, by_rate: bool) -> tuple[float, int]:
 
 
 def _known_rate(result: TuneResult) -> float | None:
-    """Samples a second of the best configuration, measured or else predicted."""
+    """Samples a second of the best configuration; measured, or predicted if there is no measurement."""
     best = result.best
     return None if best is None else best.samples_per_second or best.predicted_samples_per_second

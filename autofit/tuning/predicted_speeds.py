@@ -1,4 +1,4 @@
-"""Predicted speeds of a search's settings: by batch size, the fastest, and the knee."""
+"""Predicted step times of a search's knob settings, the fastest configuration, and the throughput knee."""
 
 from __future__ import annotations
 
@@ -60,16 +60,16 @@ class PredictedSpeeds:
 
     @property
     def any_known(self) -> bool:
-        """Whether a step time is predicted for any setting."""
+        """Whether a step time is predicted for any knob setting."""
         return bool(self._largest)
 
     def relative(self, knobs: Knobs) -> float | None:
-        """Time of a sample at a setting's largest batch, over that of the fastest setting at its own."""
+        """Time of a sample at a knob setting's largest batch, relative to the fastest knob setting."""
         mine = next((each for each in self._largest if each.knobs == knobs), None)
         return None if mine is None else max(each.rate for each in self._largest) / mine.rate
 
     def fastest(self, *, only_stated: bool) -> TimedSize | None:
-        """Configuration with most samples a second; of those equally fast the one with the largest batch.
+        """Configuration with the most samples a second; the largest batch among equally fast ones.
 
         Args:
             only_stated: only among configurations whose seconds are sure enough to be said.
@@ -83,7 +83,7 @@ class PredictedSpeeds:
         return next(filter(self._fits, by_size))
 
     def knee(self) -> Knee | None:
-        """Smallest batch whose rate is near the best; None where no time is sure enough to be said."""
+        """Throughput knee: the smallest batch whose rate is near the best; None without a sure step time."""
         sizes = self._sizes(only_stated=True)
         best = self._of_best_rate(sizes)
         if best is None:
@@ -103,14 +103,14 @@ class PredictedSpeeds:
         return next(filter(self._fits, sorted(sizes, key=lambda each: -each.rate)), None)
 
     def _fits(self, size: TimedSize) -> bool:
-        """Whether a configuration fits; below the largest some fail, as blocks are placed otherwise."""
+        """Whether a configuration fits; some sizes below the largest fail, as blocks are placed otherwise."""
         if size in self._largest:
             return True
         return self._curves[size.knobs].verdict(size.batch_size, self._budget_bytes) is Verdict.FITS
 
     @functools.cached_property
     def _largest(self) -> tuple[TimedSize, ...]:
-        """Largest batch of each setting that has a predicted time."""
+        """Largest batch of each knob setting, with its step time, where a time is predicted."""
         return tuple(
             TimedSize(knobs=knobs, batch_size=size, time=time)
             for knobs, boundary in self._boundaries.items()
@@ -118,7 +118,7 @@ class PredictedSpeeds:
         )
 
     def _sizes(self, *, only_stated: bool) -> tuple[TimedSize, ...]:
-        """Timed sizes to choose from: each largest batch, with its halves where it may be the fastest.
+        """Candidates for the fastest: each largest batch, and repeated halves of those that may be fastest.
 
         Args:
             only_stated: only sizes whose seconds are sure enough; small sizes hardly are where the largest
@@ -135,7 +135,7 @@ class PredictedSpeeds:
         return tuple(each for each in found if each.time.confidence.is_stated or not only_stated)
 
     def _halves(self, largest: TimedSize) -> tuple[TimedSize, ...]:
-        """Timed halves of a largest batch, as long as halving costs little, and one more."""
+        """Halves of a largest batch with their times, halved again until the rate clearly falls."""
         knobs, boundary = largest.knobs, self._boundaries[largest.knobs]
         if knobs in self._smaller:
             return self._smaller[knobs]

@@ -1,4 +1,4 @@
-"""Predictions that a search makes before anything is tried: target, predictions, space, curves."""
+"""Predictions that a search makes before any trial: its target, search space and peak curves."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predicted:
-    """Target, search space and predictions of a search, before anything is tried.
+    """Target, search space and predictions of a search, made before any trial.
 
     Attributes:
         started: when the search began, monotonic.
@@ -61,7 +61,7 @@ def predict(
     emit: EventSink,
     predictor_of: Callable[[Setup], Predictor] | None,
 ) -> Predicted:
-    """Finds the target of a search, its search space, and the peak curves of its settings.
+    """Finds the target of a search, its search space, and the peak curves of its knob settings.
 
     Args:
         predictor_of: returns a predictor of the workload for a setup, where the target is only predicted;
@@ -118,7 +118,7 @@ def predict(
 
 
 def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
-    """Predictor of the workload for the target, the host or a card.
+    """Predictor of the workload's memory on the target, which is the host or a card.
 
     What PyTorch's release changes of a CPU step only guides the search.
     """
@@ -136,7 +136,7 @@ def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor
 
 
 def _require_times(settings: TuneSettings, target: Target) -> None:
-    """Raises `UsageError` if throughput is asked for and can be neither measured nor predicted."""
+    """Raises `UsageError` if throughput is to be maximized and can be neither measured nor predicted."""
     if settings.objective is not Objective.THROUGHPUT or target.probe is not None:
         return
     if (why := why_untimed(target.card, settings.setup.parallel)) is not None:
@@ -158,7 +158,7 @@ def _num_threads(settings: TuneSettings, target: Target) -> int | None:
 
 
 def common_spec(settings: TuneSettings, workload: WorkloadRef, target: Target) -> TrialSpec:
-    """Trial spec with the fields that all trials of a search have in common."""
+    """Trial spec with the fields that are equal in all trials of a search."""
     return TrialSpec(
         workload=workload,
         batch_size=1,

@@ -1,4 +1,4 @@
-"""The answer of a search, and its JSON document `autofit.tune/1`."""
+"""Result of a search, and its JSON document `autofit.tune/1`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ TUNE_CARDS_SCHEMA = "autofit.tune-cards/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneResult:
-    """Result of a search, with the evidence. `to_json()` is the document `autofit.tune/1`.
+    """Result of a search, with its evidence; `to_json()` is the document `autofit.tune/1`.
 
     Attributes:
         workload: the workload's name.
@@ -103,18 +103,18 @@ class TuneResult:
 
     @property
     def chosen(self) -> Best | None:
-        """Configuration that the answer's text is about: the recommended one, or else the best one."""
+        """Configuration that the text of the result describes: the recommended one, or else the best one."""
         return self.recommended or self.best
 
     @property
     def estimate_of_chosen(self) -> Estimate | None:
-        """Prediction for the chosen configuration, or for the smallest size where nothing fits."""
+        """Prediction for the chosen configuration, or for the smallest batch size if nothing fits."""
         own = None if self.recommended is None else self.recommended.estimate
         return own or self.estimate
 
     @property
     def samples_per_step(self) -> int | None:
-        """Samples of an optimizer step of all ranks, with the best; None where nothing fits."""
+        """Samples of an optimizer step of all ranks, with the best configuration; None if nothing fits."""
         best = self.best
         num_batches = Parallel.named(self.parallel).num_batches
         if best is None:
@@ -123,33 +123,33 @@ class TuneResult:
 
     @property
     def setting_names(self) -> dict[Knobs, str]:
-        """Display name of each setting of the search, see `autofit.settings.words`."""
+        """Display name of each knob setting of the search, see `autofit.settings.words`."""
         known = (*self.frontier, *self.pruned, *(() if self.best is None else (self.best,)))
         return setting_names(dict.fromkeys(each.knobs for each in known), convolves=self.convolves)
 
     @property
     def searched(self) -> tuple[str, ...]:
-        """Names of the knobs in which the settings of the search differ."""
+        """Names of the knobs in which the knob settings of the search differ."""
         return varied_knobs(self.setting_names)
 
     def size_in_words(self, knobs: Knobs) -> str:
-        """Sample size of a setting in words; empty where the setting's name says it or none was set."""
+        """Sample size of a knob setting in words; empty if its display name has the size, or none was set."""
         size = knobs.seq_len
         return "" if size is None or "seq_len" in self.searched else in_words("seq_len", size)
 
     @property
     def convolves(self) -> bool:
-        """Whether the step has convolutions; True where it was not predicted."""
+        """Whether the step has convolutions; True if the step was not predicted."""
         return self.estimate is None or self.estimate.convolves
 
     @property
     def is_of_product(self) -> bool:
-        """Whether more than the convolution algorithm was searched."""
+        """Whether knobs other than the convolution algorithm were searched."""
         return any(name != "conv_algo" for name in self.searched)
 
     @property
     def assumptions(self) -> tuple[AssumedSize, ...]:
-        """Assumed sizes that depend on values, in the prediction of the best configuration."""
+        """Sizes assumed for tensors whose shapes depend on values, in the best configuration's prediction."""
         return () if self.estimate is None else self.estimate.assumptions
 
     @property
@@ -172,7 +172,7 @@ class TuneResult:
         return self.epoch_samples / rate if rate else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of the JSON document, ready for `json`."""
+        """Result as a dictionary of JSON's types: the content of the document `autofit.tune/1`."""
         budget = {**dataclasses.asdict(self.budget), "usable_bytes": self.budget.usable_bytes}
         return {
             "schema": TUNE_SCHEMA,
@@ -220,7 +220,7 @@ class TuneResult:
 
     @classmethod
     def from_dict(cls, document: dict[str, Any]) -> Self:
-        """Builds a result from the output of `to_dict`, also after a way through JSON.
+        """Builds a result from the output of `to_dict`, or from that output read back from JSON.
 
         Raises:
             ValueError: the document is of another schema, or lacks something.
@@ -244,7 +244,7 @@ def _recommended(recommended: Recommended) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardResults:
-    """Answers of one question for several cards; `to_json()` is the document `autofit.tune-cards/1`.
+    """Results of one search on several cards; `to_json()` is the document `autofit.tune-cards/1`.
 
     Attributes:
         answers: in the order of the cards.

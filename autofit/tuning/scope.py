@@ -1,4 +1,4 @@
-"""Space of a search: the settings that apply to the workload, less those that others make pointless."""
+"""Search space of a workload: the knob settings and batch sizes that a search considers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def conv_algos(settings: TuneSettings, target: Target, *, of_script: bool = False) -> tuple[str, ...]:
-    """Convolution algorithms to search; unless named the device's defaults, for a script one alone."""
+    """Convolution algorithms to search; by default the device's, for a script only the first of them."""
     kind = target.device.kind
     if settings.conv_algos is None:
         return conv.defaults(kind)[: 1 if of_script else None]
@@ -54,7 +54,7 @@ def conv_algos(settings: TuneSettings, target: Target, *, of_script: bool = Fals
 
 
 def default_algo(settings: TuneSettings, target: Target) -> str | None:
-    """PyTorch's default backend on the device; None where the algorithms were named."""
+    """Name of PyTorch's default convolution algorithm on the device; None where the user named algorithms."""
     is_named = settings.conv_algos not in (None, ALL_CONV_ALGOS)
     return None if is_named else conv.defaults(target.device.kind)[0]
 
@@ -62,7 +62,7 @@ def default_algo(settings: TuneSettings, target: Target) -> str | None:
 def search_space(
     settings: TuneSettings, algos: tuple[str, ...], predictor: Predictor
 ) -> tuple[SearchSpace, tuple[str, ...]]:
-    """Search space, and what is left out of it, a sentence each.
+    """Search space, and sentences on the knob settings that are left out of it.
 
     Raises:
         UsageError: an algorithm that was named applies to nothing in the workload.
@@ -104,7 +104,7 @@ def search_space(
 
 
 def _combinations(fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]]) -> Iterator[Knobs]:
-    """Knob settings of the search, without the convolution algorithm."""
+    """All knob settings to search, without a choice of the convolution algorithm."""
     for values in itertools.product(*searched.values()):
         changed: dict[str, Any] = dict(zip(searched, values, strict=True))
         yield dataclasses.replace(fixed, **changed)
@@ -113,7 +113,7 @@ def _combinations(fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]]) 
 def _first_looks(
     predictor: Predictor, fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]], batch_size: int
 ) -> tuple[list[Knobs], int, dict[Knobs, AutofitError]]:
-    """Knob settings at a usual sample size, or at their own size where all of them fail there.
+    """Knob settings at a usual or else the model's own sample size, the first batch that runs, and errors.
 
     Returns:
         The settings, the batch size, and the error of each setting that fails with it.
@@ -134,7 +134,7 @@ def _first_looks(
 def _smallest_batch(
     predictor: Predictor, settings: Sequence[Knobs], sizes: Sequence[int]
 ) -> tuple[int, dict[Knobs, AutofitError]]:
-    """First batch size of `sizes` that some setting runs at, and the errors of those that fail.
+    """First of `sizes` at which some knob setting runs, and the errors of those that fail.
 
     Raises:
         WorkloadFailedError: the workload fails with all of the settings.
@@ -163,7 +163,7 @@ def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> AutofitErro
 
 
 def as_the_workload_has_it(space: SearchSpace, predictor: Predictor) -> tuple[SearchSpace, tuple[str, ...]]:
-    """Space with a script's own convolutions, up to the number of samples; and notes on why."""
+    """Search space limited to a script's own convolutions and the dataset's size; and notes on why."""
     own, num_samples = predictor.traces.own_conv_algo, predictor.traces.num_samples
     if own is not None:
         space = dataclasses.replace(space, choices={**space.choices, "conv_algo": (own,)})
@@ -177,7 +177,7 @@ def as_the_workload_has_it(space: SearchSpace, predictor: Predictor) -> tuple[Se
 
 
 def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knobs, Cap]]:
-    """Space without the batch sizes that PyTorch cannot run with any memory; and why, by setting.
+    """Search space without batch sizes that PyTorch refuses whatever the memory; and caps by knob setting.
 
     Raises:
         WorkloadFailedError: not even the smallest size of any setting can be run.
@@ -202,7 +202,7 @@ def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knob
 def pruning_of(
     settings: TuneSettings, target: Target, space: SearchSpace, curves: CurveSet
 ) -> Pruning | None:
-    """Rule for what need not be tried; None where everything is tried.
+    """Rule that prunes knob settings which need no trial; None where all of them are tried.
 
     Everything is tried where predictions answer, which cost no trial; where the convolution algorithm alone
     is searched, whose speed is not known; and where the fastest is wanted, which only trials tell.

@@ -1,4 +1,4 @@
-"""Runs a whole search: target, predictions, study, dispatcher, tuner, result."""
+"""Runs a whole search, from the target and its predictions to the trials and the result."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def run(
     connect: Callable[[TuneSettings, EventSink], Dispatcher] = _dispatcher,
     predictor_of: Callable[[Setup], Predictor] | None = None,
 ) -> TuneResult:
-    """Answers resolved settings, by an earlier answer or by a search; used by `tune` and the command line.
+    """Result for resolved settings, stored or searched; used by `tune` and the command line.
 
     Of several ways of training together each is a search with a study of its own.
 
@@ -90,7 +90,7 @@ def _answered(
     emit: EventSink,
     predictor_of: Callable[[Setup], Predictor] | None,
 ) -> TuneResult:
-    """Answer of one search, or the earlier answer to the same question."""
+    """Result of one search, or the stored result of an equal earlier search."""
     asked = earlier_answers.question(
         settings, workload, local_gpus=gpus.local_gpus, reachable=measuring.devices
     )
@@ -127,7 +127,7 @@ def _answered(
 
 
 def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: EventSink) -> CardResults:
-    """Answers one question for several cards, all of them predicted from the same traces.
+    """Results of one search on several cards, all predicted from the same traces.
 
     Args:
         on_cards: settings that differ in the card alone.
@@ -155,7 +155,7 @@ def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: E
 
 
 def _require_predicted(settings: TuneSettings) -> None:
-    """Raises `UsageError` if settings ask for a measurement: cards of a table are hardly all here."""
+    """Raises `UsageError` if settings for several cards ask for a measurement; they are only predicted."""
     wants = (
         "--probe measure" if settings.probe == "measure"
         else f"--device {settings.device}" if settings.device != "auto"
@@ -177,7 +177,7 @@ def _search(
     emit: EventSink,
     predictor_of: Callable[[Setup], Predictor] | None,
 ) -> tuple[TuneResult, dict[str, str] | None]:
-    """Runs a search; returns its result, and the files that the workload used, by path and digest."""
+    """Runs a search; returns its result, and the digest of each file that the workload used, by path."""
     predicted = predict(settings, workload, measuring, emit, predictor_of)
     tried = _try(settings, predicted, measuring, emit)
     learn_from(workload, tried.trials, predicted.curves.by_knobs)
@@ -250,7 +250,7 @@ def _time_of(recommended: Recommended | None) -> RecommendedTime:
 
 
 def _limits(settings: TuneSettings, target: Target, seconds_gone: float) -> Limits:
-    """Limits of a search's trials, less the seconds that its predictions took."""
+    """Limits on a search's trials and seconds, less the seconds that its predictions took."""
     return Limits(
         num_trials=None if target.probe is None else settings.max_trials,
         seconds=None if settings.max_seconds is None else settings.max_seconds - seconds_gone,

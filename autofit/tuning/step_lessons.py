@@ -1,4 +1,4 @@
-"""Stores measured step times of a workload beside the predicted ones, to scale later predictions."""
+"""Stores measured step times of a workload with the predicted ones, to scale later predictions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 def learn_from(
     workload: WorkloadRef, trials: Iterable[TrialOutcome], curves: Mapping[Knobs, PredictedCurve]
 ) -> None:
-    """Stores the measured steps of a search beside their predictions, which scales later ones.
+    """Stores measured step times of a search with the predicted ones, to scale later predictions.
 
     Of each setting the largest batch that fits is kept: its step depends least on the host.
 
@@ -44,7 +44,7 @@ def learn_from(
 def _measured(
     workload: WorkloadRef, trial: TrialOutcome, curve: PredictedCurve | None
 ) -> MeasuredStep | None:
-    """Measured step of a trial, with the time predicted for it; None where no time was predicted."""
+    """Record of a trial's measured and predicted step time; None where no time was predicted."""
     if curve is None or curve.needs_traces or trial.step_seconds is None:
         return None
     time = curve.step_time(trial.batch_size)

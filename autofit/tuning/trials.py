@@ -1,4 +1,4 @@
-"""Runs the trials of a search: by a dispatcher, connected when needed, or from the predictions.
+"""Runs the trials of a search on a dispatcher, or answers them from the predicted curves.
 
     Tuner ─ submit ─▶ TrialsInReach ─┬─▶ Measuring ─▶ dispatcher    a setting that may fit
                                      └─▶ its prediction, as OOM     one that is out of reach
@@ -34,7 +34,7 @@ _TELLING_SHARE = 0.5  # of the need: what takes less is not what is to be blamed
 
 
 class Trials(Protocol):
-    """Runner of trials: a dispatcher, or the peak curves."""
+    """Interface of a runner of trials: a dispatcher, or one that answers from the peak curves."""
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]: ...
 
@@ -42,7 +42,7 @@ class Trials(Protocol):
 
 
 class TrialsInReach:
-    """Runs trials, but answers those of settings that are out of reach by their prediction.
+    """Runs trials; answers from predictions those of knob settings that are far too large for the budget.
 
     Where all settings are out of reach, the one with the smallest likely need is tried nevertheless.
 
@@ -70,7 +70,7 @@ class TrialsInReach:
         self._far_bytes = int(_FAR * budget_bytes)
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
-        """Future of the trial's outcome; of its prediction, at once, where it is out of reach."""
+        """Future of a trial's outcome; already done if the knob setting is predicted far too large."""
         if spec.knobs not in self._out_of_reach:
             return self._trials.submit(spec)
         future: Future[TrialOutcome] = Future()
@@ -82,7 +82,7 @@ class TrialsInReach:
 
     @cached_property
     def _out_of_reach(self) -> frozenset[Knobs]:
-        """Settings whose smallest batch is predicted far beyond the budget, less one if all are.
+        """Knob settings whose smallest batch is predicted far beyond the budget; at least one is left out.
 
         They are found once there is a trial to run: a prediction may have to measure what a process takes.
         """
@@ -108,7 +108,7 @@ def _predicted(spec: TrialSpec, need: Need) -> TrialOutcome:
 
 
 def _what_takes_it(spec: TrialSpec, need: Need) -> str:
-    """Convolution workspace in words, where it is at least half of the need; else empty."""
+    """Phrase for the convolution workspace, where it is at least half of the predicted need; else empty."""
     if need.workspace_bytes < _TELLING_SHARE * need.likely_bytes:
         return ""
     algorithm = conv.find(spec.knobs.conv_algo)
@@ -116,7 +116,7 @@ def _what_takes_it(spec: TrialSpec, need: Need) -> str:
 
 
 class CurveTrials:
-    """Answers trials from the curves as a dispatcher would, for a search that only predicts."""
+    """Answers trials from the predicted curves instead of running them, for a search without measurement."""
 
     def __init__(self, curves: CurveSet, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._curves = curves
@@ -136,7 +136,7 @@ class CurveTrials:
 
 
 class Measuring:
-    """Dispatcher of a search, connected once something asks for it, or while predictions are made.
+    """Dispatcher of a search, connected on first use, or in the background while predictions are made.
 
     Args:
         connect: makes the dispatcher.
@@ -164,7 +164,7 @@ class Measuring:
             self._connecting.result().close()
 
     def begin_to_connect(self) -> None:
-        """Begins to connect the dispatcher in a thread; the first caller that needs it gets any failure."""
+        """Connects the dispatcher in a thread; a failure is raised where the dispatcher is first needed."""
         if self._connecting is None:
             self._connecting = self._pool.submit(self._connect_while_wanted)
 

@@ -1,4 +1,4 @@
-"""Coordinator of a search: predict, search, measure, verify, answer.
+"""Coordinator of a search: predicts, runs trials, verifies the best, and returns the result.
 
     curves ─▶ study.ask ─▶ configurations ─▶ curve or workers ─▶ outcomes ─▶ study.tell ─▶ … ─▶ frontier
 
@@ -37,7 +37,7 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Limits at which a search ends though something is left to try; None for no limit.
+    """Limits on trials and seconds at which a search ends early; None for no limit.
 
     Attributes:
         num_trials: measured trials in the study, those of earlier runs included.
@@ -50,7 +50,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trial:
-    """Running trial, with the likely peak that was predicted for it."""
+    """Running trial, with its likely predicted peak."""
 
     ask: Ask
     spec: TrialSpec
@@ -103,7 +103,7 @@ class Tuner:
         self._num_losses: collections.Counter[tuple[Knobs, int]] = collections.Counter()
 
     def run(self) -> Frontier:
-        """Tries configurations until every boundary is known and the winner verified, or a limit is reached.
+        """Runs trials until all boundaries are known and the best is verified, or a limit is reached.
 
         Raises:
             WorkloadFailedError: the workload fails, whatever the batch.
@@ -127,7 +127,7 @@ class Tuner:
         return self._frontier(stopped_by=None if complete else stopped_by)
 
     def _limit_reached(self) -> str | None:
-        """Option whose limit is used up, else None; `--max-trials` only once no trial is in flight."""
+        """Name of the option whose limit is reached, else None; `--max-trials` once no trial is in flight."""
         if self._seconds_left() <= 0:
             return "--max-seconds"
         if self._trials_left() <= 0 and not self._in_flight:
@@ -174,20 +174,20 @@ class Tuner:
         )
 
     def _has_room(self) -> bool:
-        """Whether a worker is free; the dispatcher, perhaps unconnected, is asked if a trial is in flight."""
+        """Whether a worker is free; without a trial in flight True, and the dispatcher is not asked."""
         if not self._in_flight:
             return True
         self._num_workers = self._trials.capacity(self._spec)
         return len(self._in_flight) < self._num_workers
 
     def _predicted_bytes(self, spec: TrialSpec) -> int | None:
-        """Likely predicted peak to compare a measured trial with; None where nothing is measured."""
+        """Likely predicted peak in bytes, to compare a measured trial with; None without measurement."""
         if spec.probe is Probe.PREDICT:
             return None
         return likely_bytes(self._curves.by_knobs, spec.knobs, spec.batch_size)
 
     def _ended(self) -> list[Future[TrialOutcome]]:
-        """Waits for a trial to end or the time to run out, renewing this process's leases."""
+        """Trials that ended; waits for one, or until the time is over, renewing this process's leases."""
         while True:
             left = max(self._seconds_left(), 0.0)
             timeout = min(left, self._study.renewal_seconds)
@@ -222,7 +222,7 @@ class Tuner:
         return [outcome for _, outcome in told]
 
     def _stop_if_pointless(self, outcome: TrialOutcome) -> None:
-        """Raises if the workload fails or a trial was lost or hung twice; the first loss is repeated."""
+        """Raises if the workload failed, or if a configuration was lost or timed out twice."""
         if outcome.verdict in (Verdict.LOST, Verdict.TIMEOUT):
             configuration = outcome.knobs, outcome.batch_size
             self._num_losses[configuration] += 1
@@ -231,7 +231,7 @@ class Tuner:
         raise_if_failed(outcome)
 
     def _wait_for_others(self) -> None:
-        """Waits a moment for another process's last trials, then takes over trials it has left behind."""
+        """Waits briefly for another process's last trials, then takes over trials that it abandoned."""
         self._emit(Progress(stage=f"waiting for another process to finish trials of {self._study.name}"))
         self._pause(min(_POLL_SECONDS, max(self._seconds_left(), 0.0)))
         self._study.reconcile()
@@ -251,7 +251,7 @@ class Tuner:
         )
 
     def _announce_found(self) -> None:
-        """Emits what is now known of the settings whose boundary moved."""
+        """Emits an event for each knob setting whose boundary has moved."""
         changed = {knobs: self._study.boundary(knobs) for knobs in self._study.take_changed()}
         for moved in self._findings.moved(changed, self._study.known):
             self._emit(moved)
@@ -265,7 +265,7 @@ class Tuner:
             self._emit(changed)
 
     def _announce_end(self) -> None:
-        """Emits that no trial of this search runs any more; trials in flight are abandoned."""
+        """Emits the last events of a search: trials in flight are abandoned, and no worker is busy."""
         self._announce_found()
         for trial in self._in_flight.values():
             self._emit(TrialAbandoned(study=self._study.name, trial=trial.ask.trial_number))

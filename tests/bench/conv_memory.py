@@ -18,14 +18,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
-from autofit_workers.replay.curve.traced_step import traced_step
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Probe, TrialSpec
 from autofit_workers.spec.setup import Setup
-from autofit_workers.spec.trace import Trace
 from autofit_workers.spec.workloads.references import parse_reference
 from autofit_workers.trials import door
 from tests.bench.conv_layers import NUM_LAYERS, grid
+from tests.workers.predicted import peaks_of
 
 ALGORITHMS = ("onednn", "native", "im2col", "im2col-chunked:512", "fft", "matmul-1x1", "chunked:2")
 MODES = ("infer", "train")
@@ -112,12 +111,11 @@ def rows_of(algorithm: str, mode: str, layers: range) -> Iterator[Row]:
         outcome = door.run(spec_of(algorithm, mode, layer, Probe.PREDICT))
         if outcome.trace_json is None:
             raise SystemExit(f"{algorithm}, layer {layer}: {outcome.error}")
-        replayed = traced_step(Trace.from_json(outcome.trace_json), outcome.device.name)
         yield Row(
             algorithm=algorithm,
             mode=mode,
             layer=layer,
-            predicted_bytes=replayed.likely().replay.peak_allocated_bytes,
+            predicted_bytes=peaks_of(outcome).allocated_bytes,
             measured_bytes=peak,
         )
 

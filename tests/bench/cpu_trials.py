@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))  # `tests` is no package that could be installed
 from autofit.settings.resolve import resolve_settings  # noqa: E402
 from autofit.settings.tune_settings import TuneSettings  # noqa: E402
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec  # noqa: E402
-from autofit_workers.trials import run  # noqa: E402
 from autofit_workers.trials.outcomes import processor_name  # noqa: E402
+from autofit_workers.trials.run import run  # noqa: E402
 
 DEFAULTS = {
     "model": "davenet-audio",

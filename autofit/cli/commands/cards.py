@@ -1,4 +1,4 @@
-"""`autofit cards`, and the answers of other commands that are asked for several cards."""
+"""`autofit cards`: on which cards a configuration fits; also other commands' answers on several cards."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def _prices(given: Iterable[str], gpus: Sequence[Gpu]) -> dict[str, float]:
 
 
 def _on_each(num_gpus: str, kind: str) -> tuple[Parallel, ...]:
-    """Parallelisms of one kind, on each number of GPUs that `--gpus` names."""
+    """Parallelisms of one kind (such as DDP), one for each number of GPUs that `--gpus` names."""
     try:
         return parallels_by_number(kind, gpu_numbers(num_gpus))
     except ValueError as error:
@@ -156,7 +156,7 @@ def _on_each(num_gpus: str, kind: str) -> tuple[Parallel, ...]:
 
 
 def cards_named(text: object) -> tuple[Gpu, ...]:
-    """The cards that a value of `--gpu` names; none for None.
+    """Cards of the catalogue that a value of `--gpu` names; empty for None.
 
     Raises:
         UsageError: one of them is not in the catalogue.
@@ -174,7 +174,7 @@ def answer_for_cards(
     quiet: bool,
     as_json: bool,
 ) -> CardsAnswer:
-    """Predicts one configuration on several cards, and prints the table or the document.
+    """Predicts one configuration on several cards, prints a table or JSON document, and returns the answer.
 
     Args:
         command, asked: the command that was typed, and its options.

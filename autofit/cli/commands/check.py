@@ -1,4 +1,4 @@
-"""`autofit check`: whether one configuration fits, for scripts that have to decide."""
+"""`autofit check`: whether one configuration fits, with an exit code that scripts can branch on."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
 
 
 def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
-    """The answer on one line: verdict, configuration, peak, budget, what next."""
+    """Answer of a check on one line: verdict, configuration, peak, budget and next step."""
     where = f"{result.device.name}{_kind(result)}"
     usable = format_bytes(result.budget.usable_bytes)
     doubts = (
@@ -113,7 +113,7 @@ def _line(result: CheckResult, options: Mapping[str, Any]) -> str:
 
 
 def _peak(result: CheckResult) -> str:
-    """Clause on the peak on the card, or on the memory needed where that may be more than the card has."""
+    """Clause on the predicted peak on the card, or on the memory needed if that may exceed the card's."""
     if result.need is None:
         return f"reserve {span_of_bytes(result.interval)}"
     if not result.would_thrash:
@@ -130,7 +130,7 @@ def _growth(result: CheckResult) -> str:
 
 
 def _time(result: CheckResult) -> str:
-    """Clause on how long a step and an epoch take, where that is predicted."""
+    """Clause on the predicted time of a step and of an epoch; empty if not predicted."""
     seconds, per_second, epoch_samples = result.step_seconds, result.samples_per_second, result.epoch_samples
     if seconds is None or per_second is None:
         why = f" ({result.step_time_note})" if result.step_time_note else ""
@@ -143,14 +143,14 @@ def _time(result: CheckResult) -> str:
 
 
 def _kind(result: CheckResult) -> str:
-    """Clause on the algorithm, the kind of batches and the ranks of a check, where it has several kinds."""
+    """Clause on a check's convolution algorithm, worst-case batches and ranks; empty if none applies."""
     parts = [result.knobs.conv_algo] if result.convolves else []
     parts += ["worst-case batches"] if result.batch_kind == WORST else []
     return with_setting(" and ".join(parts)) + _ranks(result)
 
 
 def _ranks(result: CheckResult) -> str:
-    """Clause on the ranks of a check and their samples a step, which are not known for a script's ranks."""
+    """Clause on a check's ranks and their samples a step; without samples for a script's ranks."""
     parallel = Parallel.named(result.parallel)
     if not parallel:
         return ""
@@ -179,6 +179,6 @@ def _next_step(result: CheckResult, tune: str) -> str:
 
 
 def _tune(options: Mapping[str, Any], *, convolves: bool) -> str:
-    """Command `tune` for the same configuration, with all options that the check was given."""
+    """Text of the `autofit tune` command with all options that the check was given."""
     asked = {**({"conv_algo": "cudnn"} if convolves else {}), **options}
     return f"`{as_typed('tune', asked)}`"

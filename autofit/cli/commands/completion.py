@@ -1,4 +1,4 @@
-"""`autofit completion`: the script that teaches a shell autofit's options."""
+"""`autofit completion`: prints a shell's completion script for autofit's options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`autofit doctor`: what works on this machine, and what to do about the rest."""
+"""`autofit doctor`: checks what autofit needs on this machine, with advice on failed checks."""
 
 from __future__ import annotations
 

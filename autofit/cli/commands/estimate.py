@@ -1,4 +1,4 @@
-"""`autofit estimate`: what one configuration needs."""
+"""`autofit estimate`: predicts the peak memory of one configuration."""
 
 from __future__ import annotations
 

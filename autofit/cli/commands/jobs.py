@@ -1,4 +1,4 @@
-"""`autofit jobs`, `status`, `logs`, `stop`, `result`, `wait`: what became of jobs that were submitted."""
+"""`autofit jobs`, `status`, `logs`, `stop`, `result`, `wait`: states, logs and results of submitted jobs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAMES = click.argument("names", metavar="JOB…", nargs=-1, required=True, shel
 
 
 class RecordedError(AutofitError):
-    """The error that a job's own tune ended with."""
+    """Error that a job's `autofit tune` ended with, as recorded in the storage."""
 
     def __init__(self, answer: dict[str, object]) -> None:
         super().__init__(str(answer["message"]))
@@ -223,7 +223,7 @@ def _connect(address: str | None) -> RayJobs:
 
 @contextlib.contextmanager
 def _progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
-    """Shows a text that changes: in place on a terminal, a line for each change elsewhere."""
+    """Context manager with a function that shows a changing text: in place on a terminal, else in lines."""
     if quiet:
         yield lambda _text: None
         return
@@ -262,7 +262,7 @@ def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
 
 
 def _known(job: JobRecord) -> str:
-    """Sentence on a job's state, its reason, and the command that shows its answer."""
+    """Sentence on a job's state, the reason for it, and the command that shows its answer."""
     reason = f" ({job.state_reason})" if job.state_reason else ""
     has_answer = job.state.is_over and job.packed_document is not None
     shown = f"; `autofit result {job.job_id}` shows its answer" if has_answer else ""

@@ -1,4 +1,4 @@
-"""`autofit kv`: what a server of a language model has left for its KV cache."""
+"""`autofit kv`: predicts the memory that a language model server has left for its KV cache."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def _sold_as(memory: str) -> tuple[Gpu, ...]:
 
 
 def _local(backend: Backend) -> tuple[LocalGpu, ...]:
-    """Local GPUs; none, with a warning, where the driver does not answer."""
+    """Local GPUs by the NVIDIA driver; empty, with a warning, if the driver does not answer."""
     try:
         return backend.local_gpus()
     except DriverError as error:

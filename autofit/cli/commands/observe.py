@@ -1,4 +1,4 @@
-"""`autofit observe`: what a real run needed, so that later answers of the workload are sharper."""
+"""`autofit observe`: stores the measured peak of a real run, to narrow later predictions of its workload."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def observe(
 
 
 def _file_or_model(named: str | None, model: str | None, *, is_peak: bool) -> tuple[Path | None, str | None]:
-    """File to read and model; the argument `named` is the file, or the model where a peak is given."""
+    """File to read and model's name; the argument `named` is the file, or the model if a peak is given."""
     if named is None:
         return None, model
     if not is_peak or model is not None or Path(named).is_file():
@@ -119,7 +119,7 @@ def _file_or_model(named: str | None, model: str | None, *, is_peak: bool) -> tu
 
 
 def _of_file(file: Path, given: dict[str, Any]) -> list[tuple[TuneSettings, RealPeak]]:
-    """Configurations and peaks that a document measured, of the named model or of all its models."""
+    """Settings and measured peaks in a file of measurements, of the model in `given` or of all its models."""
     found = measured_in(file)
     named = given.get("model") or given.get("script")
     if named is not None:

@@ -1,4 +1,4 @@
-"""`autofit profile`: where the memory and the time of one configuration go."""
+"""`autofit profile`: memory and time of one configuration by operator, module, line or tensor."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def profile(
 
 
 def _filters(given: dict[str, Any], top: int | None) -> tuple[Filters, dict[str, Any]]:
-    """Filters that the options give, and the other options."""
+    """Filters of the views, parsed from the options `given`, and the remaining options."""
     names = (
         "select", "order_by", "min_bytes", "max_depth", "start_name_regex", "show_name_regex",
         "hide_name_regex", "category", "step", "device", "libraries",

@@ -1,4 +1,4 @@
-"""Views and exports of `autofit profile`: the one place to add either."""
+"""Tables of the views and exports of `autofit profile`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Document(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewKind:
-    """One value of `--view`.
+    """View that a value of `--view` selects: its help, and the functions that make and print it.
 
     Attributes:
         help: what the view shows, as a phrase.
@@ -43,7 +43,7 @@ class ViewKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """One option that writes a file.
+    """Option of `autofit profile` that writes a file: its help, and the function that makes the content.
 
     Attributes:
         help: what the export writes, as a phrase.

@@ -1,4 +1,4 @@
-"""Writing the page that `--report` asks for."""
+"""Writes the HTML page that `--report` asks for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit.report.html.content import Content
 
 
 def write_report(path: Path, gather: Callable[[], Content]) -> ExitCode | None:
-    """Gathers a report and writes its page, after the answer was made; says on stderr where the page is.
+    """Writes a report's HTML page after the answer was printed, and prints the page's path on stderr.
 
     Returns:
         The exit code where it fails, which stderr says, as the answer's document is printed; else None.

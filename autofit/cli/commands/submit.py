@@ -1,4 +1,4 @@
-"""`autofit submit`: a tune, or one for each of several cards, as jobs of a Ray cluster."""
+"""`autofit submit`: queues a search, or one for each of several cards, as jobs of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class _Request:
         return cls(tuple(specs), keys if len(specs) > 1 else (), codes[0], working_dir)
 
     def enqueue(self, queue: JobQueue, *, again: bool) -> tuple[str | None, list[tuple[JobRecord, bool]]]:
-        """Queues the jobs; returns the fleet's name, if it is one, and each job with whether it is new."""
+        """Queues the jobs; returns the fleet's name (None for one job), and each job with an is-new flag."""
         packed = self._packed(queue)
         specs = [dataclasses.replace(spec, working_dir=packed) for spec in self.specs]
         if not self.cards:

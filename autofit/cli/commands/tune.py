@@ -117,7 +117,7 @@ def tune(
 
 
 def _tune_each(backend: Backend, on_cards: Sequence[TuneSettings], *, quiet: bool, as_json: bool) -> ExitCode:
-    """Searches for each of several cards, and prints the table or the document."""
+    """Searches for the largest batch on several cards, prints a table or JSON, and returns the exit code."""
     settings = on_cards[0]
     workload = refer(settings.model, settings)
     results = _search(lambda emit: backend.tune_each(on_cards, workload, emit), settings, quiet=quiet)
@@ -173,7 +173,7 @@ def _search(
     quiet: bool,
     sinks: tuple[EventSink, ...] = (),
 ) -> _Answer:
-    """Runs a search while progress and metrics are shown, and returns its answer."""
+    """Runs a search, shows its progress, serves its metrics if a port is set, and returns its answer."""
     watch = _Watch()
     with watch.for_interruption(), contextlib.ExitStack() as stack:
         from autofit.cli.text.progress import progress
@@ -201,7 +201,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def for_interruption(self) -> Iterator[None]:
-        """Ends an interrupted block with an error that says what was kept, whatever error came of it."""
+        """Context manager that turns an interruption and its errors into an error that says what was kept."""
         current().describe = self._message
         try:
             yield

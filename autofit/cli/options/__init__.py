@@ -1,1 +1,1 @@
-"""The options that commands share."""
+"""Command-line options that several commands share."""

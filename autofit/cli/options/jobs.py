@@ -1,4 +1,4 @@
-"""Options of the commands about jobs, and look-ups of the storage, the cluster and the jobs they name."""
+"""Options of the commands about jobs, and look-ups of the storage, cluster and jobs in these options."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def open_queue(storage: str | None) -> JobQueue:
 
 
 def job_storage(given: str | None, *, default_is_reached: bool = True) -> str | None:
-    """The storage of jobs; None for the default.
+    """URL of the jobs' storage; None for the default storage.
 
     Args:
         given: the storage that the command line names.
@@ -60,7 +60,7 @@ def job_storage(given: str | None, *, default_is_reached: bool = True) -> str | 
 
 
 def require_address(address: str | None) -> str:
-    """Address of the cluster, as it was given.
+    """Address of the Ray cluster, unchanged; raises `UsageError` if empty or None.
 
     Raises:
         UsageError: no address was given.
@@ -74,7 +74,7 @@ def require_address(address: str | None) -> str:
 
 
 def chosen(queue: JobQueue, names: Iterable[str]) -> list[JobRecord]:
-    """Jobs with the given names, and the jobs of fleets among the names, each once.
+    """Jobs with the given names, and the jobs of fleets with these names, each once.
 
     Raises:
         UsageError: the storage has no job or fleet of a name; near matches are named.
@@ -102,7 +102,7 @@ def only(queue: JobQueue, name: str) -> JobRecord:
 
 
 def complete_job(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions by jobs and fleets of the storage, the newest first; none where it cannot be read."""
+    """Shell completions with the storage's jobs and fleets, newest first; empty if it cannot be read."""
     try:
         with open_queue(ctx.params.get("storage")) as queue:
             records = list(reversed(queue.records()))

@@ -1,4 +1,4 @@
-"""The options of a search: what to try, where it is kept, where it is measured."""
+"""Command-line options of a search: what to try, where to store the study, where to measure."""
 
 from __future__ import annotations
 

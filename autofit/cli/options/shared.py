@@ -1,4 +1,4 @@
-"""The options that commands share, and what the shell completes them with.
+"""Command-line options that commands share, and their shell completions.
 
 Values stay the text that was typed: `resolve_settings` reads them, so that a bad one reads the
 same whether it comes from the command line, the environment or a file.
@@ -37,7 +37,7 @@ def setting(
     metavar: str | None = None,
     complete: _Completer | None = None,
 ) -> Decorator:
-    """Option of the table, whose text goes to `resolve_settings` as it is; None when it is not given.
+    """Click option for an entry of `OPTIONS`, whose value is passed on as text; None if not given.
 
     Args:
         help_text, metavar: instead of the table's, where the option means something else to a command.
@@ -84,7 +84,7 @@ def without_secret(variable: str | None) -> _Callback:
 
 
 def settings(*names: str) -> Decorator:
-    """Several options of the table, in the order of their names."""
+    """Decorator that adds several options of `OPTIONS`, in the order of `names`."""
     return combined(*(setting(name) for name in names))
 
 
@@ -100,7 +100,7 @@ def combined(*decorators: Decorator) -> Decorator:
 
 
 def one_of(values: Iterable[str]) -> _Completer:
-    """Completer for an option whose value is one of some words."""
+    """Shell completer for an option whose value is one of `values`."""
 
     def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         return [CompletionItem(value) for value in values if value.startswith(incomplete)]
@@ -109,7 +109,7 @@ def one_of(values: Iterable[str]) -> _Completer:
 
 
 def complete_model(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions of a model by built-in names; where none begins so, the shell's completion of files."""
+    """Shell completions of a model by built-in names; by files if no built-in name begins with the text."""
     names = [
         CompletionItem(builtin.name, help=builtin.description)
         for builtin in BUILTINS.values()
@@ -123,7 +123,7 @@ def _complete_file(_ctx: click.Context, _param: click.Parameter, incomplete: str
 
 
 def gpu_completions(incomplete: str) -> list[CompletionItem]:
-    """Completions by the catalogue's cards whose keys begin with the typed text."""
+    """Shell completions with the catalogue's cards whose keys begin with the typed text."""
     return [
         CompletionItem(gpu.key, help=gpu.name)
         for gpu in catalogue().values()
@@ -138,7 +138,7 @@ def _complete_gpu(_ctx: click.Context, _param: click.Parameter, incomplete: str)
 def _complete_conv_algo(
     _ctx: click.Context, _param: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Completions of the last name in a list of convolution algorithms; `all` stands alone."""
+    """Shell completions of the last name in a list of convolution algorithms; `all` only as the sole name."""
     before, comma, last = incomplete.rpartition(",")
     known = [algorithm.name for algorithm in conv.offered()]
     names = known if comma else ["all", *known]
@@ -146,7 +146,7 @@ def _complete_conv_algo(
 
 
 def complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions of the last name in a list of cards; `all` stands alone."""
+    """Shell completions of the last name in a list of cards; `all` only as the sole name."""
     before, comma, last = incomplete.rpartition(",")
     every = [] if comma or not ALL_CARDS.startswith(last) else [CompletionItem(ALL_CARDS)]
     named = gpu_completions(last)
@@ -154,7 +154,7 @@ def complete_gpus(_ctx: click.Context, _param: click.Parameter, incomplete: str)
 
 
 def model_argument(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Adds the argument MODEL to a command with an option `--model`, which says the same.
+    """Decorator that adds an argument MODEL to a command, as another way to give `--model`.
 
     The command gets either as `model`; it raises `UsageError` where the two differ.
     """
@@ -226,7 +226,7 @@ CONV_ALGO = setting(
 
 
 def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Completions of `--search`: the knob, then one value after another."""
+    """Shell completions of `--search`: the knob's name, then each of its values."""
     knob, equals, values = incomplete.partition("=")
     if not equals:
         return [CompletionItem(f"{name}=") for name in SEARCHABLE if name.startswith(knob)]

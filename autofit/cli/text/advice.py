@@ -1,4 +1,4 @@
-"""Text of the changes that may help where nothing fits."""
+"""Text of the changes of options that may help if nothing fits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NUM_CARDS = 4
 
 
 def print_advice(advice: Advice, command: str, asked: Mapping[str, Any]) -> None:
-    """Prints the memory that each change saves, and the whole command that fits."""
+    """Prints the memory that each change of options saves, and the whole command that fits."""
     console = stdout()
     heading(console, "What may help")
     bullets(console, (*what_each_saves(advice), *how_it_fits(advice)))
@@ -33,7 +33,7 @@ def print_advice(advice: Advice, command: str, asked: Mapping[str, Any]) -> None
 
 
 def print_fitting(console: Console, advice: Advice, command: str, asked: Mapping[str, Any]) -> None:
-    """Prints a command with the options that make its configuration fit, where any do.
+    """Prints a command with the options that make its configuration fit, if there are any.
 
     Args:
         asked: the command's options as they were typed.
@@ -43,7 +43,7 @@ def print_fitting(console: Console, advice: Advice, command: str, asked: Mapping
 
 
 def fitting_command(combination: Combination, command: str, asked: Mapping[str, Any]) -> str:
-    """A command as it was typed, with the options that make its configuration fit in place of its own."""
+    """Command line as typed, with the options replaced that have to change to make its configuration fit."""
     said = [word for option in combination.options for word in option.split() if word.startswith("--")]
     replaced = {word.removeprefix("--").removeprefix("no-").replace("-", "_") for word in said}
     kept = {name: value for name, value in asked.items() if name not in replaced}
@@ -51,7 +51,7 @@ def fitting_command(combination: Combination, command: str, asked: Mapping[str, 
 
 
 def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]:
-    """Phrases for the changes that may help, the cheapest first, without those already asked for."""
+    """Phrases on changes that may make a search's configuration fit, cheapest first, without those chosen."""
     return tuple(_phrases(result, settings, needed_at_least(result)))
 
 
@@ -100,7 +100,7 @@ def _settings_to_change(
 
 
 def _trains(result: TuneResult, settings: TuneSettings) -> bool:
-    """Whether a search's steps train, as they do where neither settings nor estimate have a mode."""
+    """Whether a search's steps are training steps, which is the default if no mode is set."""
     mode = settings.setup.mode if result.estimate is None else result.estimate.mode
     return mode in (None, TRAIN)
 

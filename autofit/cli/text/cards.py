@@ -28,7 +28,7 @@ _LIKELY = {Verdict.FITS: "likely fits", Verdict.THRASH: "likely thrashes", Verdi
 
 
 def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> None:
-    """Prints a row for each card, the smallest card that fits, and commands that make others fit.
+    """Prints a row for each card, the smallest card that fits, and commands that make other cards fit.
 
     Args:
         command: the command to print for a card on which a change makes the configuration fit.
@@ -73,13 +73,13 @@ def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> 
 
 
 def _peaks(card: CardFit) -> tuple[str, str]:
-    """Likely and high end of the peak on a card; of the memory needed where it runs out on the card."""
+    """Texts of the likely and high peak on a card, in GiB; of the memory needed if the card is too small."""
     interval = card.need if card.likely_verdict is Verdict.OOM and card.need is not None else card.interval
     return ("–", "–") if interval is None else (_gib(interval.likely_bytes), _gib(interval.high_bytes))
 
 
 def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str, str]:
-    """Names of the table's speed columns, each with a card's cell; seconds where any card has them.
+    """Cells of a card's speed columns by column name; step times are included if any card has them.
 
     Args:
         card: whose cells they are; None for the names alone.
@@ -106,7 +106,7 @@ def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str
 
 
 def _print_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> None:
-    """Prints a row for each card and number of GPUs, and the fewest of each card that the batch fits on."""
+    """Prints a row for each card and number of GPUs, and the fewest GPUs of each card that hold the batch."""
     console = stdout()
     algorithm = with_setting(answer.knobs.conv_algo) if answer.convolves else ""
     batch = f"batch {answer.batch_size}"
@@ -195,7 +195,7 @@ def _seconds(chosen: Best | None) -> StepSeconds | None:
 
 
 def _speed(chosen: Best | None) -> tuple[str, str]:
-    """Step time and samples a second of the configuration that a card's search recommends."""
+    """Texts of the step time and samples a second of a search's recommended configuration."""
     seconds = _seconds(chosen)
     if chosen is None or seconds is None or chosen.predicted_samples_per_second is None:
         return "–", "–"
@@ -203,7 +203,7 @@ def _speed(chosen: Best | None) -> tuple[str, str]:
 
 
 def _setting(result: TuneResult, chosen: Best) -> str:
-    """Name of the recommended setting, with the ranks and the size of a sample that a search found."""
+    """Name of the recommended knob setting, with the ranks and the size of a sample that a search found."""
     ranks = (
         f"{chosen.parallel or 'ddp:1'}, {chosen.samples_per_step} samples a step" if result.parallels else ""
     )
@@ -245,7 +245,7 @@ def _combination(card: CardFit) -> Combination | None:
 
 
 def _in_words(answer: CardsAnswer) -> str:
-    """Sentences on the smallest card that a batch fits on, and on what else could be tried."""
+    """Sentences on the smallest card that a batch fits on, changes left to try, and cards not predicted."""
     if answer.fitting:
         smallest = answer.fitting[0]
         num, total = len(answer.fitting), len(answer.cards)
@@ -265,7 +265,7 @@ def _in_words(answer: CardsAnswer) -> str:
 
 
 def _on_times(answer: CardsAnswer) -> str:
-    """Sentence why no seconds are shown, where options ask for them or only an order is; else empty."""
+    """Sentence on why no step times are shown, if options need them or only the speed order is predicted."""
     if any(card.samples_per_second is not None for card in answer.cards):
         return ""
     asked = ["--samples"] if answer.epoch_samples is not None else []

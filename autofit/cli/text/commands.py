@@ -1,4 +1,4 @@
-"""Commands to copy, with the options that were typed."""
+"""Text of command lines for a user to copy, with the options that were typed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def as_typed(command: str, options: Mapping[str, Any]) -> str:
-    """Command line with options by their parameters' names; options that were not given are left out."""
+    """Text of an autofit command line with `options` by parameter name, without those that are not set."""
     words = []
     for name, value in options.items():
         if value in (None, False, ()):

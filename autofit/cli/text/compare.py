@@ -29,7 +29,7 @@ _NUM_NAMES = 3
 
 
 def print_comparison(comparison: Comparison, *, show_all: bool) -> None:
-    """Prints the tensors of all models in one list, their totals, the outputs, and how to read them."""
+    """Prints the tensors of all models in one list, with totals, compared outputs and an explanation."""
     console = stdout()
     names = " and ".join(each.workload for each in comparison.passes)
     console.print(styled(names, "bold"), f"at batch {comparison.batch_size} · fp32 · infer")
@@ -108,7 +108,7 @@ def _distance(one: OutputComparison) -> str:
 
 
 def _sharing(one: OutputComparison) -> str:
-    """Clause on parameters without a counterpart in the first model, which may differ; empty without any."""
+    """Clause on parameters without a counterpart in the first model; empty if all have one."""
     if not one.not_shared:
         return ""
     return (
@@ -147,5 +147,5 @@ def _about_views(each: ForwardPass) -> str:
 
 
 def _operator(row: TensorRow) -> str:
-    """The operator of `features.0/transpose_1:0` without the number of its call."""
+    """Operator in a tensor's name, without the call's number: `transpose` of `features.0/transpose_1:0`."""
     return re.sub(r"_[0-9]+$", "", row.name.rpartition(":")[0].rpartition("/")[2])

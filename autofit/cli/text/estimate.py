@@ -33,7 +33,7 @@ from autofit_workers.spec.versions import is_supported
 
 
 def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
-    """Prints an estimate's allocated, reserved and device peaks, what is in them, and what was assumed."""
+    """Prints an estimate's allocated, reserved and device peaks, their breakdown, and the assumptions."""
     console = stdout()
     workload = styled(estimate.workload, "bold")
     knobs = configuration(
@@ -105,7 +105,7 @@ def print_estimate(estimate: Estimate, settings: TuneSettings) -> None:
 
 
 def _rest(estimate: Estimate) -> str:
-    """Note on phases or steps of a run that its interval does not cover; empty where it covers all."""
+    """Note on the phases or steps that an estimate's interval does not cover; empty if it covers the run."""
     seen = estimate.seen
     if seen is None or estimate.is_of_whole_run:
         return ""
@@ -122,7 +122,7 @@ def _print_growth(console: Console, estimate: Estimate) -> None:
 
 
 def _print_time(console: Console, estimate: Estimate, epoch_samples: int | None) -> None:
-    """Prints the predicted time of a step and of an epoch, where the estimate has it."""
+    """Prints the predicted time of a step and of an epoch, if the estimate has these times."""
     seconds, per_second = estimate.step_seconds, estimate.samples_per_second
     if seconds is None or per_second is None:
         if epoch_samples is not None:

@@ -30,7 +30,7 @@ _STYLES = {
 
 
 def jobs_document(jobs: Iterable[JobRecord], notes: Sequence[str] = ()) -> str:
-    """JSON document of all that is known of jobs, except the documents of their results.
+    """JSON document of the records of jobs, without the documents of their results.
 
     Args:
         notes: a sentence for each record that cannot be read.
@@ -41,7 +41,7 @@ def jobs_document(jobs: Iterable[JobRecord], notes: Sequence[str] = ()) -> str:
 
 
 def fleet_document(fleet: str, jobs: Iterable[JobRecord]) -> str:
-    """JSON document of a fleet: the answer and its document for every card, null while not known."""
+    """JSON document of a fleet: the job's answer and result document for every card, null while unknown."""
     cards = [
         {
             "gpu": job.spec.gpu,
@@ -78,7 +78,7 @@ def _job(job: JobRecord) -> dict[str, Any]:
 
 
 def _best(job: JobRecord) -> dict[str, Any]:
-    """Fields of a document with a job's answer in short; all None where there is no answer."""
+    """Fields with a job's best and recommended batch and algorithm; all None without an answer."""
     best = None if job.result is None else job.result.best
     recommended = best if job.result is None else job.result.recommended or best
     return {
@@ -167,7 +167,7 @@ def _duration(seconds: float) -> str:
 
 
 def print_job(job: JobRecord) -> None:
-    """Prints all that the storage knows of one job, except the document of its result."""
+    """Prints the storage's record of one job, without the document of its result."""
     console = listing()
     console.print(Text.assemble((job.job_id, "bold"), " is ", _state(job)))
     if remark := _remark(job):

@@ -12,7 +12,7 @@ from autofit.units import format_bytes
 
 
 def print_kv(answer: KvCache) -> None:
-    """Prints a server's memory by use, its KV cache and what that holds, and the engine's command."""
+    """Prints a server's memory by use, its KV cache with the tokens it holds, and the engine's command."""
     console = stdout()
     options = answer.sizing.options
     ranks = f" · {options.num_ranks} GPUs" if options.num_ranks > 1 else ""

@@ -33,7 +33,7 @@ _NARROWEST = 20
 
 
 class _Console(Console):
-    """Console that makes texts safe to show before their layout, which may break a URL in two."""
+    """Rich console that redacts and escapes texts before layout, as a URL broken in two is not recognized."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         if isinstance(renderable, str):
@@ -77,7 +77,7 @@ def print_whole(table: Table) -> None:
 
 
 def styled(text: str, style: str) -> Text:
-    """Text that a terminal shows in a style; other readers see the text."""
+    """Rich text with a style, which only terminals show."""
     return Text(text, style=style)
 
 
@@ -113,12 +113,12 @@ def headed(*columns: tuple[str, Justify], has_long_names: bool = False) -> Table
 
 
 def indented(content: Table | Text) -> Padding:
-    """Content of a section, indented by two columns below its heading."""
+    """Rich padding that indents a section's content by two columns."""
     return Padding(content, (0, 0, 0, 2))
 
 
 def bullets(console: Console, items: Iterable[str]) -> None:
-    """Prints items as a list with bullets; further lines of an item are aligned with its first."""
+    """Prints items as a bulleted list; an item's further lines are aligned with its first line."""
     table = grid("left", "left")
     for item in items:
         table.add_row("·", item)
@@ -126,23 +126,23 @@ def bullets(console: Console, items: Iterable[str]) -> None:
 
 
 def code(console: Console, lines: Iterable[str]) -> None:
-    """Prints lines to copy, which are never wrapped or cut."""
+    """Prints lines of code for a user to copy, never wrapped or cut."""
     for line in lines:
         console.print(styled(f"    {line}", "cyan"), soft_wrap=True)
 
 
 def exact(num_bytes: int) -> str:
-    """Size with every digit: `17,179,869,184 bytes`."""
+    """Text of a size in bytes with every digit: `17,179,869,184 bytes`."""
     return f"{num_bytes:,} bytes"
 
 
 def share(part: int, whole: int) -> str:
-    """Share of a part in a whole, in percent: `94.1%`."""
+    """Text of a part's share in a whole, in percent: `94.1%`."""
     return f"{100 * part / whole:.1f}%"
 
 
 def by_setting(result: TuneResult, *columns: tuple[str, Justify], is_folded: bool = False) -> Table:
-    """Table whose first column names the settings of a search; untitled where a setting has no name.
+    """Table whose first column names the knob settings of a search; untitled if settings have no names.
 
     Args:
         is_folded: whether a row may name several settings.
@@ -200,7 +200,7 @@ def _parts(breakdown: Breakdown) -> list[tuple[str, int]]:
 
 
 def _spread(estimate: Estimate) -> str:
-    """Range of the reserved peak that convolution workspaces may cause; empty where there is none."""
+    """Text of the low to high range of the reserved peak; empty if both are equal."""
     interval = estimate.whole_interval
     if interval.low_bytes == interval.high_bytes:
         return ""

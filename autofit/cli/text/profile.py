@@ -25,7 +25,7 @@ _Column = tuple[str, Justify]
 
 
 def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filters: Filters) -> None:
-    """Prints a view: its configuration, its rows, how many more there are, and its sums."""
+    """Prints a view of a profile: its configuration, rows, number of hidden rows, and sums."""
     print_configuration(view.selection.profile)
     groups = list(_shown(view, filters))
     table = headed(*itertools.chain.from_iterable(group.columns for group in groups))
@@ -45,7 +45,7 @@ def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filter
 
 
 def about_times(profile: Profile, timing: Timing | None, note: str) -> Iterator[str]:
-    """Lines on what the times of a view are, or why there are none or no seconds."""
+    """Lines that explain a view's times, or why the view has no times or no seconds."""
     if timing is not None:
         step = f"step {timed_step(profile)}"
         waits = f"of which the device waits {timing.waiting_share:.1%} for the host"
@@ -66,7 +66,7 @@ def print_configuration(profile: Profile) -> None:
 
 
 def print_number_hidden(num_rows: int) -> None:
-    """Prints how many rows a table lacks, if any."""
+    """Prints how many rows a table leaves out, if any."""
     if num_rows:
         stdout().print(f"  … and {num_rows} more: --all shows them")
 
@@ -90,7 +90,7 @@ def _sums(total: Sizes, selection: Selection) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Group:
-    """Columns of a view that `--select` shows or leaves out together.
+    """Group of columns of a view that `--select` shows or hides together.
 
     Attributes:
         cells: returns a row's cells, one for each of `columns`.
@@ -101,7 +101,7 @@ class _Group:
 
 
 def _shown(view: View[Any], filters: Filters) -> Iterator[_Group]:
-    """Groups of columns that a view shows: names, what was selected, and the row's other facts."""
+    """Groups of columns that a view shows: names, the selected groups, and the row's other facts."""
     first, groups, last = _LAYOUTS[view.kind](view.selection.timing)
     names = [name for name in ("bytes", "count", "peak-bytes", SECONDS) if name in groups]
     if filters.order_by == SECONDS:
@@ -205,7 +205,7 @@ def _if_stated(timing: Timing, title: str) -> tuple[_Column, ...]:
 
 
 def _times(timing: Timing, sizes: Sizes) -> tuple[str, ...]:
-    """Cells of a row's time: seconds, where they are predicted, and the share of the step."""
+    """Cells of a row's device time: seconds (if predicted), and share of the step."""
     seconds, share = timing.seconds_of(sizes.step_share), sizes.step_share
     stated = () if seconds is None else (seconds_in_words(seconds) if share else "–",)
     return *stated, f"{share:.1%}" if share else "–"
@@ -216,6 +216,6 @@ def _or_dash(num_bytes: int) -> str:
 
 
 def _without_folders(name: str) -> str:
-    """A line of code without the folders of its file; any other name as it is."""
+    """Name of a code line without its file's folders; any other name unchanged."""
     path, colon, function = name.rpartition(":")
     return f"{path.rsplit('/', 1)[-1]}{colon}{function}"

@@ -1,4 +1,4 @@
-"""Lines to write into a training script to run with a knob setting; defaults are left out."""
+"""Lines of Python for a training script to run with a knob setting; defaults are left out."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ZEROS = {True: "", False: "set_to_none=False"}  # PyTorch's default is to drop 
 
 
 def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
-    """Command that runs a script with its answer, after comments that say what to set in the script."""
+    """Lines with the command that runs a script at its best batch, after comments on what to set in it."""
     assert settings.script is not None
     for line in (*_conv_lines(best.knobs, "cuda"), *_lines_of_the_model(best.knobs)):
         yield f"# in it: {line}"
@@ -96,7 +96,7 @@ def script_lines(
 
 
 def _sampler(parallel: Parallel) -> str:
-    """Argument of a `DataLoader` that gives ranks batches of their own.
+    """`sampler` argument of a `DataLoader`, as code, that gives each replica its own batches.
 
     Ranks that share tensors, a context or a pipeline share a batch. Empty where all ranks share one.
     """
@@ -156,7 +156,7 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
 
 
 def _lines_of_plans(parallel: Parallel) -> Iterator[str]:
-    """Lines for tensor and expert parallelism, which a plan of the model decides."""
+    """Code lines for tensor and expert parallelism, which a model's own plan lays out."""
     if parallel.degree(TP) > 1:
         yield f'# tensor parallelism by the plan of the model, on mesh["{TP}"]'
     if parallel.degree(EP) > 1:
@@ -268,7 +268,7 @@ def _optimizer_lines(knobs: Knobs) -> Iterator[str]:
 
 
 def _of_one_parameter(named: NamedOptimizer, options: str) -> str:
-    """Expression that makes the optimizer of a single parameter `p`."""
+    """Code of an expression that makes the optimizer of a single parameter `p`."""
     made = f"{named.path}([p]{options})"
     if not named.tells_hidden_weights:
         return made
@@ -289,7 +289,7 @@ def _in_backward_lines(made: str) -> Iterator[str]:
 
 
 def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: Parallel) -> Iterator[str]:
-    """Lines of a training step, as far as the knobs change it."""
+    """Code lines of a training step that the knobs change."""
     dtype = _AUTOCAST_TYPES.get(knobs.precision)
     accumulates, scales = num_batches > 1, dtype == "float16"
     zero = f"{'model' if _are_several(knobs) else 'optimizer'}.zero_grad({_ZEROS[knobs.set_to_none]})"
@@ -322,7 +322,7 @@ def _training_lines(knobs: Knobs, device_kind: str, num_batches: int, parallel: 
 
 
 def _step_lines(knobs: Knobs, *, scales: bool, shards: bool) -> list[str]:
-    """Lines of a training step from clipping the gradients to the optimizer's step.
+    """Code lines of a training step from clipping the gradients to the optimizer's step.
 
     Args:
         shards: whether `FullyShardedDataParallel` shards, where a rank's gradients lack the others' norm.
@@ -338,7 +338,7 @@ def _step_lines(knobs: Knobs, *, scales: bool, shards: bool) -> list[str]:
 
 
 def _of_each(line: str, knobs: Knobs) -> tuple[str, ...]:
-    """Line about the optimizer, in a loop where there are several optimizers."""
+    """Code line on `optimizer`, within a `for` loop if there are several optimizers."""
     return ("for optimizer in optimizers:", f"    {line}") if _are_several(knobs) else (line,)
 
 

@@ -1,4 +1,4 @@
-"""The text of a model's summary, in the layout that torchsummary made known, and why a real step differs."""
+"""Text of a model's summary, in torchsummary's layout, and why a real step's memory differs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BY_TORCHSUMMARY = (
 
 
 def print_summary(answer: SummarizedEstimate) -> None:
-    """Prints a model's layers, their sums, and the terms that lead from these to the simulated peaks."""
+    """Prints a model's layers, their sums, and the terms that lead from the sums to the simulated peaks."""
     console = listing()
     summary, estimate = answer.summary, answer.estimate
     console.print(

@@ -40,7 +40,7 @@ def print_timeline(view: TimelineView, num_phases: int | None) -> None:
 
 
 def chart(lane: Lane) -> Iterator[str]:
-    """The lines of a chart of allocated and reserved bytes, one column a moment."""
+    """Lines of a text chart of allocated and reserved bytes, with a column for each moment of the step."""
     top_bytes = lane.peak_reserved_bytes or 1
     for row in reversed(range(_HEIGHT)):
         cells = (_cell(moment, row, top_bytes) for moment in lane.moments)
@@ -55,7 +55,7 @@ def chart(lane: Lane) -> Iterator[str]:
 
 
 def _cell(moment: Moment, row: int, top_bytes: int) -> str:
-    """Character of a chart: eighths of a row of allocated memory, then what is reserved beside it."""
+    """Character of a chart's cell: allocated memory in eighths of a row; else a mark for reserved memory."""
     eighths = round(moment.allocated_bytes * _HEIGHT * 8 / top_bytes) - row * 8
     if eighths > 0:
         return _EIGHTHS[min(eighths, 8)]
@@ -63,7 +63,7 @@ def _cell(moment: Moment, row: int, top_bytes: int) -> str:
 
 
 def _names(names: Sequence[str]) -> str:
-    """Line that labels each run of one name with as much of the name as there is room for."""
+    """Line under a chart that labels each run of equal names, cut to the run's width."""
     runs = ((name, len(list(run))) for name, run in itertools.groupby(names))
     return "".join(f"│{name}"[:width].ljust(width) for name, width in runs)
 
@@ -73,7 +73,7 @@ def _step_name(moment: Moment) -> str:
 
 
 def _at(column: int, num_columns: int) -> str:
-    """Line with an arrow under a column and the word `peak` beside it, on the side with more room."""
+    """Line with an arrow under a chart's column and the word `peak` beside the arrow."""
     before = "peak "
     if len(before) <= column > num_columns // 2:
         return f"{before}▲".rjust(column + 1)
@@ -115,7 +115,7 @@ def _axis_columns(timing: Timing | None) -> tuple[tuple[str, Justify], ...]:
 
 
 def _times(lane: Lane, moment: Moment, timing: Timing) -> Iterator[str]:
-    """Time of a phase's peak and device time of its operators, in seconds or else as shares of the step."""
+    """Texts of a phase's time of peak and its operators' device time, in seconds or shares of the step."""
     for share in (moment.step_share or 0.0, lane.phase_shares[lane.phase_peaks.index(moment)]):
         seconds = timing.seconds_of(share)
         yield f"{share:.1%}" if seconds is None else seconds_in_words(seconds)

@@ -125,7 +125,7 @@ def _budget(console: Console, result: TuneResult, settings: TuneSettings, asked_
 
 
 def _memory_of(result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> str:
-    """Source of the device's total memory: an option, or the name of the device."""
+    """Text on where the device's total memory comes from: an option, or the device by name."""
     if settings.gpu is not None:
         return f"--gpu {settings.gpu.key}, {settings.gpu.name}"
     if settings.gpu_mem_bytes is not None:
@@ -209,7 +209,7 @@ def _on_front(entry: FrontierEntry) -> str:
 
 
 def _held_bytes(result: TuneResult, entry: FrontierEntry) -> int | None:
-    """Peak of an entry's largest batch that is held against the budget: of a prediction the high end."""
+    """Peak bytes, compared with the budget, of an entry's largest batch; None without a fitting trial."""
     peaks = [
         trial.budgeted_bytes
         for trial in result.trials
@@ -220,7 +220,7 @@ def _held_bytes(result: TuneResult, entry: FrontierEntry) -> int | None:
 
 
 def _unit(sizes: Iterable[int]) -> tuple[str, int]:
-    """Unit for all sizes of a table, GiB or MiB, so that they compare at a glance; with its bytes."""
+    """Unit for all sizes of a table, GiB or MiB, and its number of bytes."""
     return ("GiB", 1024**3) if max(sizes, default=1024**3) >= 1000 * 1024**2 else ("MiB", 1024**2)
 
 
@@ -238,7 +238,7 @@ def _answer(console: Console, result: TuneResult, chosen: Best) -> None:
 
 
 def _calibration(result: TuneResult) -> tuple[str, ...]:
-    """Sentences on the interval of a predicted answer: what it covers and is based on; else empty."""
+    """Sentences on the coverage and basis of a predicted answer's interval; empty for a measured answer."""
     is_predicted = result.chosen is None or result.chosen.evidence is Evidence.PREDICTED
     estimate = result.estimate_of_chosen
     if estimate is None or not is_predicted:

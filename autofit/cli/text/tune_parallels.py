@@ -16,7 +16,7 @@ _GIB = 1024**3
 
 
 def print_parallels(console: Console, result: TuneResult) -> None:
-    """Prints a row for each parallelism and knob setting, largest global batch first, then refused ones."""
+    """Prints a row for each parallelism and knob setting, largest global batch first, refused ones last."""
     rows = [(one, entry) for one in result.parallels for entry in one.frontier]
     names = setting_names({entry.knobs: None for _, entry in rows}, convolves=result.convolves)
     on_cpu = result.device.kind == "cpu"
@@ -73,5 +73,5 @@ def _cells(
 
 
 def _rate(entry: FrontierEntry) -> float | None:
-    """Samples a second of all ranks, measured or else predicted; None where neither is sure enough."""
+    """Samples a second of all ranks, measured or else predicted; None if unknown."""
     return entry.samples_per_second or entry.predicted_samples_per_second

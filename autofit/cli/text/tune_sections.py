@@ -39,7 +39,7 @@ _NO_CONVOLUTIONS = ("it would thrash", "it would run out of memory")
 
 
 def print_lengths(console: Console, result: TuneResult) -> None:
-    """Prints the batches of the user's data, and when in an epoch one would come that does not fit."""
+    """Prints the batch lengths of the user's data, and when in an epoch a batch would not fit."""
     found = result.lengths
     if found is None:
         return
@@ -111,7 +111,7 @@ def print_measured(console: Console, result: TuneResult) -> None:
 
 
 def print_predicted(console: Console, result: TuneResult) -> None:
-    """Prints every setting's predicted speed at its largest batch, or their order, where none was timed."""
+    """Prints knob settings' predicted speeds or speed order at their largest batches, if none was timed."""
     if any(entry.samples_per_second is not None for entry in result.frontier):
         return
     timed = [entry for entry in result.frontier if entry.relative_sample_time is not None]
@@ -150,14 +150,14 @@ def _print_knee(console: Console, result: TuneResult) -> None:
 
 
 def _prediction(entry: FrontierEntry) -> tuple[str, str]:
-    """Predicted peak of an entry, and its error in percent of the measured peak; else dashes."""
+    """Texts of an entry's predicted peak, and of its error in percent of the measured peak; else dashes."""
     if entry.predicted_bytes is None or entry.prediction_error is None:
         return "–", "–"
     return format_bytes(entry.predicted_bytes), f"{100 * entry.prediction_error:+.1f}%"
 
 
 def print_risks(console: Console, result: TuneResult) -> None:
-    """Prints the largest batch at every risk, where they differ, and what happens between safe and likely."""
+    """Prints the largest batch at every risk, if these differ, and what happens between safe and likely."""
     entries = [entry for entry in result.frontier if len(set((entry.largest_by_risk or {}).values())) > 1]
     if not entries:
         return
@@ -193,7 +193,7 @@ def _between(entry: FrontierEntry, *, convolves: bool) -> str:
 
 
 def print_pruned(console: Console, result: TuneResult) -> None:
-    """Prints what the marks of the frontier mean, and the settings whose search was cut short."""
+    """Prints the meaning of the frontier's marks, and the knob settings whose search was cut short."""
     if not result.is_of_product:
         return
     if not result.parallels:  # whose table has no marks
@@ -225,7 +225,7 @@ def print_pruned(console: Console, result: TuneResult) -> None:
 
 
 def print_plan(console: Console, result: TuneResult) -> None:
-    """Prints the convolution algorithm of each layer, where the answer has a convolution plan."""
+    """Prints the convolution algorithm of each layer, if the answer has a convolution plan."""
     plan = result.conv_plan
     if plan is None:
         return

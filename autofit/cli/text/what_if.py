@@ -1,4 +1,4 @@
-"""Text of the memory that each lever would save."""
+"""Text of the memory that each lever (a changed knob or option) would save."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autofit.units import format_bytes
 
 
 def print_what_if(answer: WhatIf, asked: Mapping[str, Any]) -> None:
-    """Prints the levers by what they save of the reserved peak, and those that do nothing or do not apply.
+    """Prints the levers by saved bytes of the reserved peak, and the levers without effect or not applicable.
 
     Args:
         asked: the options of the estimate as they were typed, for the command that fits.
@@ -87,7 +87,7 @@ def _change(result: LeverResult) -> str:
 
 
 def _grouped(results: Iterable[LeverResult]) -> str:
-    """Levers by their names: `optimizer_impl foreach, fused; conv_algo mixed`."""
+    """Text of levers grouped by name: `optimizer_impl foreach, fused; conv_algo mixed`."""
     by_name = itertools.groupby(
         sorted(results, key=lambda result: result.lever.name), key=lambda result: result.lever.name
     )

@@ -1,4 +1,4 @@
-"""Chrome trace of a profile, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""Exports a profile as a Chrome trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
 The fields are those of the "Trace Event Format": counters (`C`) of what is allocated and reserved,
 complete slices (`X`) of phases, modules, operators and kernels, an instant (`i`) at the peak, names (`M`).
@@ -45,7 +45,7 @@ _Axis = Callable[[int], float]
 def chrome_trace(
     profile: Profile, *, step: int | None = None, categories: Collection[Category] = ()
 ) -> dict[str, Any]:
-    """Chrome trace of a profile, in the format's form with an object at its top.
+    """Chrome trace of a profile as a dict, in the format's variant with an object at its top.
 
     Args:
         step: the step to show, 0 being the building of the model; if None the one with a predicted time, or
@@ -97,7 +97,7 @@ def chrome_trace(
 
 
 def encode_chrome_trace(document: dict[str, Any], path: Path) -> bytes:
-    """Bytes of a Chrome trace for a file at `path`: gzipped where its name ends in `.gz`."""
+    """Chrome trace encoded as the bytes of a file at `path`; gzipped if its name ends in `.gz`."""
     text = json.dumps(document, separators=(",", ":")).encode()
     return gzip.compress(text, compresslevel=4, mtime=0) if path.suffix == ".gz" else text
 
@@ -150,7 +150,7 @@ def _peak(course: Course, shown: list[Phase], axis: _Axis, process: int) -> Even
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Run of an operator on the trace's axis."""
+    """Span on the trace's axis in which one operator runs, with its module and its change of memory."""
 
     start: float
     stop: float
@@ -176,7 +176,7 @@ def _slice(
 
 
 def _nested_slices(runs: Iterable[_Run], process: int) -> Iterator[Event]:
-    """Yields a slice for each run of a module's operators, with its children's and operators' inside.
+    """Yields a slice for each run of a module, with slices of its children and operators nested inside.
 
     Two paths share the slices of what they have in common: `features.0` and `features.3` lie in
     one of `features`.
@@ -217,7 +217,7 @@ def _in_order(profile: Profile, course: Course, shown: Iterable[Phase], process:
 
 
 def _runs(profile: Profile, course: Course, phase: Phase, called: Container[int]) -> Iterator[_Run]:
-    """Yields where each operator's events start and stop, with its module and name.
+    """Yields the span of each operator's memory events in a phase, with its module and name.
 
     A free has no operator, so it belongs to the operator before it. Operators without events of their
     own, such as views and those in place, take no room on the axis. `called` are the positions at
@@ -257,7 +257,7 @@ _OTHER_COLOR = "grey"
 
 
 class TimedLanes:
-    """Slices of a step with a predicted time, in microseconds, or in millionths where none are said.
+    """Trace slices of a step on an axis of predicted time: in microseconds, or in millionths of the step.
 
     Args:
         timing: the timing of the step.
@@ -274,11 +274,11 @@ class TimedLanes:
         self._clock = EventClock.of_host(timing, shown[0].start, shown[-1].stop)
 
     def of_event(self, index: int) -> float:
-        """Time on the axis at which the host has done a memory event, by its number."""
+        """Time on the trace's axis at which the host has done the memory event number `index`."""
         return self._at(self._clock.of_event(index))
 
     def slices(self) -> Iterator[Event]:
-        """Yields the slices of phases, of the host's launches, and of the device's kernels."""
+        """Yields the trace slices of phases, of the host's launches, and of the device's kernels."""
         starts = [self._at(self._clock.at(phase.start)) for phase in self._phases]
         for phase, start, stop in zip(
             self._phases, starts, (*starts[1:], self._at(self._clock.end)), strict=True
@@ -327,7 +327,7 @@ class TimedLanes:
 def _counters(
     course: Course, shown: Iterable[Phase], categories: Iterable[Category], axis: _Axis, process: int
 ) -> Iterator[Event]:
-    """Yields the changes of each counter, one counter after the other, each in the order of time."""
+    """Yields the counter events of a Chrome trace, one counter after the other, each by time."""
     counters = [("allocated", course.allocated), ("reserved", course.reserved)]
     counters += [(f"allocated: {category}", course.categories[category]) for category in categories]
     for name, column in counters:

@@ -1,4 +1,4 @@
-"""PyTorch memory snapshot of a profile, which `torch.cuda._memory_viz` and pytorch.org/memory_viz open.
+"""Exports a profile as a PyTorch memory snapshot, for `torch.cuda._memory_viz` and its web page.
 
 The fields are those of `torch.cuda.memory._snapshot()` (`THCPModule_memorySnapshot` in
 torch/csrc/cuda/Module.cpp), with PyTorch's meaning: an entry's `size` is what was requested (of plans
@@ -53,7 +53,7 @@ def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]
 
 
 def step_peak(profile: Profile, step: int | None = None) -> int:
-    """Number of events up to the first at which the most is allocated, in a step if it is given.
+    """Number of events up to and including the first allocated peak, of the profile or of `step`.
 
     Raises:
         UsageError: there is no such step.
@@ -63,12 +63,12 @@ def step_peak(profile: Profile, step: int | None = None) -> int:
 
 
 def encode_snapshot(document: dict[str, Any]) -> bytes:
-    """Bytes of a snapshot's file."""
+    """Snapshot encoded as the bytes of its pickle file."""
     return pickle.dumps(document, protocol=4)
 
 
 def _entry(action: Action, profile: Profile, frames: _Frames) -> dict[str, Any]:
-    """Entry of the snapshot's history for one action of the allocator."""
+    """History entry (`device_traces`) of the memory snapshot for one action of the allocator."""
     entry: dict[str, Any] = {
         "action": action.kind.value,
         "addr": FIRST_ADDRESS + action.address,
@@ -127,7 +127,7 @@ def _state(block: SegmentBlock) -> str:
 
 
 def _annotations(profile: Profile, num_events: int) -> Iterator[dict[str, Any]]:
-    """Yields the bounds of phases, as PyTorch notes where its `record_function` begins and ends."""
+    """Yields the start and end of each phase, in the form of PyTorch's `record_function` annotations."""
     for phase in phases(profile):
         for stage, position in (("START", phase.start), ("END", phase.stop)):
             if position <= num_events:
@@ -135,14 +135,14 @@ def _annotations(profile: Profile, num_events: int) -> Iterator[dict[str, Any]]:
 
 
 class _Frames:
-    """Stacks of allocations, innermost line first; equal ones are one list, as in PyTorch."""
+    """Makes the stack frames of allocations, innermost first; equal stacks share one list, as in PyTorch."""
 
     def __init__(self, profile: Profile) -> None:
         self._allocations = profile.trace.allocations
         self._known: dict[tuple[str, str, tuple[str, ...]], list[Frame]] = {}
 
     def of(self, number: int) -> list[Frame]:
-        """Stack of an allocation: its operator with its module's path, then the lines of Python outwards."""
+        """Stack frames of an allocation: its operator and module's path, then its Python lines outwards."""
         allocation = self._allocations[number]
         lines = allocation.stack or ((allocation.source,) if allocation.source else ())
         key = (allocation.operator, allocation.module, lines)
@@ -157,7 +157,7 @@ class _Frames:
 
 
 def _frame(line: str) -> Frame:
-    """Frame of a line `file:line:function`, as PyTorch writes it; any other text stands for a file."""
+    """Stack frame of a line `file:line:function`, as PyTorch writes it; other text becomes the file name."""
     found = _LINE.fullmatch(line)
     if found is None:
         return {"name": "", "filename": line, "line": 0}

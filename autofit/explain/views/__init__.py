@@ -1,1 +1,1 @@
-"""Views that `autofit profile` shows: rows of plain data about one step."""
+"""Views that `autofit profile` shows: rows of plain data about memory and time of one step."""

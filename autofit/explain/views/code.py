@@ -1,4 +1,4 @@
-"""View `code`: the tree of Python lines with the allocations and times that they led to."""
+"""View `code`: the tree of Python lines with the allocations and operator times that they cause."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofit_workers.spec.trace import Allocation
 
 
 def code_view(profile: Profile, filters: Filters) -> View[TreeRow]:
-    """View of a step's allocations and times as a tree of the lines that led to them, outermost first.
+    """Tree view of a step's allocations and times by the Python lines that cause them, outermost first.
 
     A node is a line, `file:line:function`; what backward allocates is at the line whose forward pass
     made it necessary. PyTorch's lines and the standard library's are left out unless the filters have
@@ -30,12 +30,12 @@ def code_view(profile: Profile, filters: Filters) -> View[TreeRow]:
 
 
 def is_library(line: str) -> bool:
-    """Whether a line of a stack is of PyTorch or the standard library (see `Allocation.stack`)."""
+    """Whether a stack line is in PyTorch or the standard library (see `Allocation.stack`)."""
     return not line.startswith(("/", "./", "<"))
 
 
 class _Lines:
-    """Finds the lines that lead to what a view shows, or else a node for its phase."""
+    """Finds the Python lines that cause an allocation or operator, else a node named by its phase."""
 
     def __init__(self, selection: Selection, *, with_libraries: bool) -> None:
         self._selection = selection
@@ -47,7 +47,7 @@ class _Lines:
         return lines or (f"({self._selection.birth(number).name})",)
 
     def of_calls(self) -> Iterator[tuple[Path, TimedCall]]:
-        """Yields each operator with a time and its lines, or those of an operator before it."""
+        """Yields each timed operator with its Python lines, else with those of an earlier operator."""
         last: dict[tuple[Phase, str | None], Path] = {}
         for call in self._selection.calls:
             phase = self._selection.phase_of_call(call)
@@ -59,7 +59,7 @@ class _Lines:
             yield path or (f"({phase.name})",), call
 
     def _own(self, call: TimedCall) -> Path | None:
-        """Lines of an operator's first allocation; None where it has none."""
+        """Python lines of an operator's first allocation; None if it allocates nothing."""
         events = self._trace.events
         event = events[call.position] if call.position < len(events) else -1
         if event < 0:

@@ -1,4 +1,4 @@
-"""Time of a step on the device, by classes of kernels under the card's roofs and by modules."""
+"""Time of a step on the device, by kernel class with roofline limits, and by module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofit_workers.spec.work import ELEMENT_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassTime:
-    """Time of all kernels of a class, and of a data type where they make products.
+    """Time of all kernels of one class, with their data type if they compute matrix products.
 
     Attributes:
         kind: the class.
@@ -40,12 +40,12 @@ class ClassTime:
 
     @property
     def intensity(self) -> float:
-        """Arithmetic intensity: operations for each byte that is moved."""
+        """Arithmetic intensity: operations per byte that is moved."""
         return self.flops / self.moved_bytes
 
     @property
     def most_flops(self) -> float:
-        """Highest operations a second that the card allows at this intensity."""
+        """Highest operations a second that the card's roofline allows at the class's intensity."""
         return min(self.roof_flops, self.intensity * self.bandwidth)
 
     @property
@@ -53,14 +53,14 @@ class ClassTime:
         return self.intensity * self.bandwidth < self.roof_flops
 
     def attained_flops(self, timing: Timing) -> float | None:
-        """Operations a second that the kernels reach; None where seconds are not said."""
+        """Operations a second that the kernels reach; None if the step's seconds are not given."""
         seconds = timing.seconds_of(self.share)
         return None if not seconds else self.flops / seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleTime:
-    """Time of a module in the tree of modules.
+    """Time of a module's own operators, for the tree of modules.
 
     Attributes:
         path: its path from the model on; empty for the model itself, and what belongs to no module.
@@ -76,7 +76,7 @@ class ModuleTime:
 
 
 def class_times(timing: Timing) -> tuple[ClassTime, ...]:
-    """Times of the classes of kernels, the class that takes most of the time first."""
+    """Time of each kernel class, the class with the largest share first."""
     groups: dict[tuple[KernelClass, str], list[tuple[TimedCall, TimedKernel]]] = {}
     for call in timing.calls:
         for kernel in call.kernels:
@@ -107,7 +107,7 @@ def _operations(kernel: TimedKernel) -> float:
 
 
 def module_times(profile: Profile) -> tuple[ModuleTime, ...]:
-    """Times of modules and of those around them, each after its parent; empty without times."""
+    """Times of all modules and their parents, each parent before its children; empty without a timing."""
     if profile.timing is None:
         return ()
     own: collections.Counter[str] = collections.Counter()
@@ -130,6 +130,6 @@ def module_times(profile: Profile) -> tuple[ModuleTime, ...]:
 
 
 def _around(module: str) -> Iterator[str]:
-    """Paths of the modules around a module, outermost first, and of the module itself."""
+    """Paths of a module's parents, outermost first, and of the module itself."""
     parts = module.split(".")
     return (".".join(parts[:end]) for end in range(1, len(parts) + 1))

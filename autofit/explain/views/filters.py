@@ -1,4 +1,4 @@
-"""Filters of what a view shows of a profile: those of TensorFlow's profiler, for all views alike.
+"""Filters for what a profile's views show, with the options of TensorFlow's profiler.
 
 A filter decides what is shown, not what is counted: the sums over a tree's node and the shares of a
 row stay what they are. Two of them, the step and the category, choose what a view is made of.
@@ -39,7 +39,7 @@ _OPTIONS = {
 
 
 class NothingMatchesError(UsageError):
-    """No part of the profile passes the filters."""
+    """Raised if no part of the profile passes the filters."""
 
     kind = "nothing-matches"
 
@@ -49,7 +49,7 @@ _Sized = TypeVar("_Sized", bound=Sized)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filters:
-    """Filters of one view.
+    """Filters of one view of a profile, as set by the command's options.
 
     Attributes:
         select: the columns to show, of `SELECTABLE`.
@@ -80,7 +80,7 @@ class Filters:
     with_libraries: bool = False
 
     def passes(self, item: Sized) -> bool:
-        """Whether a row or node is shown by its name and size."""
+        """Whether a row or node passes the filters for its name and size."""
         return (
             item.sizes.requested_bytes >= self.min_bytes
             and (not self.show or _found(self.show, item.name))
@@ -88,36 +88,36 @@ class Filters:
         )
 
     def starts_at(self, item: Sized) -> bool:
-        """Whether a tree starts at a node, by its name."""
+        """Whether a node's name matches a `start` pattern, so that the tree starts there."""
         return _found(self.start, item.name)
 
     def ordered(self, items: Iterable[_Sized]) -> list[_Sized]:
-        """Items in the order asked for; equal ones by name."""
+        """Items sorted by `order_by`; equal items by name."""
         by_name = sorted(items, key=lambda item: item.name)
         if self.order_by == "name":
             return by_name
         return sorted(by_name, key=lambda item: self.measured(item.sizes), reverse=True)
 
     def measured(self, sizes: Sizes) -> float:
-        """Number that sizes are ordered by; requested bytes for the order by name, which only `top` uses."""
+        """Value of `sizes` to sort by, from `order_by`; requested bytes for the order by name, for `top`."""
         attributes = {"peak-bytes": "peak_bytes", "count": "count", SECONDS: "step_share"}
         measured: float = getattr(sizes, attributes.get(self.order_by, "requested_bytes"))
         return measured
 
     @property
     def asking_for_seconds(self) -> str:
-        """Option that asks for times; empty where none does."""
+        """Option in use that requires times, as it was typed; empty if no option does."""
         if self.order_by == SECONDS:
             return f"--order-by {SECONDS}"
         return f"--select {SECONDS}" if SECONDS in self.select and self.select != SELECTABLE else ""
 
     def require_no_seconds(self, view: str) -> None:
-        """Raises `UsageError` where times are asked for of a view that has none."""
+        """Raises `UsageError` if an option requires times, which this view does not have."""
         if asking := self.asking_for_seconds:
             raise UsageError(f"{asking}: --view {view} has no times; choose ops, scopes, code or timeline")
 
     def require_only(self, used: Collection[str], view: str) -> None:
-        """Raises `UsageError` where a filter is set that a view has no use for.
+        """Raises `UsageError` if a filter is set that the view does not use.
 
         Args:
             used: the filters' fields that the view goes by.
@@ -135,7 +135,7 @@ class Filters:
             )
 
     def nothing_matches(self) -> NothingMatchesError:
-        """Error that says that nothing matches, and names the filters that were set."""
+        """Error to raise if nothing matches; its message names the filters that were set."""
         patterns = (("start", self.start), ("show", self.show), ("hide", self.hide))
         given = [f"--{name}-name-regex {each.pattern!r}" for name, all_ in patterns for each in all_]
         given += [f"--category {category.value}" for category in sorted(self.categories)]
@@ -165,7 +165,7 @@ def parse_filters(
     top: int | None = None,
     libraries: bool = False,
 ) -> Filters:
-    """Makes filters from what a user wrote, by the names of the options.
+    """Makes filters from the values of the command's options.
 
     Raises:
         UsageError: an option has a value that means nothing; the message names it.

@@ -1,4 +1,4 @@
-"""Operation folding: an element-wise kernel that only feeds the next one runs as part of it.
+"""Operation folding (fusion): an element-wise kernel whose only reader is the next one joins it.
 
 What the kernel would have written is then never stored. A kernel is folded where
 
@@ -20,7 +20,7 @@ from autofit.explain.views.step_graph import Kernel, StepGraph, Value
 
 
 def fold_chains(graph: StepGraph) -> StepGraph:
-    """Graph with each chain of element-wise kernels as one kernel, where the chain's last one ran."""
+    """Graph with each chain of element-wise kernels fused into one kernel, at the chain's last."""
     roots = chain_ends(graph)
     groups: dict[int, list[Kernel]] = {}
     for kernel, root in zip(graph.kernels, roots, strict=True):
@@ -35,12 +35,12 @@ def fold_chains(graph: StepGraph) -> StepGraph:
 
 
 def chain_ends(graph: StepGraph) -> list[int]:
-    """Index, for every kernel, of the kernel that it becomes a part of; its own for most."""
+    """Index of the kernel that each kernel is fused into; its own index if it is not fused."""
     return _Folder(graph).roots()
 
 
 class _Folder:
-    """Finds the kernel into which each kernel is folded."""
+    """Finds the kernel into which each kernel is fused."""
 
     def __init__(self, graph: StepGraph) -> None:
         self._graph = graph
@@ -64,7 +64,7 @@ class _Folder:
         return roots
 
     def _consumer(self, index: int) -> int | None:
-        """Index of the only kernel that sees what a kernel wrote, if the two may be one; else None."""
+        """Index of the only kernel that uses a kernel's result, if both can be fused; else None."""
         graph, kernel = self._graph, self._graph.kernels[index]
         if not kernel.is_elementwise or len(kernel.writes) != 1:
             return None
@@ -91,13 +91,13 @@ class _Folder:
         return consumer if is_overwritten or self._ends_at(number, consumer) else None
 
     def _ends_at(self, number: int, index: int) -> bool:
-        """Whether a kernel is the last that needs a value."""
+        """Whether kernel `index` is the last that needs a value."""
         value = self._graph.values.get(number)
         is_last = self._touches[number][-1] == index
         return is_last and value is not None and not value.is_kept and not value.escapes
 
     def _inputs_last(self, index: int, root: int, roots: Sequence[int]) -> bool:
-        """Whether no input of a kernel is changed by others before the kernel that it is to run in."""
+        """Whether a kernel's inputs stay unchanged until the kernel that it is to be fused into runs."""
         for number in self._graph.kernels[index].reads:
             writers = self._writes.get(number, [])
             between = itertools.takewhile(lambda other: other < root, writers[bisect_right(writers, index) :])
@@ -121,7 +121,7 @@ def _folded(group: Sequence[Kernel]) -> Kernel:
 
 
 def _move(values: dict[int, Value], kernel: Kernel, group: Sequence[Kernel]) -> None:
-    """Keeps what a folded kernel reads until it has run, and drops values that are never written."""
+    """Extends inputs of a fused kernel until it has run, and drops intermediate values never written."""
     if len(group) == 1:
         return
     for number in kernel.reads:
@@ -138,5 +138,5 @@ def _move(values: dict[int, Value], kernel: Kernel, group: Sequence[Kernel]) -> 
 
 
 def _recounted(views: dict[int, list[int]], roots: Sequence[int]) -> dict[int, list[int]]:
-    """Numbers of the remaining kernels that ran before each view, by allocation."""
+    """Number of the remaining kernels that ran before each view, by allocation."""
     return {number: [bisect_left(roots, count) for count in counts] for number, counts in views.items()}

@@ -1,4 +1,4 @@
-"""Static memory plans: the place of each buffer in one arena, when all lifetimes are known before.
+"""Static memory plans: offsets of buffers with known lifetimes in one arena.
 
 The problem is rectangles of fixed width in time and height in bytes, of which no two may overlap:
 
@@ -33,7 +33,7 @@ MAX_PLACED_BY_SIZE = 2000
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory that is wanted from time `start` up to but not including `stop`, in any unit of time."""
+    """Memory needed from time `start` up to but not including `stop`, in any unit of time."""
 
     start: int
     stop: int
@@ -42,7 +42,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryPlan:
-    """Memory plan: a place in one arena for every buffer.
+    """Memory plan: an offset in one arena for every buffer.
 
     Attributes:
         buffers: the buffers that were to be placed.
@@ -58,7 +58,7 @@ class MemoryPlan:
 
 
 def plan_memory(buffers: Sequence[Buffer], *, max_by_size: int = MAX_PLACED_BY_SIZE) -> MemoryPlan:
-    """Places buffers in one arena without overlaps; empty ones and those that never live lie at 0.
+    """Places buffers in one arena without overlaps; empty and never live ones get offset 0.
 
     Args:
         max_by_size: how many of the largest buffers are placed by size.
@@ -81,7 +81,7 @@ def plan_memory(buffers: Sequence[Buffer], *, max_by_size: int = MAX_PLACED_BY_S
 
 
 def max_live_bytes(buffers: Sequence[Buffer]) -> int:
-    """Largest sum in bytes of buffers that live at one time."""
+    """Largest total bytes of buffers that live at the same time."""
     changes: defaultdict[int, int] = defaultdict(int)
     for each in buffers:
         changes[each.start] += each.num_bytes
@@ -90,7 +90,7 @@ def max_live_bytes(buffers: Sequence[Buffer]) -> int:
 
 
 def find_overlap(plan: MemoryPlan) -> tuple[int, int] | None:
-    """Indices of two buffers that share a byte at one time; None in a valid plan."""
+    """Indices of two buffers that overlap in both memory and time; None if the plan is valid."""
     buffers, offsets = plan.buffers, plan.offsets
     order = sorted(
         (i for i, each in enumerate(buffers) if each.num_bytes and each.start < each.stop),
@@ -114,7 +114,7 @@ def find_overlap(plan: MemoryPlan) -> tuple[int, int] | None:
 
 
 def _by_size(buffers: Sequence[Buffer], most: int) -> tuple[list[int], int]:
-    """Offsets and the arena's bytes, the largest buffers placed by size, the rest by time on top."""
+    """Offsets and arena size in bytes: the `most` largest buffers by size, the rest on top by time."""
     order = sorted(range(len(buffers)), key=lambda i: (-buffers[i].num_bytes, buffers[i].start))
     largest, rest = order[:most], order[most:]
     offsets = [0] * len(buffers)
@@ -133,7 +133,7 @@ def _by_size(buffers: Sequence[Buffer], most: int) -> tuple[list[int], int]:
 
 
 def _best_gap(placed: Sequence[tuple[int, int, int, int]], buffer: Buffer) -> int:
-    """Offset of the smallest sufficient gap at a buffer's time, else the end of what lives then."""
+    """Offset of the smallest gap that fits a buffer in its lifetime, else above all that live then."""
     start, stop, num_bytes = buffer.start, buffer.stop, buffer.num_bytes
     free_from = best = best_bytes = 0
     for offset, end, other_start, other_stop in placed:
@@ -146,7 +146,7 @@ def _best_gap(placed: Sequence[tuple[int, int, int, int]], buffer: Buffer) -> in
 
 
 def _by_time(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
-    """Offsets and the arena's bytes, each buffer placed when it begins."""
+    """Offsets and arena size in bytes when each buffer is placed at its start time."""
     offsets = [0] * len(buffers)
     arena = _Arena()
     ends: list[tuple[int, int]] = []
@@ -161,7 +161,7 @@ def _by_time(buffers: Sequence[Buffer]) -> tuple[list[int], int]:
 
 
 class _Arena:
-    """Arena without a limit, whose smallest sufficient gap is taken first."""
+    """Arena of unlimited size that allocates from the smallest gap that fits."""
 
     def __init__(self) -> None:
         self.num_bytes = 0
@@ -185,7 +185,7 @@ class _Arena:
         return offset
 
     def give(self, offset: int, num_bytes: int) -> None:
-        """Takes memory back into the arena, and joins it with the gaps that it touches."""
+        """Frees memory in the arena, and merges it with adjacent gaps."""
         before = self._offset_before.get(offset)
         if before is not None:
             self._forget(before, offset - before)

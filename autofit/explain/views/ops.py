@@ -1,4 +1,4 @@
-"""View `ops`: the bytes and time of each type of operator, forward and backward told apart."""
+"""View `ops`: bytes and time of each type of operator, separately for each phase."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def operator_view(profile: Profile, filters: Filters) -> View[OperatorRow]:
 
 
 def _shown(operator: str) -> str:
-    """An operator's name without the `aten.` of PyTorch's own."""
+    """Operator name without its `aten.` prefix."""
     return operator.removeprefix("aten.")
 
 

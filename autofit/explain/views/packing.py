@@ -1,4 +1,4 @@
-"""Buffers of a step whose values are dropped early and whose results take the places of dead inputs."""
+"""Packs a step's values into buffers, with values freed early and results reusing dead inputs' memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from autofit.explain.views.step_graph import StepGraph, Use, uses
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """Buffers of a step, and which of them holds each value.
+    """Buffers of a step, and the buffer that holds each value.
 
     Attributes:
         holders: for every value of the step, the index of the buffer that holds it; several values
@@ -22,7 +22,7 @@ class Packed:
 
 
 def pack(graph: StepGraph) -> Packed:
-    """Packs a step's values into buffers: drops each after its last reader, and works in place if legal.
+    """Packs a step's values into buffers: each is freed after its last reader; in place where legal.
 
     No more bytes live at once than in eager: a result takes the place of a value of its own size, or of a
     larger value that eager holds on to for as long.
@@ -45,7 +45,7 @@ def pack(graph: StepGraph) -> Packed:
 
 
 def _places(graph: StepGraph, known: dict[int, Use]) -> dict[int, int]:
-    """Maps each result that takes the place of an input to the value that had the place first."""
+    """Maps each result that reuses an input's memory to the value that had this memory first."""
     place: dict[int, int] = {}
     for index, kernel in enumerate(graph.kernels):
         if not kernel.is_elementwise or len(kernel.makes) != 1 or kernel.overwrites:
@@ -65,7 +65,7 @@ def _places(graph: StepGraph, known: dict[int, Use]) -> dict[int, int]:
 
 
 def _fits(graph: StepGraph, known: dict[int, Use], number: int, owner: int, result: int) -> bool:
-    """Whether a result may take the place of an input, a place that was its `owner`'s first."""
+    """Whether a result may reuse an input's memory, which the value `owner` had first."""
     value, first, taker = graph.values[number], graph.values[owner], graph.values[result]
     return (
         not value.is_kept

@@ -1,4 +1,4 @@
-"""View `plan`: the memory that one step would need if its whole graph were known before it ran.
+"""View `plan`: the memory that one step would need if its whole graph were known in advance.
 
 The question is that of "Symbolic programs: more efficient, reuse intermediate memory, operation folding":
 an imperative program keeps what it has names for, an executor that sees the graph need not. Counted are
@@ -48,7 +48,7 @@ NOTES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """Memory that a step needs under one way of keeping values.
+    """Memory that a step needs under one policy for keeping values, such as `eager` or `planned`.
 
     Attributes:
         name: `everything`, `named`, `eager`, `in-place`, `planned` or `folded`.
@@ -69,7 +69,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Policies for one step, from the one that keeps most to the one that keeps least.
+    """Memory needs of one step under each policy, from the one that keeps most to the one that keeps least.
 
     Attributes:
         resident_bytes: bytes of what lives from before the step to after it, part of every number.
@@ -90,7 +90,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanView:
-    """View `plan` of a profile.
+    """View `plan` of a profile: a step's memory under each policy, and the largest buffers.
 
     Attributes:
         num_places: so many of the largest places of the plan are listed; None for all.
@@ -101,7 +101,7 @@ class PlanView:
     num_places: int | None
 
     def to_json(self) -> str:
-        """View as its JSON document."""
+        """View `plan` as its JSON document."""
         found = self.plan
         document = {
             **heading("plan", self.profile),
@@ -117,7 +117,7 @@ class PlanView:
         return json.dumps(document, indent=2)
 
     def places(self) -> list[Place]:
-        """Places of the largest buffers of the arena."""
+        """Offsets, sizes and lifetimes of the largest buffers in the arena."""
         layout = self.plan.layout
         held: list[list[str]] = [[] for _ in layout.buffers]
         for number, index in self.plan.holders.items():
@@ -137,7 +137,7 @@ class PlanView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Place of one buffer of a plan in the arena.
+    """Offset, size and lifetime of one buffer in the arena of a plan.
 
     Attributes:
         offset_bytes: bytes from the start of the arena.
@@ -153,7 +153,7 @@ class Place:
 
 
 def plan_view(profile: Profile, filters: Filters) -> PlanView:
-    """View `plan` of a profile; of the filters it goes by the step, the device and `top`.
+    """View `plan` of a profile; it uses only the filters for step, device and `top`.
 
     Raises:
         UsageError: there is no such step, the profile lists no calls of operators, or another filter is set.
@@ -165,7 +165,7 @@ def plan_view(profile: Profile, filters: Filters) -> PlanView:
 
 
 def plan(profile: Profile, step: int | None = None) -> Plan:
-    """Memory that a step of a profile needs under each policy; the last step if None.
+    """Memory that one step of a profile needs under each policy; the last step if `step` is None.
 
     Raises:
         UsageError: the profile has no such step, or lists no calls of operators.
@@ -195,13 +195,13 @@ def plan(profile: Profile, step: int | None = None) -> Plan:
 
 
 def _at_once(graph: StepGraph, name: str, meaning: str, buffers: Sequence[Buffer]) -> Policy:
-    """Policy whose need is the most that lives at one time."""
+    """Policy whose peak is the most bytes that live at one time."""
     live_bytes = max_live_bytes(buffers)
     return _policy(graph, name, meaning, (live_bytes, live_bytes, len(buffers)))
 
 
 def _in_arena(graph: StepGraph, name: str, meaning: str, layout: MemoryPlan) -> Policy:
-    """Policy whose need is an arena."""
+    """Policy whose peak is the size of an arena with fixed offsets."""
     return _policy(graph, name, meaning, (layout.num_bytes, layout.lower_bound_bytes, len(layout.buffers)))
 
 
@@ -222,7 +222,7 @@ def _label(allocation: Allocation) -> str:
 
 
 def _until_end(graph: StepGraph, *, named: bool) -> list[Buffer]:
-    """Buffers of all values until the step ends; with `named`, those without a name end as in eager."""
+    """Buffers of all values kept until the step ends; if `named`, unnamed values end as in eager mode."""
     return [
         Buffer(value.start, value.stop if named and not value.name else graph.stop, value.num_bytes)
         for value in graph.values.values()

@@ -1,4 +1,4 @@
-"""View `scopes`: the tree of modules with their allocations and times, of forward and backward."""
+"""View `scopes`: the tree of modules with their allocations and times, forward and backward."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofit.explain.views.view import View
 
 
 def scope_view(profile: Profile, filters: Filters) -> View[TreeRow]:
-    """View of a step's allocations and times as a tree of the modules that made or own them.
+    """Tree view of a step's allocations and times by the modules that made or own them.
 
     In backward a module has what its forward pass made necessary; its parameters, their gradients and
     their optimizer's state are its own too. What belongs to none, as the batch does, is the root's.
@@ -29,6 +29,6 @@ def scope_view(profile: Profile, filters: Filters) -> View[TreeRow]:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _path(module: str) -> Path:
-    """Paths of the modules around a module, outermost first, and of the module itself."""
+    """Paths of a module's parents, outermost first, and of the module itself."""
     parts = module.split(".") if module else []
     return tuple(".".join(parts[:end]) for end in range(1, len(parts) + 1))

@@ -1,4 +1,4 @@
-"""Selection that a view is made of: allocations of one step, by category, and its timed operators."""
+"""Selects what a view shows: allocations of one step, by category, and its timed operators."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from autofit.explain.views.filters import SECONDS, Filters, NothingMatchesError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Allocations that are made in a step, and those from before that are alive at its peak.
+    """Allocations made in a step, plus earlier allocations that are alive at the step's peak.
 
     So a view shows parameters and the optimizer's state beside what the step itself asks for, and its
     bytes at the peak add up to what is allocated then.
@@ -55,7 +55,7 @@ class Selection:
 
     @property
     def calls(self) -> tuple[TimedCall, ...]:
-        """Operators whose times the view has."""
+        """Timed operators of the selection; empty without a timing."""
         return () if self.timing is None else self.timing.calls
 
     def phase_of_call(self, call: TimedCall) -> Phase:
@@ -67,7 +67,7 @@ class Selection:
         return self._phase_at(self.lives.births[number])
 
     def death(self, number: int) -> Phase | None:
-        """Phase in which an allocation was freed; None where it never was."""
+        """Phase in which an allocation was freed; None if it was never freed."""
         event = self.lives.deaths[number]
         return None if event >= len(self.profile.trace.events) else self._phase_at(event)
 
@@ -78,7 +78,7 @@ class Selection:
         return self.lives.births[number] < self.position <= self.lives.deaths[number]
 
     def sizes(self, numbers: Iterable[int], calls: Iterable[TimedCall] = ()) -> Sizes:
-        """Sums over some of the allocations and of the operators."""
+        """Total bytes, count and time share of the given allocations and operators."""
         requested_bytes = peak_bytes = count = 0
         for number in numbers:
             requested_bytes += self.profile.requested_bytes[number]
@@ -97,7 +97,7 @@ class Selection:
 
 
 def select(profile: Profile, filters: Filters) -> Selection:
-    """Selection of a profile by filters: of the step with the allocated peak, unless they name one.
+    """Allocations and timed operators that the filters select; of the peak's step unless one is given.
 
     Ordered by times it is of the step that has them.
 
@@ -140,7 +140,7 @@ def select(profile: Profile, filters: Filters) -> Selection:
 
 
 def timing_of(profile: Profile, filters: Filters) -> tuple[Timing | None, str]:
-    """Timing of what the filters choose, and a note on its basis, or on why there is none.
+    """Timing for the filtered step and a note on its basis; None and the reason if there is no timing.
 
     Raises:
         UsageError: times are asked for, and there are none.
@@ -160,7 +160,7 @@ def timing_of(profile: Profile, filters: Filters) -> tuple[Timing | None, str]:
 
 
 def phases_of(profile: Profile, step: int | None) -> list[Phase]:
-    """Phases of a step; of all steps if None.
+    """Phases of a step of a profile; of all steps if None.
 
     Raises:
         UsageError: there is no such step.
@@ -174,7 +174,7 @@ def phases_of(profile: Profile, step: int | None) -> list[Phase]:
 
 
 def devices_of(profile: Profile, filters: Filters) -> tuple[str, ...]:
-    """Devices of a profile that the filters choose.
+    """Names of a profile's devices that match the device filter; all without one.
 
     Raises:
         NothingMatchesError: the filters choose none.

@@ -1,4 +1,4 @@
-"""Graph of one step's kernels and values, by which its memory is planned.
+"""Graph of one step's kernels and the values that they read and write, for memory planning.
 
 A trace tells when eager PyTorch frees a value, which is when Python lets go of it. An executor that has
 the whole graph before it can drop a value as soon as its last reader has run.
@@ -25,7 +25,7 @@ KEPT = frozenset({Category.PARAMETER, Category.OPTIMIZER_STATE, Category.INPUT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """Value of a step graph: an allocation that begins or ends in the step; positions count events.
+    """Value of a step graph: an allocation made or freed in the step; positions count events.
 
     Attributes:
         start, stop: where eager makes and frees it, within the step.
@@ -47,7 +47,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Kernel of a step graph: an operator that computes, so a call that is no view.
+    """Kernel of a step graph: an operator call that computes something, not a view.
 
     Attributes:
         start, stop: the positions of its own events.
@@ -77,7 +77,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGraph:
-    """Graph of one step of a profile.
+    """Graph of one step of a profile: its kernels, and the values that they read and write.
 
     Attributes:
         start, stop: its bounds among the events.
@@ -98,7 +98,7 @@ class StepGraph:
 
 
 def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
-    """Graph of one step, the last if None: with more than one step that is a steady one.
+    """Graph of step `step` of a profile; of the last step if None, a steady step if there are several.
 
     Raises:
         UsageError: the profile has no such step, or does not list the calls of operators.
@@ -127,7 +127,7 @@ def step_graph(profile: Profile, step: int | None = None) -> StepGraph:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """Time for which a plan needs a value.
+    """Time until which a memory plan needs a value, and the last kernel that touches it.
 
     Attributes:
         stop: where it may end: after its last reader, where it has one, else as in eager. What is kept
@@ -140,7 +140,7 @@ class Use:
 
 
 def uses(graph: StepGraph) -> dict[int, Use]:
-    """Time for which each value of a step is needed, by the number of its allocation."""
+    """Time until which each value of a step is needed, by the number of its allocation."""
     last_reader: dict[int, int] = {}
     last_kernel: dict[int, int] = {}
     for index, kernel in enumerate(graph.kernels):
@@ -164,7 +164,7 @@ def uses(graph: StepGraph) -> dict[int, Use]:
 
 
 def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Value]]:
-    """Bytes of what lives all through a step, and the values that begin or end in it."""
+    """Bytes of allocations alive all through a step, and the values made or freed in the step."""
     found = lifetimes(profile)
     resident_bytes = 0
     values = {}
@@ -189,7 +189,7 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
 
 
 def _calls(profile: Profile, start: int, stop: int) -> list[Call]:
-    """Operator calls of a step.
+    """Operator calls that belong to the step between events `start` and `stop`.
 
     Of several at the position where a step begins, those before the first that allocates are the last
     of the step before, which ends with calls that work in place.
@@ -208,7 +208,7 @@ def _calls(profile: Profile, start: int, stop: int) -> list[Call]:
 
 
 def _makes(call: Call, events: Sequence[int]) -> bool:
-    """Whether a call makes the allocation of the first of some events."""
+    """Whether an operator call makes the allocation of the first of `events`."""
     return bool(events) and events[0] in call.outputs and events[0] not in call.inputs
 
 
@@ -260,7 +260,7 @@ def _kernels(
 
 
 def _is_in_place(operator: str) -> bool:
-    """Whether an operator works in place or into a given tensor: `aten.add_.Tensor`, `aten.add.out`."""
+    """Whether an operator works in place or writes to `out`: `aten.add_.Tensor`, `aten.add.out`."""
     _, _, rest = operator.partition(".")
     name, _, overload = rest.partition(".")
     return name.endswith("_") or overload.endswith("out")

@@ -1,4 +1,4 @@
-"""Tensors: every allocation of a step with its name, shape and lifetime."""
+"""View `tensors`: every allocation of a step with its name, shape and lifetime."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TensorRow:
 
 
 def tensor_view(profile: Profile, filters: Filters) -> View[TensorRow]:
-    """View of a step's allocations one by one; views of a tensor have no memory of their own, and no row.
+    """View with one row for each allocation of a step; tensor views own no memory and get no row.
 
     Raises:
         UsageError: there is no such step, nothing matches, or allocations are to be ordered by times.
@@ -57,7 +57,7 @@ def tensor_view(profile: Profile, filters: Filters) -> View[TensorRow]:
 
 
 def _names(selection: Selection) -> dict[int, str]:
-    """Names of a view's allocations; a module's further calls of an operator in a step are numbered."""
+    """Names of the selected allocations; repeated calls of an operator in a module and step are numbered."""
     trace = selection.profile.trace
     positions = [call.position for call in trace.calls]
     num_calls: collections.Counter[tuple[int, str]] = collections.Counter()
@@ -107,7 +107,7 @@ def _rows(selection: Selection) -> Iterator[TensorRow]:
 
 
 def _variables(profile: Profile) -> dict[int, str]:
-    """Variables that Python code first binds allocations to, by the allocations' numbers."""
+    """Python variable names that allocations are first bound to, by the allocations' numbers."""
     variables: dict[int, str] = {}
     for call in profile.trace.calls:
         if call.name:

@@ -1,4 +1,4 @@
-"""View `timeline`: allocated memory by category and reserved memory of each device over the steps.
+"""View `timeline`: allocated memory by category, and reserved memory, of each device over the steps.
 
 A trace knows the order of its events and nothing of time, so the axis is the number of events; or, ordered by
 seconds, the predicted time of the step that has one, as the device goes through it.
@@ -34,7 +34,7 @@ _GAINS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Course:
-    """Memory that a device holds after every event, in bytes; all lists are as long as the events.
+    """Memory that a device holds after every event in bytes; all lists are as long as the events.
 
     Attributes:
         allocated: bytes of live blocks.
@@ -47,14 +47,14 @@ class Course:
     categories: dict[Category, list[int]]
 
     def change_bytes(self, start: int, stop: int) -> int:
-        """Growth in bytes of allocated memory by the events between two positions."""
+        """Change of allocated bytes by the events from position `start` to `stop`."""
         before, after = (self.allocated[position - 1] if position else 0 for position in (start, stop))
         return after - before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """Memory of a device at one moment, after so many events.
+    """Memory of a device at one moment: after `position` events.
 
     Attributes:
         position: so many events came before.
@@ -73,7 +73,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """Lane of a timeline: one device over the steps.
+    """Timeline of one device's memory over the steps.
 
     Attributes:
         peak: the first moment at which the most is allocated.
@@ -94,7 +94,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineView:
-    """View `timeline` of a profile: the devices and steps that the filters choose.
+    """View `timeline` of a profile, for the devices and steps that the filters choose.
 
     Attributes:
         categories: the categories to tell apart; what is allocated is the sum of all.
@@ -109,7 +109,7 @@ class TimelineView:
     timing: Timing | None = None
 
     def lanes(self, num_moments: int) -> tuple[Lane, ...]:
-        """Lanes of the view, with about `num_moments` moments each."""
+        """Timelines of the view, one for each device, with about `num_moments` moments each."""
         found = timeline(
             self.profile,
             step=self.step,
@@ -120,7 +120,7 @@ class TimelineView:
         return tuple(lane for lane in found if lane.device in self.devices)
 
     def to_json(self) -> str:
-        """View as its JSON document."""
+        """View `timeline` as its JSON document."""
         lanes = [
             {
                 "device": lane.device,
@@ -155,7 +155,7 @@ class TimelineView:
 
 
 def timeline_view(profile: Profile, filters: Filters) -> TimelineView:
-    """View `timeline` of a profile; of the filters it goes by step, device, categories and `top`.
+    """View `timeline` of a profile; it uses only the filters for step, device, categories and `top`.
 
     Ordered by seconds it is of the step that has a time.
 
@@ -190,7 +190,7 @@ def timeline(
     num_moments: int = NUM_MOMENTS,
     timing: Timing | None = None,
 ) -> tuple[Lane, ...]:
-    """Lanes of a profile, one for each device; none where the step has no events.
+    """Timelines of a profile, one for each device; empty if the step has no events.
 
     Args:
         step: the step to show, 0 being the building of the model; all if None.
@@ -223,7 +223,7 @@ def timeline(
 
 
 def course_of(profile: Profile, history: History | None = None) -> Course:
-    """Course of a profile: what its device holds after every event.
+    """Allocated and reserved bytes of a profile's device after every event.
 
     Args:
         history: the history of the profile's allocator, where it is known already.
@@ -255,7 +255,7 @@ def course_of(profile: Profile, history: History | None = None) -> Course:
 
 
 def history_of(profile: Profile, position: int | None = None) -> History:
-    """History of all that the allocator did in a profile, up to `position` events if given."""
+    """History of the allocator's actions in a profile, up to `position` events if given."""
     return record_history(
         profile.trace.events[:position],
         profile.requested_bytes,
@@ -275,7 +275,7 @@ def _phase_shares(timing: Timing, shown: Sequence[Phase]) -> tuple[float, ...]:
 
 
 class _Reader:
-    """Reads moments off a course, within some of its phases.
+    """Reads the moments of highest memory from a course, within given phases.
 
     Args:
         clock: when events are, where the axis is time.
@@ -295,12 +295,12 @@ class _Reader:
         self._clock = clock
 
     def highest(self, start: int, stop: int) -> Moment:
-        """The first moment at which the most is allocated among the events of a range."""
+        """First moment with the most allocated memory among the events `start` to `stop`."""
         allocated = self._course.allocated[start:stop]
         return self._moment(start + allocated.index(max(allocated)))
 
     def portions(self, num_moments: int) -> tuple[Moment, ...]:
-        """Highest moments of equal portions; a portion of events never spans two phases."""
+        """Moment of highest memory in each equal portion; a portion of events never spans two phases."""
         if self._clock is not None:
             return self._portions_of_time(self._clock, num_moments)
         size = max(1, -(-self.num_events // num_moments))
@@ -311,7 +311,7 @@ class _Reader:
         )
 
     def _portions_of_time(self, clock: EventClock, num_moments: int) -> tuple[Moment, ...]:
-        """Highest moments of equal portions of time; one without events is as the last event left memory."""
+        """Moment of highest memory in each portion of time; without events, the memory left before it."""
         first, last = self.phases[0].start, self.phases[-1].stop
         times = [clock.of_event(index) for index in range(first, last)]
         found = []

@@ -1,4 +1,4 @@
-"""Trees of sizes and times, whose nodes have their own and those with all below them."""
+"""Trees of sizes and times, whose nodes have sizes of their own and sums over their subtrees."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tree_view(
     called: Iterable[tuple[Path, TimedCall]],
     filters: Filters,
 ) -> View[TreeRow]:
-    """View of allocations and operators as a tree, whose root, the workload, is always shown.
+    """Tree view of allocations and operators; its root, the workload, is always shown.
 
     Args:
         paths: for each allocation the names from below the root to its node, and its number.
@@ -104,7 +104,7 @@ def _tree(
 
 
 def _below(node: _Node) -> Iterator[tuple[_Node, int]]:
-    """Yields all nodes below a node, with their depths."""
+    """Yields all nodes below a node, each with its depth."""
     waiting = [(child, 1) for child in node.children.values()]
     while waiting:
         one, depth = waiting.pop()
@@ -113,7 +113,7 @@ def _below(node: _Node) -> Iterator[tuple[_Node, int]]:
 
 
 def _starts(node: _Node, filters: Filters) -> list[_Node]:
-    """Outermost nodes below a node at which the tree shall start."""
+    """Outermost nodes below a node whose names match the `start` filter."""
     found: list[_Node] = []
     for child in node.children.values():
         found += [child] if filters.starts_at(child) else _starts(child, filters)
@@ -127,7 +127,7 @@ def _passing(tree: _Node, filters: Filters) -> set[_Node]:
 
 
 def _largest(tree: _Node, passing: set[_Node], filters: Filters) -> set[_Node]:
-    """Passing nodes with the largest sizes of their own, as many as `top`, and passing ones above them."""
+    """The `top` passing nodes with the largest own sizes, and the passing nodes above them."""
     if filters.top is None or len(passing) <= filters.top:
         return passing
     by_size = sorted(passing, key=lambda node: (-filters.measured(node.own), node.name))
@@ -135,7 +135,7 @@ def _largest(tree: _Node, passing: set[_Node], filters: Filters) -> set[_Node]:
 
 
 def _ancestors(node: _Node, wanted: set[_Node]) -> set[_Node]:
-    """Wanted nodes at or below a node, and all nodes from it down to them."""
+    """Wanted nodes in a node's subtree, and all nodes on the paths from this node to each of them."""
     found = set[_Node]().union(*(_ancestors(child, wanted) for child in node.children.values()))
     return found | {node} if found or node in wanted else found
 

@@ -1,4 +1,4 @@
-"""View: rows of plain data about one step, and its document `autofit.profile-view/1`."""
+"""View of a profile: rows of plain data about one step; its document is `autofit.profile-view/1`."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class View(Generic[_Row]):
     num_passing: int
 
     def to_dict(self) -> dict[str, Any]:
-        """Content of the view's document, ready for `json`."""
+        """View as a dict of plain data, ready to be written as its JSON document."""
         selection = self.selection
         return {
             **heading(self.kind, selection.profile),
@@ -52,7 +52,7 @@ class View(Generic[_Row]):
         }
 
     def _plain(self, row: _Row) -> dict[str, Any]:
-        """Fields of a row as plain data; its sizes are fields of their own."""
+        """Row as a dict of plain data, with its sizes as top-level fields."""
         assert dataclasses.is_dataclass(row)
         assert not isinstance(row, type)
         plain = {each.name: getattr(row, each.name) for each in dataclasses.fields(row)}
@@ -60,7 +60,7 @@ class View(Generic[_Row]):
         return {**plain, **whole, **whole["sizes"]}
 
     def _sizes(self, sizes: Sizes) -> dict[str, Any]:
-        """Sizes as plain data, with times where the view has any, and with seconds where those are said."""
+        """Sizes as a dict of plain data; in timed views with the time share and the seconds, if known."""
         timing = self.selection.timing
         plain = dataclasses.asdict(sizes)
         if self.kind not in TIMED_KINDS:
@@ -78,7 +78,7 @@ class View(Generic[_Row]):
 
 
 def heading(kind: str, profile: Profile) -> dict[str, Any]:
-    """Fields that the documents of all views begin with."""
+    """Fields with which the JSON document of every view begins, as a dict."""
     return {
         "schema": VIEW_SCHEMA,
         "view": kind,
@@ -97,7 +97,7 @@ def heading(kind: str, profile: Profile) -> dict[str, Any]:
 
 
 def plain_times(profile: Profile, timing: Timing | None, note: str) -> dict[str, Any]:
-    """Fields of a view's document about the times in it.
+    """Dict that describes the times in a view's JSON document: step, seconds, waiting share and note.
 
     Args:
         timing: the view's timing; None where it has none.
@@ -113,7 +113,7 @@ def plain_times(profile: Profile, timing: Timing | None, note: str) -> dict[str,
 
 
 def listed(kind: str, selection: Selection, rows: Sequence[_Row], filters: Filters) -> View[_Row]:
-    """View of a list, from its rows in their order.
+    """View made of a list's rows, in the order given.
 
     Raises:
         UsageError: a filter is for trees.

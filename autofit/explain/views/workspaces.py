@@ -10,7 +10,7 @@ from autofit_workers.spec.work import ConvPass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWorkspaces:
-    """Largest workspace of a layer in each pass; passes follow each other, never two at a time.
+    """Largest workspace of a layer in each pass; no two passes run at one time.
 
     Attributes:
         module: path of the layer.
@@ -26,7 +26,7 @@ class LayerWorkspaces:
 
 
 def layer_workspaces(profile: Profile) -> tuple[LayerWorkspaces, ...]:
-    """Workspaces of a profile's convolution layers, the largest first."""
+    """Workspaces of each convolution layer in a profile, the layer with the largest first."""
     found: dict[str, dict[ConvPass, int]] = {}
     for allocation, num_bytes in zip(profile.trace.allocations, profile.requested_bytes, strict=True):
         if allocation.convolution is None:

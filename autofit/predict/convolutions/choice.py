@@ -1,4 +1,4 @@
-"""Checks the convolution algorithm that was asked for against what a workload has or selects itself."""
+"""Checks a requested convolution algorithm against the convolutions and settings of a workload."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofit_workers.spec.trace import Trace
 
 
 def require_applicable(knobs: Knobs, trace: Trace) -> None:
-    """Raises `UsageError` where the convolution algorithm applies to none of a step's convolutions."""
+    """Raises `UsageError` if the requested convolution algorithm applies to no convolution of a step."""
     rewrite = conv.find(knobs.conv_algo)
     if not isinstance(rewrite, Rewrite) or trace.knobs.conv_algo == knobs.conv_algo:
         return  # on the CPU the algorithm is in the trace, which could not be made without it
@@ -23,13 +23,13 @@ def require_applicable(knobs: Knobs, trace: Trace) -> None:
 
 
 def with_own_conv_algo(knobs: Knobs, trace: Trace) -> Knobs:
-    """Knobs with the convolution algorithm that a script selects itself, where it does."""
+    """`knobs` with the convolution algorithm that the script selects itself, if it selects one."""
     own = trace.versions.get("own_conv_algo", knobs.conv_algo)
     return knobs if own == Knobs().conv_algo else dataclasses.replace(knobs, conv_algo=own)
 
 
 def require_its_conv_algo(knobs: Knobs, trace: Trace) -> None:
-    """Raises `UsageError` where a script selects another convolution algorithm than is asked for."""
+    """Raises `UsageError` if a script selects another convolution algorithm than the requested one."""
     own, default = trace.versions.get("own_conv_algo"), Knobs().conv_algo
     if own is not None and own not in (default, knobs.conv_algo) and knobs.conv_algo != default:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Likely times of convolutions by each algorithm, to order the algorithms.
+"""Likely times of convolutions under each algorithm, used to rank the algorithms.
 
 cuDNN's own choice takes what `autofit_workers.replay.time` has for it. Nothing was timed of the other
 algorithms: they take the larger of arithmetic and memory traffic, by what the card can do, and never less
@@ -24,7 +24,7 @@ FALLBACK_SLOWDOWN = 2.0
 
 
 class ConvCosts:
-    """Likely times of convolutions on one card, whatever algorithm they were traced with.
+    """Likely times of convolutions on one card under any algorithm, not only the traced one.
 
     Args:
         costs: times of kernels on the card.
@@ -34,7 +34,7 @@ class ConvCosts:
         self._costs = costs
 
     def relative(self, assigned: Iterable[tuple[Convolution, str]]) -> float:
-        """Time of calls, each by its algorithm, over their time by cuDNN's own choice; 1 without calls."""
+        """Ratio of the calls' time under their algorithms to that under cuDNN's choice; 1 without calls."""
         total = by_default = 0.0
         for (call, conv_algo), times in Counter(assigned).items():
             total += times * self.seconds(call, conv_algo)
@@ -42,7 +42,7 @@ class ConvCosts:
         return total / by_default if by_default else 1.0
 
     def seconds(self, call: Convolution, conv_algo: str) -> float:
-        """Likely time of a call in seconds, only to be compared with others on the card.
+        """Likely seconds of a convolution call; only for comparison with other times on the same card.
 
         A call that a rewrite does not apply to takes what cuDNN's choice takes.
         """
@@ -61,7 +61,7 @@ class ConvCosts:
         return max(arithmetic, tensor_bytes(call) / speeds.bandwidth) + speeds.launch_seconds
 
     def _rewritten(self, call: Convolution, algorithm: Rewrite) -> float:
-        """Likely time of a call in seconds by a rewrite, whose portions are launched one by one."""
+        """Likely seconds of a convolution call under a rewrite, which launches its portions one by one."""
         speeds, num_portions = self._costs.speeds, algorithm.num_portions(call)
         part = algorithm.handed_on(call)
         if part is not None:

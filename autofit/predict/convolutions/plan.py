@@ -1,4 +1,4 @@
-"""Convolution plans: for every layer the cheapest algorithm with which a step stays in its budget.
+"""Chooses the cheapest convolution algorithm for every layer such that a step fits its budget.
 
 The workspaces of a step's convolutions follow each other, never two at a time. So a limit on the
 whole step is a limit on each of its convolutions by itself: the budget less what is alive there.
@@ -64,7 +64,7 @@ class ConvPlan:
 
     @property
     def assignment(self) -> tuple[tuple[str, str], ...]:
-        """Pairs of a layer and its algorithm."""
+        """Pairs of a layer's name and the name of its convolution algorithm."""
         return tuple((choice.layer, choice.algorithm) for choice in self.layers)
 
     def to_dict(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class ConvPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Pick:
-    """Option for a layer, with its workspaces and cost: a plan of the backend's, or a rewrite."""
+    """Candidate for a layer: a backend's plan or a rewrite, with workspace bytes and likely seconds."""
 
     algorithm: str
     sizes: Mapping[Convolution, int]
@@ -107,12 +107,12 @@ class _Pick:
 
     @property
     def plan_bytes(self) -> int:
-        """Largest workspace in bytes that is cuDNN's choice, not known from shapes."""
+        """Largest workspace in bytes that cuDNN chooses; 0 if shapes decide all workspaces."""
         return max((self.sizes[call] for call in self.plans), default=0)
 
 
 class ConvPlanner:
-    """Plans the convolutions of a step at one batch size on a card.
+    """Chooses an algorithm for each convolution of a step at one batch size on a card.
 
     Args:
         on_card: the step on the card; its convolution algorithm does not matter.
@@ -135,7 +135,7 @@ class ConvPlanner:
         self._on_top = on_top
 
     def within_workspace(self, limit_bytes: int, *, only: str | None = None) -> ConvPlan:
-        """The cheapest plan none of whose workspaces exceeds a limit.
+        """Cheapest convolution plan in which no workspace exceeds `limit_bytes`.
 
         A layer that no algorithm gets within the limit has the one that takes least.
 
@@ -145,7 +145,7 @@ class ConvPlanner:
         return self._plan(lambda _call: limit_bytes, only=only)
 
     def within_budget(self, budget_bytes: int) -> ConvPlan | None:
-        """The cheapest plan under which the step's reserved peak is within a budget; None for none."""
+        """Cheapest convolution plan whose reserved step peak is within a budget; None if no plan is."""
         live = self._on_card.step.live_at_convolutions(self._level)
 
         def under(total_bytes: int) -> ConvPlan:
@@ -169,7 +169,7 @@ class ConvPlanner:
 
     @cached_property
     def _picks(self) -> dict[Convolution, list[_Pick]]:
-        """Options for each different layer, the backend's own choice first."""
+        """Candidates for each distinct convolution, the backend's own choice first."""
         options = self._on_card.convolution_options()
         return {
             layer: [pick for option in found for pick in self._picks_of(option)]
@@ -178,7 +178,7 @@ class ConvPlanner:
 
     @cached_property
     def _modules(self) -> dict[Convolution, tuple[str, ...]]:
-        """The modules that call each different layer."""
+        """Paths of the modules that call each distinct convolution."""
         return self._on_card.step.convolution_modules()
 
     def _plan(self, limit_of: Callable[[Convolution], int], *, only: str | None = None) -> ConvPlan:
@@ -213,7 +213,7 @@ class ConvPlanner:
         )
 
     def _picks_of(self, option: Candidate) -> Iterator[_Pick]:
-        """Options of an algorithm: as it runs at first and, of the backend, as it runs with less memory."""
+        """Yields an algorithm's usual candidate, then one with its smallest workspaces if these differ."""
         cost = sum(self._costs.seconds(call, option.algorithm) for call in option.spans)
         first = {call: getattr(span, f"{self._level}_bytes") for call, span in option.spans.items()}
         plans = frozenset(call for call, span in option.spans.items() if span.choices_bytes)
@@ -224,7 +224,7 @@ class ConvPlanner:
 
 
 def _restricted(picks: Sequence[_Pick], only: str | None) -> Sequence[_Pick]:
-    """Options of one algorithm, or else of the backend's own choice, which is the first."""
+    """Candidates with the algorithm `only`, else with the backend's own choice; all if `only` is None."""
     if only is None:
         return picks
     return [pick for pick in picks if pick.algorithm == only] or [

@@ -1,1 +1,1 @@
-"""Intervals of predicted peaks, from errors of real runs, what workspaces may add, and observed peaks."""
+"""Computes intervals of predicted peaks from workspaces, errors against real runs, and observed peaks."""

@@ -45,7 +45,7 @@ ANY, _AMDS = "any", "amd-instinct"
 
 
 class ModelClass(StrEnum):
-    """Class of a model by what makes its activations, which decides what a prediction may miss.
+    """Class of a model by the operators that make its activations; prediction errors differ by class.
 
     Depthwise convolutions run on PyTorch's own kernels, other grouped ones on cuDNN's. Of a step without
     convolutions the shapes decide every size; those with cuDNN's recurrent networks, or with operators
@@ -76,7 +76,7 @@ _NOT_FORWARD = ("backward", "aten._foreach_", "aten._fused_adam", "aten._fused_s
 
 
 def classify(trace: Trace) -> ModelClass:
-    """The class of a model by the operators that produce its activations; its name does not count."""
+    """Class of a model by the operators that produce its activations, regardless of its name."""
     dense, grouped, depthwise = _convolution_output_bytes(trace)
     convolutions = dense + grouped + depthwise
     total = attention = recurrent = unknown = 0
@@ -106,7 +106,7 @@ def _names(parts: tuple[str, ...], operator: str) -> bool:
 
 
 def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
-    """Bytes that dense, grouped and depthwise convolutions output in the forward pass."""
+    """Bytes output by dense, grouped and depthwise convolutions in the forward pass, in this order."""
     dense = grouped = depthwise = 0
     for allocation in trace.allocations:
         conv = allocation.convolution
@@ -125,7 +125,7 @@ def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
 
 
 def generation(name: str) -> str:
-    """Group of card generations that share residuals, by major compute capability; AMD's cards are one.
+    """Name of the card generation that shares residuals, such as `hopper`; one name for all AMD cards.
 
     Args:
         name: the name of an architecture.
@@ -140,14 +140,17 @@ def generation(name: str) -> str:
 
 
 def cards_of(model_class: ModelClass, name: str) -> str:
-    """Cards that share a model class's residuals with an architecture: a `generation`, or `any` but AMD's."""
+    """Name of the cards whose residuals apply to a model class: the card's `generation`, or `any`.
+
+    `any` is for models without convolutions on cards that are not AMD's.
+    """
     cards = generation(name)
     return ANY if model_class is ModelClass.WITHOUT_CONVOLUTIONS and cards != _AMDS else cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Shares that widen the interval of a class of models on some cards, from the errors of real runs.
+    """Shares of a peak by which intervals of a model class are widened, from the errors of real runs.
 
     Attributes:
         model_class: the class of the step's model.
@@ -177,7 +180,7 @@ class Calibration:
 
     @property
     def note(self) -> str:
-        """Basis of the interval, in words."""
+        """Sentence that tells what the width of the interval is based on."""
         span = f"{100 * self.low_share:+.1f}% and {100 * self.high_share:+.1f}%"
         what = f"{self.model_class} models on {self.cards} cards"
         if self.model_class is ModelClass.WITHOUT_CONVOLUTIONS:
@@ -210,23 +213,23 @@ class Calibration:
         return f"{span}with {100 * self.workspace_share:.0f}% of the largest workspace on top, "
 
     def on_top(self, workspace_bytes: int) -> int:
-        """Bytes that the largest convolution workspace adds to the high end before it is widened."""
+        """Bytes added to the high end for the largest convolution workspace, before widening."""
         return math.ceil(Fraction(str(self.workspace_share)) * workspace_bytes)
 
     def low_end(self, num_bytes: int) -> int:
-        """Low end of the interval in bytes, from the peak with the smallest workspaces or the likely ones."""
+        """Low end of the interval in bytes, widened from a peak with the smallest or likely workspaces."""
         return math.floor(num_bytes * self._factor(self.low_share))
 
     def high_end(self, num_bytes: int) -> int:
-        """High end of the interval in bytes, from the peak with what workspaces may add."""
+        """High end of the interval in bytes, widened from a peak that includes what workspaces may add."""
         return math.ceil(num_bytes * self._factor(self.high_share))
 
     def within_low_end(self, limit_bytes: int) -> int:
-        """The largest peak whose low end is within a limit."""
+        """Largest peak in bytes whose widened low end is within a limit."""
         return math.ceil((limit_bytes + 1) / self._factor(self.low_share)) - 1
 
     def within_high_end(self, limit_bytes: int) -> int:
-        """The largest peak whose high end is within a limit: the search asks for no others."""
+        """Largest peak in bytes whose widened high end is within a limit; a search requests no larger one."""
         return math.floor(limit_bytes / self._factor(self.high_share))
 
     def _factor(self, share: float) -> Fraction:
@@ -251,7 +254,7 @@ class Residuals:
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """Reads the data file; raises `ValueError` for another schema."""
+        """Reads residuals from TOML text; raises `ValueError` if the schema does not match."""
         data = tomllib.loads(text)
         if data.get("schema") != SCHEMA:
             raise ValueError(f"expected residuals of schema {SCHEMA}, got {data.get('schema')!r}")
@@ -264,7 +267,7 @@ class Residuals:
         )
 
     def of(self, model_class: ModelClass, *architectures: str) -> Calibration:
-        """The calibration of a class of models on a card of an architecture.
+        """Calibration of a model class on a card of one architecture, or the widest if it may be several.
 
         Where it may be any of several, the widest of their calibrations; it then rests on an assumption as
         soon as one of them does. The ends span the workspaces, which are those of all these cards.
@@ -287,7 +290,7 @@ class Residuals:
         )
 
     def _of(self, model_class: ModelClass, cards: str) -> Calibration:
-        """The calibration of a class of models on the cards of a `generation`."""
+        """Calibration of a model class on the cards of one `generation`."""
         measured = self.measured.get((model_class, cards))
         if measured is None and cards == _AMDS:
             # What is left where shapes decide every size is the model's own, and no card's.
@@ -317,6 +320,6 @@ def _calibration(entry: dict[str, Any]) -> Calibration:
 
 @functools.cache
 def shipped_residuals() -> Residuals:
-    """Residuals that come with this version of autofit."""
+    """Residuals shipped with this version of autofit."""
     text = importlib.resources.files("autofit").joinpath("data/residuals.toml").read_text(encoding="utf-8")
     return Residuals.from_toml(text)

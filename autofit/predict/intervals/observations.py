@@ -1,4 +1,4 @@
-"""Observed peaks of one workload's real runs, and how they sharpen its interval.
+"""Observed peaks of a workload's real runs, which correct the interval of its predicted peaks.
 
 $AUTOFIT_STATE_DIR/observations/<workload>-<observation>.json, one file each
 
@@ -94,7 +94,7 @@ class Observation:
 
     @property
     def step(self) -> dict[str, Any]:
-        """Knobs and setup that decide the observed step, and the card, in JSON's types."""
+        """Dict of the knobs, setup and card that identify the observed step, in JSON's types."""
         knobs = {**self.knobs.to_dict(), **({} if self.convolves else {"conv_algo": None})}
         return {
             "knobs": knobs,
@@ -107,7 +107,7 @@ class Observation:
 
     @property
     def id(self) -> str:
-        """Identifier of the observation; a later one of the same kind, step and batch size replaces it."""
+        """Short hash of the observation; a later one of the same kind, step and batch size replaces it."""
         return fingerprint({**self.step, "kind": self.kind, "batch_size": self.batch_size})[:12]
 
     @property
@@ -117,7 +117,7 @@ class Observation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """Share by which an observed peak lies beyond the span that is predicted for it.
+    """Share by which an observed peak lies below or above its predicted range.
 
     Attributes:
         low, high: the share that it lies below the low end, and above the high end, at most; at least 0.
@@ -132,7 +132,7 @@ class Residual:
 
     @classmethod
     def of(cls, observation: Observation, low_bytes: int, high_bytes: int) -> Self:
-        """Residual of an observation, against the span from the smallest to the largest workspaces."""
+        """Residual of an observed peak against its range from the smallest to the largest workspaces."""
         return cls(
             observation=observation,
             low=max(0.0, 1 - observation.low_bytes / low_bytes),
@@ -142,13 +142,13 @@ class Residual:
         )
 
     def settles(self, batch_size: int) -> bool:
-        """Whether the observation leaves nothing of the step unknown at a batch size."""
+        """Whether the observation leaves no uncertainty in the step's peak at a batch size."""
         seen = self.observation
         return seen.kind is not PeakKind.ALLOCATED and (not seen.convolves or seen.batch_size == batch_size)
 
 
 def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_size: int) -> Calibration:
-    """Calibration of a batch size, sharpened by what was observed of its setting on its card."""
+    """Calibration at a batch size, corrected by observed peaks of the same knob setting and card."""
     if not residuals:
         return calibration
     # A reserved peak knows what the others leave open.
@@ -165,7 +165,7 @@ def sharpened(calibration: Calibration, residuals: Sequence[Residual], batch_siz
 
 
 def _moved(share: float, beyond: Sequence[tuple[float, float]], *, is_settled: bool) -> float:
-    """An end's share, moved by how far observed peaks lie beyond the span at most and at least."""
+    """Share of one interval end, adjusted to how far observed peaks lie beyond the predicted range."""
     aim = max(most for most, _ in beyond) + _REPEATS
     if max(least for _, least in beyond) > share:
         left = aim  # it was outside
@@ -188,18 +188,18 @@ class Observations:
 
     @classmethod
     def load(cls, workload: WorkloadRef) -> Self:
-        """Reads the kept observations of a workload; a file that cannot be read is a warning."""
+        """Reads a workload's stored observations; logs a warning for each file that cannot be read."""
         return cls(seen for _, seen in _read(f"{workload_key(workload)}-*.json"))
 
     @property
     def digest(self) -> str:
-        """Digest of all observations; empty without any. An answer of a study depends on it."""
+        """Hash of all observations; empty if there are none. A study's answer depends on it."""
         return fingerprint({seen.id: _plain(seen) for seen in self._found}) if self._found else ""
 
     def of(
         self, knobs: Knobs, card: Card, setup: Setup, *, mode: str, convolves: bool
     ) -> tuple[Observation, ...]:
-        """Observations of a step on a card."""
+        """Observations made with the given knobs, setup and mode on a card."""
         asked = {
             "knobs": {**knobs.to_dict(), **({} if convolves else {"conv_algo": None})},
             "mode": mode,
@@ -212,7 +212,7 @@ class Observations:
 
 
 def card_key(card: Card) -> str:
-    """The catalogue's key of a card, else its name; empty where it may be of several architectures."""
+    """Catalogue key of a card, else its name; empty if its architecture is not certain."""
     if card.may_be:
         return ""
     try:
@@ -222,18 +222,18 @@ def card_key(card: Card) -> str:
 
 
 def keep(workload: WorkloadRef, observation: Observation) -> None:
-    """Keeps an observation for good; raises `StorageError` where it cannot be written."""
+    """Stores an observation in the state directory; raises `StorageError` if it cannot be written."""
     path = paths.observations_dir() / f"{workload_key(workload)}-{observation.id}.json"
     paths.write_atomically(path, json.dumps({_STORED: _plain(observation)}, indent=2))
 
 
 def kept() -> list[Observation]:
-    """All kept observations of all workloads, ordered by workload and day."""
+    """All stored observations of all workloads, ordered by workload and day."""
     return sorted((seen for _, seen in _read("*.json")), key=lambda seen: (seen.workload, seen.day, seen.id))
 
 
 def forget(name: str) -> list[Observation]:
-    """Removes the observations of an id; returns them."""
+    """Deletes the stored observations with the id `name` and returns them."""
     found = [(path, seen) for path, seen in _read("*.json") if seen.id == name]
     for path, _ in found:
         path.unlink(missing_ok=True)
@@ -257,7 +257,7 @@ def _plain(observation: Observation) -> dict[str, Any]:
 
 
 def workload_key(workload: WorkloadRef) -> str:
-    """Key of a workload by its source, whatever folder it is in."""
+    """Hash that identifies a workload by its source, independent of the folder it is in."""
     is_file = workload.kind in ("file", "script")
     call = workload.script
     return fingerprint(

@@ -22,7 +22,7 @@ _OF_STREAMS = "freed memory that other streams still use"
 
 
 class Widening:
-    """Widens the peaks of a step on a card.
+    """Widens the replayed peaks of a step on a card to intervals.
 
     Args:
         residuals: how far predictions lay off real runs.
@@ -44,7 +44,7 @@ class Widening:
         self._calibrations: dict[int, Calibration] = {}  # by the trace's batch size: as slow as a replay
 
     def counted(self, on_card: StepOnCard) -> PeakEstimate:
-        """Peaks of a step, with what workspaces may add at their ends."""
+        """Replayed peaks of a step, with what workspaces may add included in the low and high ends."""
         peak, added = on_card.estimate(), self.on_top_bytes(on_card)
         if not self.of_other_runs(on_card).spans:
             likely, allocated = peak.reserved_bytes, peak.allocated_bytes
@@ -62,7 +62,7 @@ class Widening:
         )
 
     def end_level(self, on_card: StepOnCard) -> Level:
-        """The level of the workspaces at the high end."""
+        """Level of the workspaces in the interval's high end: high or likely."""
         return Level.HIGH if self.of_other_runs(on_card).spans else Level.LIKELY
 
     def on_top_bytes(self, on_card: StepOnCard) -> int:
@@ -70,7 +70,7 @@ class Widening:
         return self.of_other_runs(on_card).on_top(on_card.largest_plan_bytes(self.end_level(on_card)))
 
     def of_other_runs(self, on_card: StepOnCard) -> Calibration:
-        """Calibration by real runs of such steps, without what was observed of this workload."""
+        """Calibration by real runs of similar steps, without observed peaks of this workload."""
         trace = on_card.step.trace
         if trace.batch_size not in self._calibrations:
             found = self._residuals.of(classify(trace), *self._architectures)
@@ -79,7 +79,7 @@ class Widening:
         return self._calibrations[trace.batch_size]
 
     def calibration(self, on_card: StepOnCard) -> Calibration:
-        """Calibration by real runs of such steps and by what was observed of this workload."""
+        """Calibration by real runs of similar steps and by observed peaks of this workload."""
         calibration = self.of_other_runs(on_card)
         if self._observed is None:
             return calibration
@@ -90,7 +90,7 @@ class Widening:
 
 
 def spanning(trace: Trace) -> tuple[str, ...]:
-    """Names of those sizes of a step that are known only as a span, whatever card and real runs, in words."""
+    """Phrases for the sizes of a step that are known only as a range on every card."""
     operators = {a.operator for a in trace.allocations if a.span_bytes is not None}
     spans = tuple(words for operator, words in _SPANNING.items() if operator in operators)
     is_shared = any(a.stream_uses for a in trace.allocations)  # until the device is done with it

@@ -1,4 +1,4 @@
-"""Measured steps of one workload, which scale its predicted step times on the same card.
+"""Measured step times of one workload, which correct its predicted step times on the same card.
 
 $AUTOFIT_STATE_DIR/step-times/<workload>-<measured step>.json, one file each
 
@@ -56,7 +56,7 @@ class MeasuredStep:
 
     @property
     def id(self) -> str:
-        """Identifier of the measured step; a later one of the same configuration replaces it."""
+        """Short hash of the measured step; a later step of the same configuration replaces it."""
         what = {"knobs": self.knobs.to_dict(), "mode": self.mode, "card": self.card}
         if self.parallel:
             what["parallel"] = self.parallel
@@ -64,13 +64,13 @@ class MeasuredStep:
 
     @property
     def off_by(self) -> float:
-        """Measured time over predicted time, by which a prediction has to be multiplied."""
+        """Ratio of measured to predicted step time: the factor that corrects the prediction."""
         return self.measured_seconds / self.predicted_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """Factor that a predicted step time is multiplied by, from measured steps.
+    """Correction factor for predicted step times, from measured steps.
 
     Attributes:
         factor: the geometric mean of what measured steps were off by.
@@ -101,7 +101,7 @@ class MeasuredSteps:
 
     @classmethod
     def load(cls, workload: WorkloadRef) -> Self:
-        """Reads the kept measured steps of a workload; a file that cannot be read is a warning."""
+        """Reads a workload's stored measured steps; logs a warning for each file that cannot be read."""
         found = []
         for path in sorted(paths.step_times_path().glob(f"{workload_key(workload)}-*.json")):
             try:
@@ -112,11 +112,11 @@ class MeasuredSteps:
 
     @property
     def digest(self) -> str:
-        """Digest of all measured steps; empty without any. A predicted answer depends on it."""
+        """Hash of all measured steps; empty if there are none. A predicted answer depends on it."""
         return fingerprint({each.id: _plain(each) for each in self._found}) if self._found else ""
 
     def scale(self, knobs: Knobs, card: Card, mode: str, model: str, parallel: str = "") -> Scale | None:
-        """Scale of a setting's predicted times on a card; None where nothing was measured there.
+        """Factor from predicted to measured step time of a knob setting on a card; None if none was measured.
 
         Args:
             model: names the constants that predict; what others were off by says nothing.
@@ -141,7 +141,7 @@ def _scale(steps: Sequence[MeasuredStep], *, is_of_setting: bool) -> Scale | Non
 
 
 def keep(workload: WorkloadRef, step: MeasuredStep) -> None:
-    """Keeps a measured step for good; raises `StorageError` where it cannot be written."""
+    """Stores a measured step in the state directory; raises `StorageError` if it cannot be written."""
     path = paths.step_times_dir() / f"{workload_key(workload)}-{step.id}.json"
     paths.write_atomically(path, json.dumps({_STORED: _plain(step)}, indent=2))
 

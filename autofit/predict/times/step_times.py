@@ -42,7 +42,7 @@ EAGER = "it is of the eager step, torch.compile changes it"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockedStep:
-    """Step with the times of its operators on a device.
+    """Step with the predicted times of its operators on a device.
 
     Attributes:
         step: the work of the step.
@@ -83,7 +83,7 @@ class StepTime:
 
     @property
     def stated(self) -> StepSeconds | None:
-        """Seconds of the step with their interval; None where they are not sure enough to be said."""
+        """Step time in seconds with its interval; None if the prediction is too uncertain to be reported."""
         if not self.confidence.is_stated:
             return None
         low, high = self.confidence.ends(self.likely_seconds, 0.95)
@@ -92,16 +92,16 @@ class StepTime:
 
     @property
     def samples_per_second(self) -> float:
-        """Likely number of samples per second."""
+        """Likely throughput in samples per second."""
         return self.samples / self.likely_seconds
 
     def relative_to(self, other: StepTime) -> float:
-        """Likely time of the step over that of another step."""
+        """Ratio of the step's likely time to that of another step."""
         return self.likely_seconds / other.likely_seconds
 
     @property
     def note(self) -> str:
-        """Basis of the seconds, or the reason why none are said, in a sentence."""
+        """Sentence on what the step time is based on, or on why no time is given."""
         return f"{self._rests_on}; {self.links}" if self.links else self._rests_on
 
     @property
@@ -115,7 +115,7 @@ class StepTime:
 
 
 def _unmeasured(confidence: Confidence) -> str:
-    """Reason why a time lacks measured times behind it, in words; empty where all of it has them."""
+    """Reason why no measurements back a predicted time; empty if measurements back all of it."""
     if not confidence.is_card_measured:
         return "there are no measured times of this card to check it against"
     names = [_in_words(name) for name in confidence.unmeasured]
@@ -153,13 +153,13 @@ _WORDS: Mapping[str, str] = {
 
 
 def _in_words(name: str) -> str:
-    """Words for a class of kernels from `Confidence.unmeasured`; of convolutions, with their algorithm."""
+    """Readable name of a kernel class in `Confidence.unmeasured`, with a convolution's algorithm."""
     of_class, _, conv_algo = name.partition(" ")
     return f"{_WORDS[of_class]} by {conv_algo}" if conv_algo else _WORDS[of_class]
 
 
 def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
-    """Reason why no step times are predicted on a card; None where they are.
+    """Reason why no step times are predicted on a card; None if they are predicted.
 
     Args:
         parallel: how ranks share the work, on as many such cards.
@@ -197,7 +197,7 @@ def _why_ranks_are_untimed(parallel: Parallel) -> str | None:
 
 
 class Timer:
-    """Predicts the times of one workload's steps, whose work is found in their curves' traces.
+    """Predicts the step times of one workload from the operator work in its traces.
 
     Args:
         residuals: how far times may be off; those of this version unless given.
@@ -221,7 +221,7 @@ class Timer:
         *,
         conv_cost: Callable[[], float | None],
     ) -> StepTime | None:
-        """Predicted time of a step; None where no trace has its work, as at a sample size not traced.
+        """Predicted time of a step; None if its work (as at an untraced sample size) or conv cost is unknown.
 
         Args:
             curve: the curve of the step.
@@ -250,14 +250,14 @@ class Timer:
         *,
         conv_cost: Callable[[], float | None],
     ) -> ClockedStep | None:
-        """Times of a step operator by operator, not remembered; arguments and None are as in `time`."""
+        """Predicted times of each operator of a step, not cached; arguments and None are as in `time`."""
         step = self._work(curve.piece(batch_size), batch_size)
         if step is None or (cost := _conv_cost(knobs, conv_cost)) is None:
             return None
         return self._clocked(step, knobs, card, cost)
 
     def _scaled(self, time: StepTime, knobs: Knobs, card: Card, trace: Trace) -> StepTime:
-        """Predicted time, scaled by measured steps of the workload on the card."""
+        """Predicted time of a step, corrected by measured steps of the workload on the card."""
         scale = self._measured.scale(knobs, card, trace.mode, time.model, trace.among_ranks)
         if scale is None:
             return time
@@ -303,7 +303,7 @@ class Timer:
         )
 
     def _work(self, piece: PeakCurve, batch_size: int) -> StepWork | None:
-        """Work of a step at a batch size, found once; None where no trace has it."""
+        """Work of a step at a batch size, cached; None if no trace has it."""
         key = piece, batch_size
         if key not in self._works:
             if len(self._works) >= _MOST_STEPS:
@@ -325,7 +325,7 @@ class Timer:
         return None if traced is None or not traced.work else work_of(traced)
 
     def costs(self, card: Card, knobs: Knobs) -> Costs:
-        """Times of kernels on a card; a card of unknown speed counts as its architecture's typical one.
+        """Times of kernels on a card; a card of unknown speed gets its architecture's typical speed.
 
         Raises:
             UnknownGpuError: for an architecture of which the catalogue has no card.
@@ -345,18 +345,18 @@ class Timer:
 
 
 def _conv_cost(knobs: Knobs, conv_cost: Callable[[], float | None]) -> float | None:
-    """The time of convolutions over that of cuDNN's choice; None where it is not known."""
+    """Ratio of convolution time to that under cuDNN's choice; None if it is unknown or infinite."""
     cost = 1.0 if knobs.conv_algo in _CUDNN_CHOOSES else conv_cost()
     return None if cost is None or math.isinf(cost) else cost
 
 
 def _flags(knobs: Knobs) -> tuple[bool, bool]:
-    """Whether tensor cores compute fp32 matrix products, and whether those of convolutions."""
+    """Whether matrix products, and whether convolutions, compute fp32 on tensor cores (TF32)."""
     return knobs.precision == "tf32", knobs.tf32_in_convolutions
 
 
 def _lines_through(traces: tuple[Trace, ...]) -> WorkLines | None:
-    """Work of a step by batch size; None without traces, or where they differ in more than sizes."""
+    """Work of a step by batch size; None without traces, or if steps differ in more than sizes."""
     try:
         return WorkLines.through(traces) if traces else None
     except BatchDependentWorkError:

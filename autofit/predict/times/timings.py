@@ -1,4 +1,4 @@
-"""Makes a profile's timing from a timed step: the one place where operators get their times."""
+"""Makes a profile's timing, with each operator's share of the step's time, from a timed step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DIGITS = 9  # of a share: a nanosecond of a second
 
 
 def timing_of(found: ClockedStep, time: StepTime) -> Timing:
-    """The operators of a step with their shares of its time.
+    """Timing of a step: its operators with their shares of the step's time.
 
     Args:
         found: the step on the clock of the card.
@@ -52,7 +52,7 @@ def timing_of(found: ClockedStep, time: StepTime) -> Timing:
 
 
 def _times(found: ClockedStep, whole: float) -> list[float]:
-    """Factor of each call; those of a generation's last pass count for the passes not traced too."""
+    """Weight of each call; calls of a generation's last traced pass also stand for untraced passes."""
     num_calls, repeated = len(found.step.calls), found.step.repeated
     if repeated is None or not repeated.num_calls:
         return [1.0] * num_calls

@@ -1,4 +1,4 @@
-"""HTML report: one file that shows an answer, and where the memory goes.
+"""HTML report: one file that shows a result and the memory of a step.
 
     content.py    what a page shows, as plain data         autofit.report.gather gathers it
     figures.py    data ─▶ figures, as plotly.js takes them

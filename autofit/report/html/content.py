@@ -1,4 +1,4 @@
-"""Content of a report, as plain data."""
+"""Content of an HTML report, as plain data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CATEGORY_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Number that stands beside the answer of a report.
+    """Labelled number beside the answer of a report.
 
     Attributes:
         note: what the number is, or where it comes from.
@@ -37,7 +37,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveLine:
-    """Predicted peak as a function of the batch size.
+    """Curve of predicted peaks over the batch size, as a line of a figure.
 
     Attributes:
         label: the knob setting, or the level of the prediction.
@@ -82,7 +82,7 @@ class MeasuredPoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Table of texts.
+    """Table of a report, with cells of text.
 
     Attributes:
         numeric: the columns that are numbers, which stand to the right.
@@ -95,7 +95,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """Module in the tree of modules, with its memory at the peak.
+    """Module in a tree of modules, with its memory alive at the peak.
 
     Attributes:
         path: the module's path, from the model on; empty for the model.
@@ -125,7 +125,7 @@ class Times:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """Content of a report.
+    """Content of an HTML report, with all of its sections.
 
     Attributes:
         answer: sentences, the answer first.

@@ -1,4 +1,4 @@
-"""Draws the figures of a report: plain functions from data to what plotly.js draws.
+"""Builds the figures of a report as plotly.js data.
 
 Colours of the page, which has a light and a dark face, are written `var:NAME` and filled in by page.js.
 No figure says anything by colour alone: areas and bars have patterns, lines dashes and marks, and all have
@@ -125,7 +125,7 @@ def memory_over_step(lane: Lane, budget_bytes: int | None) -> Figure:
 def peak_against_batch(
     lines: Sequence[CurveLine], points: Sequence[MeasuredPoint], budget_bytes: int | None
 ) -> Figure:
-    """Figure of peaks against the batch size: a line a setting, its boundary, trials, the budget."""
+    """Figure of peaks over the batch size: a line for each knob setting, boundaries, trials, the budget."""
     everything = [peak for line in lines for peak in line.peaks_bytes] + [p.peak_bytes for p in points]
     unit, unit_bytes = _unit(max([*everything, budget_bytes or 0]))
     styles = dict(zip(_labels(lines, points), itertools.cycle(LINES), strict=False))
@@ -202,7 +202,7 @@ def peak_by_size(found: SizeMap, budget_bytes: int | None) -> Figure:
 
 
 def workspace_bars(layers: Sequence[LayerWorkspaces]) -> Figure:
-    """Figure of the workspaces of the layers that take most, a bar for each pass."""
+    """Figure of the layers with the largest workspaces, with a bar for each pass."""
     shown = [layer for layer in layers if layer.largest_bytes][:_NUM_LAYERS]
     unit, unit_bytes = _unit(max((layer.largest_bytes for layer in shown), default=0))
     names = [layer.module or "(the model)" for layer in shown]
@@ -222,7 +222,7 @@ def workspace_bars(layers: Sequence[LayerWorkspaces]) -> Figure:
 
 
 def lever_bars(what_if: WhatIf) -> Figure:
-    """Figure of what each lever saves of the reserved peak, to the right, or takes more, to the left."""
+    """Figure of the reserved bytes that each lever saves (bars to the right) or adds (to the left)."""
     results = [result for result in what_if.applicable if result.saved_bytes]
     unit, unit_bytes = _unit(max((abs(result.saved_bytes) for result in results), default=0))
     names = [result.lever.label for result in results]
@@ -241,7 +241,7 @@ def lever_bars(what_if: WhatIf) -> Figure:
 
 
 def _unit(num_bytes: int) -> tuple[str, int]:
-    """Unit for a whole figure, GiB or MiB, with its bytes."""
+    """Name and bytes of the unit for a figure's axis, GiB or MiB."""
     return ("GiB", _GIB) if num_bytes >= _GIB else ("MiB", _MIB)
 
 
@@ -256,7 +256,7 @@ def _log_axis(title: str, values: Sequence[int]) -> Figure:
 
 
 def _equal_products(found: SizeMap) -> list[Figure]:
-    """Lines of equal batch times sample size, from corner to corner, by factors of four."""
+    """Curves of equal batch size times sample size, from corner to corner, by factors of four."""
     lines = []
     first, last = found.sizes[0], found.sizes[-1]
     product = 4 * first * found.batch_sizes[0]
@@ -282,13 +282,13 @@ def _equal_products(found: SizeMap) -> list[Figure]:
 
 
 def _towards_the_middle(position: int, positions: Sequence[int]) -> int:
-    """Shift of a text to the side, in pixels, so that it stays within the figure."""
+    """Horizontal shift in pixels of a label, towards the middle so that it stays within the figure."""
     middle = (positions[0] + positions[-1]) / 2
     return -70 if position > middle else 70
 
 
 def _phase_marks(moments: Sequence[Moment]) -> tuple[list[Figure], list[Figure]]:
-    """Lines where phases begin, and their names where there is room."""
+    """Vertical lines where phases begin, and labels of the phases that are wide enough."""
     shapes: list[Figure] = []
     notes: list[Figure] = []
     first, last = moments[0].position, moments[-1].position
@@ -310,7 +310,7 @@ def _phase_marks(moments: Sequence[Moment]) -> tuple[list[Figure], list[Figure]]
 
 
 def _budget(budget_bytes: int, unit_bytes: int, *, is_far: bool) -> tuple[list[Figure], Figure]:
-    """Line of the budget with its name; only the name where it is far above all else."""
+    """Line of the budget with its label; only the label where the budget is far above the rest."""
     text = f"usable: {format_bytes(budget_bytes)}"
     note = {"x": 0, "xref": "paper", "xanchor": "left", "showarrow": False, "bgcolor": "var:panel"}
     if is_far:
@@ -349,7 +349,7 @@ def _line(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> Figure:
 
 
 def _boundary(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> list[Figure]:
-    """Markers of the largest size that fits and of the next that does not."""
+    """Markers of the largest batch size that fits and of the next, which does not."""
     peaks = dict(zip(line.batch_sizes, line.peaks_bytes, strict=True))
     color, _, symbol = style
     marks = []

@@ -1,4 +1,4 @@
-"""Draws the trees of modules by memory and by time as icicles, each as wide as its total."""
+"""Icicle plots of memory and time by module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BILLION = 10**9
 
 
 def memory_by_module(nodes: Sequence[Node]) -> Figure:
-    """Icicle of the modules, each as wide as its memory that is alive at the peak."""
+    """Icicle plot of the modules, each as wide as its memory alive at the peak."""
     return _icicle(
         [(node.path, node.own_bytes) for node in nodes],
         in_words=format_bytes,
@@ -23,7 +23,7 @@ def memory_by_module(nodes: Sequence[Node]) -> Figure:
 
 
 def time_by_module(times: Times) -> Figure:
-    """Icicle of the modules, each as wide as the time that it takes on the device."""
+    """Icicle plot of the modules, each as wide as its time on the device."""
     timing = times.timing
 
     def in_words(billionths: int) -> str:
@@ -40,7 +40,7 @@ def time_by_module(times: Times) -> Figure:
 
 
 def _icicle(modules: Sequence[tuple[str, int]], *, in_words: Callable[[int], str], whole: str) -> Figure:
-    """Icicle figure of a tree of modules.
+    """Icicle plot of a tree of modules.
 
     Args:
         modules: the path of each, after its parent's, with the size of its own; the model's path is empty.
@@ -85,7 +85,7 @@ def _icicle(modules: Sequence[tuple[str, int]], *, in_words: Callable[[int], str
 
 
 def _totals(modules: Iterable[tuple[str, int]]) -> dict[str, int]:
-    """Total of each module with all that is within it, by path."""
+    """Total of each module including its submodules, by path."""
     totals: dict[str, int] = {}
     for path, own in modules:
         above: str | None = path

@@ -18,7 +18,7 @@ from autofit_workers.spec import shown as others
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Section of the page: a heading, a sentence, and a figure or a table or both."""
+    """Section of the HTML page: a heading, a sentence, and a figure or a table or both."""
 
     name: str
     title: str
@@ -28,7 +28,7 @@ class Section:
 
 
 def render(content: Content) -> str:
-    """HTML page with plotly.js, styles and scripts in it; nothing is loaded from elsewhere."""
+    """HTML page as text, with plotly.js, styles and scripts inline; nothing is loaded from elsewhere."""
     # Both cost a part of a second, and few commands end in a page.
     import jinja2
     from plotly.offline import get_plotlyjs
@@ -54,7 +54,7 @@ def render(content: Content) -> str:
 
 
 def sections(content: Content) -> Iterator[Section]:
-    """Sections of a page for which there is something to show, in their order."""
+    """Sections of the HTML page that have content, in their order."""
     at = f" at {content.configuration}" if content.configuration else ""
     if content.parallels is not None:
         yield Section(name="parallels", title="Ways of training together", table=content.parallels)

@@ -1,4 +1,4 @@
-"""Draws the roofline plot: classes of kernels under the card's limits."""
+"""Roofline plot: classes of kernels, and the card's limits of arithmetic and bandwidth."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MARGIN = 3.0  # times, around dots and ridges
 
 
 def roofline(times: Times) -> Figure:
-    """Figure of kernel classes by operations a byte and operations a second, under the card's roofs.
+    """Roofline plot of kernel classes: FLOP per byte against FLOP/s, under the card's limits.
 
     Where no seconds are said, each class stands at its roof.
     """
@@ -90,7 +90,7 @@ def _height(each: ClassTime, timing: Timing) -> float:
 
 
 def _roofs(times: Times) -> dict[float, str]:
-    """Roofs of arithmetic that kernels of the step are under, by operations a second, with names."""
+    """Arithmetic limits in FLOP/s that apply to the step's kernels, with their names."""
     names: dict[float, list[str]] = {}
     for each in times.classes:
         name = each.dtype or "vector units"
@@ -101,7 +101,7 @@ def _roofs(times: Times) -> dict[float, str]:
 
 
 def _roof_lines(roofs: dict[float, str], bandwidth: float, left: float, right: float) -> Iterator[Figure]:
-    """Lines of the roofs; their names are in the legend, as in the figure they would lie over dots."""
+    """Lines of the card's limits, named in the legend, as names in the figure would cover dots."""
     line = {"type": "scatter", "mode": "lines", "hoverinfo": "skip"}
     highest = max(roofs)
     yield line | {
@@ -123,7 +123,7 @@ def _roof_lines(roofs: dict[float, str], bandwidth: float, left: float, right: f
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """Dot in pixels of a narrow figure, from its lower left corner."""
+    """Dot of the roofline plot, in pixels from the lower left corner of a narrow figure."""
 
     x: float
     y: float
@@ -135,7 +135,7 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """Ranges that both axes show."""
+    """Ranges of both axes of the roofline plot."""
 
     left: float
     right: float
@@ -161,7 +161,7 @@ class _Window:
         )
 
     def along(self, roofs: Iterable[float], bandwidth: float) -> Iterator[_Placed]:
-        """Points on the roof lines."""
+        """Points along the lines of the card's limits, as dots to be avoided by labels."""
         for flops in roofs:
             for step in range(_NUM_STEPS + 1):
                 intensity = self.left * (self.right / self.left) ** (step / _NUM_STEPS)
@@ -169,7 +169,7 @@ class _Window:
 
 
 def _sides(dots: Sequence[_Placed], on_lines: Sequence[_Placed]) -> Iterator[str]:
-    """Side of each dot where its number overlaps least with dots, lines and earlier numbers."""
+    """Side of each dot where its label overlaps least with dots, lines and earlier labels."""
     taken = [*dots, *on_lines]
     for dot in dots:
         numbers = {side: _number_at(dot, *direction) for side, direction in _DIRECTIONS.items()}

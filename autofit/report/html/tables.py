@@ -1,4 +1,4 @@
-"""Builds the tables of a report."""
+"""Builds the tables of an HTML report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FLOPS_UNITS = (("PFLOP/s", 1e15), ("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/
 
 
 def frontier_table(result: TuneResult) -> Table:
-    """Table of the settings, the largest batch first: what fits, what fails and why, the evidence."""
+    """Table of the knob settings, the largest batch first: what fits, why the next fails, the evidence."""
     entries = sorted(result.frontier, key=lambda entry: -(entry.largest_batch or 0))
     timed = any(entry.samples_per_second is not None for entry in entries)
     names = result.setting_names
@@ -48,7 +48,7 @@ def frontier_table(result: TuneResult) -> Table:
 
 
 def parallels_table(result: TuneResult) -> Table:
-    """Table of the ways of training together, the largest global batch first; or why one is refused."""
+    """Table of the parallelisms compared, the largest global batch first; a refused one has its reason."""
     ordered = sorted(result.parallels, key=lambda one: -(_global_batch(one) or 0))
     rows = [
         (
@@ -82,7 +82,7 @@ def breakdown_table(
     exchanges: bool,
     runs_out: bool = False,
 ) -> Table:
-    """Table of the memory alive at the allocated peak, and what adds to it up to the device peak.
+    """Table of the memory alive at the allocated peak, and of what is added up to the device peak.
 
     Args:
         categories: bytes of live blocks at the peak.
@@ -113,7 +113,7 @@ def breakdown_table(
 
 
 def class_table(times: Times) -> Table:
-    """Table of the classes of kernels, numbered as in the roofline plot."""
+    """Table of the kernel classes, numbered as in the roofline plot."""
     timing, is_stated = times.timing, times.timing.seconds is not None
     rows = [
         (
@@ -141,7 +141,7 @@ def class_table(times: Times) -> Table:
 
 
 def module_time_table(times: Times) -> Table:
-    """Table of the modules that take most time, each without what is in its children."""
+    """Table of the modules with the most time of their own, without their children's."""
     timing = times.timing
     heaviest = sorted((each for each in times.modules if each.own_share), key=lambda each: -each.own_share)
     has_types = any(each.module_type for each in times.modules)
@@ -172,7 +172,7 @@ def _percent(share: float) -> str:
 
 
 def _seconds(timing: Timing, share: float) -> tuple[str, ...]:
-    """Cell of a share's seconds, as a tuple; empty where no seconds are said."""
+    """Table cell with the seconds of a share of the step, as a tuple; empty where seconds are unknown."""
     seconds = timing.seconds_of(share)
     return () if seconds is None else (seconds_in_words(seconds),)
 
@@ -185,7 +185,7 @@ def _flops(flops: float | None) -> str:
 
 
 def _mark(entry: FrontierEntry, result: TuneResult) -> str:
-    """Mark behind the name of the recommended setting, and of the one with the largest batch; else empty."""
+    """Suffix for the name of the recommended knob setting or the one with the largest batch; else empty."""
     if result.chosen is not None and entry.knobs == result.chosen.knobs:
         return " — recommended" if result.recommended is not None else " — the best"
     return " — the largest" if result.best is not None and entry.knobs == result.best.knobs else ""

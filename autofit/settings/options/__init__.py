@@ -1,4 +1,4 @@
-"""Table of all options of `autofit tune`: how each value is read, and what else is known of it.
+"""Table of all options of `autofit tune`: the reader of each option's value, its help and properties.
 
 The command line, settings files, the environment, jobs and earlier answers read this table. An option that
 is a knob comes from the knob's own file in `autofit_workers/spec/knobs`.

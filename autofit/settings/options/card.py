@@ -1,4 +1,4 @@
-"""Options that say which card is meant, and where to measure."""
+"""Options of `autofit tune` that name the card and say where to measure."""
 
 from __future__ import annotations
 

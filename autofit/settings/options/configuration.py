@@ -1,4 +1,4 @@
-"""Options that say how a workload is run, knobs among them, and which of that is varied."""
+"""Options of `autofit tune` for how a workload is run: its knobs, and which knobs are varied."""
 
 from __future__ import annotations
 

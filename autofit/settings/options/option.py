@@ -1,4 +1,4 @@
-"""Defines an option of `autofit tune`: how its value is read, and what else must be known of it."""
+"""Defines an option of `autofit tune`: its name, the reader of its value, its help and properties."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Option:
 
     @property
     def argument(self) -> str:
-        """Name of the option as a keyword argument."""
+        """Name of the option as a keyword argument, with `_` for `-`."""
         return self.name.replace("-", "_")
 
     @property
@@ -60,12 +60,12 @@ class Option:
 
     @property
     def help_text(self) -> str:
-        """Help of the option with its default."""
+        """Help text of the option, with its default value."""
         return f"{self.help}  [default: {self.default}]" if self.default else self.help
 
 
 def knob_option(knob: Knob) -> Option:
-    """Option for a knob, which the knob's own file describes."""
+    """Option of `autofit tune` for a knob, built from the knob's definition."""
     default = knob.default
     return Option(
         name=knob.option,

@@ -1,4 +1,4 @@
-"""Options that say where a study is kept, and where and how its trials run."""
+"""Options of `autofit tune` for where a study is stored, and where and how its trials run."""
 
 from __future__ import annotations
 

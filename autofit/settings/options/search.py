@@ -1,4 +1,4 @@
-"""Options that say what is searched for, what is kept free, and how long it may take."""
+"""Options of `autofit tune` for the search: its goal, the memory to keep free, and its limits."""
 
 from __future__ import annotations
 

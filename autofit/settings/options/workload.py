@@ -1,4 +1,4 @@
-"""Options that say what is run: a model, or a script and how it is called."""
+"""Options of `autofit tune` for the workload: a model, or a script with its arguments."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Application of knobs to a trial by PyTorch. The package imports no torch itself."""
+"""Applies a trial's knobs to model, steps and PyTorch's flags. Importing the package imports no torch."""

@@ -1,4 +1,4 @@
-"""Adapters on a model, put there by the library peft as the knob's value says.
+"""Puts an adapter, such as LoRA, on a model with the library peft, by the value of the knob `adapter`.
 
 Methods, their options and which layers they take are peft's own; this module adds the task, which
 transformers knows by the model's class, shorter names of options, and hints where a name is wrong.
@@ -31,7 +31,7 @@ _TASKS = {
 
 
 def library(adapter: str) -> ModuleType:
-    """Imported library peft.
+    """Imports the library peft and returns its module.
 
     Raises:
         MissingLibraryError: peft is not installed here.
@@ -40,7 +40,7 @@ def library(adapter: str) -> ModuleType:
 
 
 def with_adapter(model: nn.Module, adapter: str, *, in_float32: bool = True) -> nn.Module:
-    """Model with its own weights frozen and a trained adapter on it.
+    """Model with its base weights frozen and a trainable adapter added by peft.
 
     Args:
         model: on the device where it is trained.
@@ -78,7 +78,7 @@ def _config_class(peft: Any, method: str) -> Any:
 
 
 def _by_field(config_class: type, method: str, options: Mapping[str, Option]) -> dict[str, Option]:
-    """Options under peft's names for them: `alpha` is `lora_alpha` where no other option ends so."""
+    """Adapter options by peft's field names: `alpha` is `lora_alpha` if no other field ends in `_alpha`."""
     own = {field.name for field in dataclasses.fields(config_class) if field.init} - {"peft_type", *OF_FILES}
     names = {field: field for field in own}
     for field in own:
@@ -96,12 +96,12 @@ def _by_field(config_class: type, method: str, options: Mapping[str, Option]) ->
 
 
 def _listed(name: str, option: Option) -> Option:
-    """Option of layers with a single name put in a list, as peft reads a lone name as a pattern."""
+    """Adapter option; a single layer name becomes a list, as peft reads a string as a pattern."""
     return [option] if name in _LISTS and isinstance(option, str) and option != _ALL_LINEAR else option
 
 
 def _found(model: nn.Module, targets: Option, method: str) -> Option:
-    """Target layers of an adapter by the model's names for them: `q` becomes `q_proj` where it has that."""
+    """Target layers of an adapter by their names in the model: `q` is `q_proj` if no layer is named `q`."""
     if not isinstance(targets, list):
         return targets
     paths = [path for path, _ in model.named_modules() if path]
@@ -118,7 +118,7 @@ def _target(name: str, paths: list[str], method: str) -> str:
 
 
 def task_of(model: nn.Module) -> str | None:
-    """Name that peft has for the model's task; None for a model that is not of transformers or has none."""
+    """Task of a model by peft's name, such as `CAUSAL_LM`; None if unknown or not of transformers."""
     if not any(each.__module__.partition(".")[0] == "transformers" for each in type(model).__mro__):
         return None
     from transformers.models.auto import modeling_auto
@@ -128,7 +128,7 @@ def task_of(model: nn.Module) -> str | None:
 
 
 def _names(module: ModuleType, mapping: str, class_name: str) -> bool:
-    """Whether transformers' list `mapping` has a class; a model may have several classes in it."""
+    """Whether a class is in transformers' mapping `mapping`, whose values are names or lists of names."""
     return any(
         class_name in (names if isinstance(names, list | tuple) else (names,))
         for names in getattr(module, mapping).values()

@@ -1,4 +1,4 @@
-"""Attention of models of transformers, chosen by that library's own functions."""
+"""Sets the attention implementation of transformers' models by the library's own functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DECIDING = "_check_and_adjust_attn_implementation"  # of a `PreTrainedModel`, w
 
 
 def only_kernel(attention: str) -> AbstractContextManager[object]:
-    """Switches off all kernels of `scaled_dot_product_attention` but the knob's, in a block.
+    """Context manager that leaves `scaled_dot_product_attention` only the kernel `attention`.
 
     Where the knob names none of these kernels, PyTorch chooses as before.
     """
@@ -30,7 +30,7 @@ def only_kernel(attention: str) -> AbstractContextManager[object]:
 
 
 def set_attention(model: nn.Module, attention: str) -> None:
-    """Sets the attention of a model of transformers, or of those within `model`, as the knob says.
+    """Sets the attention of `model`, or of transformers models within it, to the knob's value.
 
     Does nothing for values of the knob that are no implementation of transformers.
 
@@ -54,9 +54,9 @@ def set_attention(model: nn.Module, attention: str) -> None:
 
 @contextmanager
 def every_model_told(attention: str) -> Iterator[None]:
-    """Makes every model of transformers that is built in the block attend as the knob says.
+    """Context manager that sets the attention of every transformers model built in the block.
 
-    Models that are built after the block do so too: this is for the process of a script alone.
+    Models built after the block have that attention too: this is for the process of a script alone.
 
     Raises:
         MissingLibraryError: the library with the kernels is not installed.
@@ -82,7 +82,7 @@ def every_model_told(attention: str) -> Iterator[None]:
 
 
 def when_decided(choose: Callable[[Any], Any]) -> None:
-    """Makes models of transformers take the attention that `choose` returns, in this process for good.
+    """Overrides the attention of transformers models with `choose`, until this process ends.
 
     Args:
         choose: is given the attention that a model was asked to take, by transformers' name, and returns the

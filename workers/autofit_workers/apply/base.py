@@ -1,4 +1,4 @@
-"""Keeps a model's own weights in another type, or quantized by the libraries bitsandbytes and torchao.
+"""Casts a model's base weights to another type, or quantizes them with bitsandbytes or torchao.
 
 A linear layer is quantized as it goes to the device, one after the other, as transformers loads such a
 model: then a layer's weights are there in 16 bits only while it is quantized.
@@ -41,7 +41,7 @@ def import_library(base: str) -> None:
 
 
 def library(base: str) -> ModuleType:
-    """Imported library bitsandbytes.
+    """Imports the library bitsandbytes and returns its module.
 
     Raises:
         MissingLibraryError: bitsandbytes is not installed here.
@@ -55,7 +55,7 @@ def library(base: str) -> ModuleType:
 
 
 def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
-    """Model on the CPU with its weights as the knob `base` says, to be quantized once on their device.
+    """Model on the CPU with weights cast, or set up to be quantized on the device, by the knob `base`.
 
     Raises:
         InapplicableError: the model has no linear layers to quantize.
@@ -79,7 +79,7 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
 
 
 def prepared(model: nn.Module, knobs: Knobs, *, shards: bool = False) -> nn.Module:
-    """Model ready for an adapter: weights beside bitsandbytes' quantized ones are float32, as peft does.
+    """Model ready for an adapter: peft casts weights beside bitsandbytes' quantized ones to float32.
 
     They keep their type where the precision is bf16, where the model will be sharded (a unit's weights are of
     one type), and beside layers of torchao, which are quantized here.
@@ -96,7 +96,7 @@ def prepared(model: nn.Module, knobs: Knobs, *, shards: bool = False) -> nn.Modu
 
 @contextmanager
 def _hidden(layers: Iterable[nn.Module]) -> Iterator[None]:
-    """Removes the weights of `layers` for a block, so that code that converts all weights misses them."""
+    """Context manager that removes the weights of `layers`, so that casts of all weights skip them."""
     hidden = [(layer, layer.weight) for layer in layers]
     for layer, _ in hidden:
         del layer.weight
@@ -108,7 +108,7 @@ def _hidden(layers: Iterable[nn.Module]) -> Iterator[None]:
 
 
 def quantize(module: nn.Module) -> None:
-    """Quantizes the weights of a layer of `with_base` that are on its device and not quantized yet.
+    """Quantizes a layer that `with_base` set up and that is on its device, if not quantized yet.
 
     bitsandbytes does so itself where a parameter goes to a device; this function is for parameters whose data
     were put there, and for torchao's.
@@ -171,7 +171,7 @@ def _replace_layers(
 
 
 def _layers(model: nn.Module, base: str) -> list[tuple[str, nn.Linear]]:
-    """Linear layers of a model that are to be quantized, each after its path.
+    """Pairs of path and layer of a model's linear layers that are to be quantized.
 
     Raises:
         InapplicableError: the model has no such layers.

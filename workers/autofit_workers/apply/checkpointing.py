@@ -29,7 +29,7 @@ _CACHE = "past_key_values"  # what transformers calls keys and values that are k
 
 
 def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> None:
-    """Makes the repeated blocks of a model run again in backward, with the random numbers of forward.
+    """Applies activation checkpointing to repeated blocks; reruns use forward's random numbers.
 
     A batch norm updates its running statistics in both runs.
 
@@ -66,7 +66,7 @@ def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> 
 
 
 def _reentrant(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Runs a block by the `autograd.Function` of `torch.utils.checkpoint`, which takes no keywords.
+    """Runs a block by `torch.utils.checkpoint` with `use_reentrant=True`; keywords are bound before.
 
     Raises:
         InapplicableError: no positional argument wants gradients, so that the block's weights would get none.
@@ -84,7 +84,7 @@ def _reentrant(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def _let_inputs_want_gradients(model: torch.nn.Module) -> None:
-    """Makes a model's inputs require gradients by transformers' own method, as its weights may be frozen."""
+    """Calls transformers' `enable_input_require_grads`, if a module has it, as weights may be frozen."""
     for module in model.modules():
         enable = getattr(module, "enable_input_require_grads", None)
         if enable is not None:
@@ -93,7 +93,7 @@ def _let_inputs_want_gradients(model: torch.nn.Module) -> None:
 
 
 def repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
-    """Outermost modules with children that are in a list beside another module of the same class.
+    """Yields the outermost repeated blocks: modules with children and a sibling of their class in a list.
 
     Each comes after its list, an `nn.Sequential` or `nn.ModuleList`.
     """

@@ -12,7 +12,7 @@ from autofit_workers.spec.knobs import Knobs
 
 
 def require_compilable(knobs: Knobs) -> None:
-    """Refuses knobs that work on each operator as it runs, where the model is to be compiled.
+    """Raises `InapplicableError` if the model is compiled and a knob works on operators as they run.
 
     A compiled model has kernels of its own in place of operators.
 
@@ -45,7 +45,7 @@ def compiled(model: torch.nn.Module) -> torch.nn.Module:
 
 
 def what_was_compiled() -> str:
-    """Text of how many graphs were compiled in this process, and how many graph breaks, after a step.
+    """Numbers of compiled graphs and graph breaks in this process: `2 graphs, 1 graph break`.
 
     Raises:
         InapplicableError: no graph was compiled; the step ran as it would have without.

@@ -1,4 +1,4 @@
-"""Kernels of Liger in a model of transformers, put there by transformers' own function."""
+"""Puts Liger's kernels into a model of transformers by transformers' own function."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _APPLYING = "transformers.integrations.liger"
 
 
 def set_kernels(model: nn.Module, knobs: Knobs) -> None:
-    """Puts the kernels that the knob names into a model of transformers, alone or within `model`.
+    """Puts Liger's kernels into a transformers model, `model` or within it, if the knob `kernels` says so.
 
     Liger replaces some functions of transformers' modules too, for as long as the process lasts: that of a
     trial, which does nothing else.

@@ -1,4 +1,4 @@
-"""Loss of a causal language model of transformers by functions that never hold all of its logits.
+"""Cross entropy of transformers' causal language models by functions that never hold all logits.
 
 The model's own forward runs. Its head hands on the hidden states in the place of logits, and the function
 that the model calls for its loss gets the head's weight beside them; a scale of the logits then scales
@@ -30,7 +30,7 @@ _Loss = Callable[..., Tensor]
 
 
 def set_loss(model: nn.Module, loss: str) -> None:
-    """Makes a causal language model of transformers, in `model`, compute its loss as the knob says.
+    """Makes the causal language model of transformers in `model` compute its loss as `loss` says.
 
     Args:
         model: with its adapter, if it has one.
@@ -56,7 +56,7 @@ def set_loss(model: nn.Module, loss: str) -> None:
 
 @dataclass
 class _LossWithHead:
-    """Loss to install on a model, computed from hidden states and the head's weight in place of logits."""
+    """Replacement of a model's loss that takes hidden states and the head's weight in place of logits."""
 
     model: Any
     name: str
@@ -97,7 +97,7 @@ class _LossWithHead:
 
 
 def _chunked(number: int | None) -> _Loss:
-    """Loss by `torch.nn.functional.linear_cross_entropy`; its own heuristic without a number of chunks."""
+    """Loss by `torch.nn.functional.linear_cross_entropy` in `number` chunks; None lets PyTorch choose."""
     if not hasattr(functional, "linear_cross_entropy") or not hasattr(nn, "LinearCrossEntropyOptions"):
         raise UnsupportedError(
             "loss chunked is torch.nn.functional.linear_cross_entropy in chunks, which came with PyTorch "
@@ -142,7 +142,7 @@ def _chunked(number: int | None) -> _Loss:
 
 
 def _fused(_number: int | None) -> _Loss:
-    """Loss by Liger's function for causal language models, called as its patches of transformers call it."""
+    """Loss by `LigerForCausalLMLoss`, called as Liger's patches of transformers call it."""
     made: Any = imported(_LIGER_LOSS, "fused", "a loss", distribution="liger-kernel")
 
     def loss(

@@ -23,7 +23,7 @@ def algorithm_in_use(
     *,
     plan: tuple[tuple[str, str], ...] | None = None,
 ) -> Iterator[Mapping[str, str]]:
-    """Computes a model's convolutions with an algorithm, in a block.
+    """Context manager in which a model's convolutions are computed by `algorithm`.
 
     A policy is set for the whole process, because backends have only one; a rewrite concerns the model
     alone. Yields why layers were left to the backend, by their names, as they are met.
@@ -81,7 +81,7 @@ def rewrites_in_use(
     choose: Callable[[str], Rewrite | None],
     applies_to_none: Callable[[Iterable[str]], str],
 ) -> Iterator[Mapping[str, str]]:
-    """Rewrites each layer of a model by the rewrite chosen for it, in a block; see `algorithm_in_use`.
+    """Context manager that rewrites each layer's convolution as `choose` says; see `algorithm_in_use`.
 
     Args:
         choose: the rewrite for a layer by its name, None for the backend.
@@ -103,7 +103,7 @@ def rewrites_in_use(
 
 
 def _kind_of(model: torch.nn.Module) -> str:
-    """Kind of device (`cuda`, `cpu`) that a model is on, by the first of its tensors."""
+    """Kind of device of a model, `cuda` or `cpu`, by its first parameter or buffer."""
     if not isinstance(model, torch.nn.Module):
         raise UnsupportedError(f"give the nn.Module that is trained; got {type(model).__name__}")
     first = next(itertools.chain(model.parameters(), model.buffers()), None)
@@ -111,13 +111,13 @@ def _kind_of(model: torch.nn.Module) -> str:
 
 
 def _met_some(mode: Rewriting) -> bool:
-    """Whether a convolution ran in the block, which may have run only parts of the model."""
+    """Whether a convolution ran under `mode`, be it rewritten or left to the backend."""
     return bool(mode.rewritten or mode.left)
 
 
 @contextmanager
 def _policy(policy: ConvPolicy, kind: str) -> Iterator[None]:
-    """Sets the switches of cuDNN or oneDNN as a policy has them, in a block, and no other flag of PyTorch."""
+    """Context manager that sets the switches of cuDNN or oneDNN by a policy, and no other flag."""
     if kind == "cpu":
         with _attributes(torch.backends.mkldnn, enabled=policy.enabled):
             yield

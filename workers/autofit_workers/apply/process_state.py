@@ -1,4 +1,4 @@
-"""Random generators and PyTorch's flags of a process, put back to where they were before a trial."""
+"""Restores a process's random generators and PyTorch's flags after a trial."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _cuda: Any = torch.cuda  # untyped
 
 @contextmanager
 def kept(device: torch.device) -> Iterator[None]:
-    """Puts random generators and PyTorch's flags back to where they were, however the block ends.
+    """Context manager that restores random generators and PyTorch's flags, however the block ends.
 
     `autofit_workers.apply.setting` sets the flags of cuDNN and of matrix products, and puts them back; here
     are the flags that only a workload's own code may have set.
@@ -42,7 +42,7 @@ def _put_back(before: T, read: Callable[[], T], write: Callable[[T], object]) ->
 
 
 def _is_out_of_order(device: torch.device) -> bool:
-    """Whether the device refuses work, as after an illegal access, so that its generator is lost anyway."""
+    """Whether the device fails, as after an illegal access, so that its generator is lost anyway."""
     try:
         _cuda.synchronize(device)
     except RuntimeError:

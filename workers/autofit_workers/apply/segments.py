@@ -34,7 +34,7 @@ def join(blocks: Sequence[torch.nn.Module]) -> None:
 
 
 class _Group:
-    """Joined blocks, which make a segment each time the model runs them through."""
+    """Joined blocks, which form a new checkpointed segment each time the model runs through them."""
 
     def __init__(self) -> None:
         # Only what autograd saves holds a segment, so that it goes with the graph that needs it.
@@ -59,7 +59,7 @@ class _Output:
 
 
 class _Saved:
-    """Placeholder for a tensor that autograd saves; holds the tensor between the second run and its use."""
+    """Placeholder for a tensor that autograd saves; holds the recomputed tensor until it is used."""
 
     __slots__ = ("__weakref__", "segment", "tensor")
 
@@ -69,7 +69,7 @@ class _Saved:
 
 
 class _AllFoundError(Exception):
-    """Ends the second run as soon as every tensor that was saved has been computed again."""
+    """Ends a segment's second run as soon as every tensor that was saved has been recomputed."""
 
 
 class _Segment:
@@ -108,7 +108,7 @@ class _Segment:
         return saved
 
     def run_again(self) -> None:
-        """Runs the calls again, until all saved tensors that are still to be used are there.
+        """Runs the segment's calls again, until all saved tensors that are still needed are recomputed.
 
         Raises:
             RuntimeError: the second run saves other tensors than the first.
@@ -157,7 +157,7 @@ def _tensors(value: Any) -> list[Tensor]:
 
 
 class _Call:
-    """Call of a block: its arguments, with the segment's own outputs replaced, and its conditions."""
+    """Recorded call of a block: arguments, with the segment's outputs replaced, random and autocast state."""
 
     def __init__(self, forward: _Forward, given: Any, conditions: _Conditions) -> None:
         self.forward = forward
@@ -200,7 +200,7 @@ class _Conditions:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Restores the conditions for the length of a block."""
+        """Context manager that restores the recorded random states and autocast settings."""
         contexts: list[AbstractContextManager[Any]] = [
             torch.random.fork_rng(devices=self._devices, device_type=self._device_type),
             *(torch.autocast(**options) for options in self._autocasts),

@@ -47,7 +47,7 @@ _Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
 
 
 def selective_contexts(percent: int | None) -> Callable[[], _Contexts]:
-    """Function that makes the contexts of a block's two runs for `torch.utils.checkpoint`.
+    """Factory of a block's forward and recompute contexts, the `context_fn` of `torch.utils.checkpoint`.
 
     Args:
         percent: how many of the bytes that slow operators put out in one run of a block are kept at
@@ -62,7 +62,7 @@ def selective_contexts(percent: int | None) -> Callable[[], _Contexts]:
 
 
 class _Policy:
-    """Policy of a block's run: keeps a slow operator's output while kept bytes are within the percentage.
+    """Checkpoint policy that keeps outputs of slow operators up to a percentage of their bytes.
 
     The percentage is of the bytes that slow operators have put out so far. So each block decides as it runs,
     alike in every step and at every batch size that all of its outputs grow with.
@@ -97,7 +97,7 @@ class _Policy:
 
 
 class _Explained(AbstractContextManager[None]):
-    """Context that explains PyTorch's error about a kept output that was changed in place."""
+    """Context manager that turns PyTorch's error on a kept output changed in place to `InapplicableError`."""
 
     def __init__(self, context: AbstractContextManager[Any]) -> None:
         self._context = context

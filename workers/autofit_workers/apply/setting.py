@@ -1,4 +1,4 @@
-"""Application of knobs to PyTorch for the length of a trial, with every flag put back.
+"""Applies a trial's knobs to PyTorch's flags, the model, batches and steps, and restores every flag.
 
     flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
     model       its weights' types, channels last,    converted_model, before it goes to the device
@@ -44,7 +44,7 @@ _CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the n
 def applied(
     knobs: Knobs, device_kind: str, conv_plan: tuple[tuple[str, str], ...] = ()
 ) -> Iterator[Rewriting | None]:
-    """Sets the flags of the convolution algorithm and of the precision, and rewrites convolutions.
+    """Context manager that sets flags of convolution algorithm and precision, and rewrites convolutions.
 
     Yields the mode that rewrites them, None where nothing is rewritten.
 
@@ -80,7 +80,7 @@ def applied(
 
 @contextmanager
 def switched(knobs: Knobs, device_kind: str) -> Iterator[None]:
-    """Switches PyTorch's kernels of attention as the knobs say, in a block, after checking all knobs.
+    """Context manager that switches PyTorch's attention kernels by the knobs, after checking all knobs.
 
     Raises:
         UnsupportedError: a knob's value means nothing on this kind of device.
@@ -101,7 +101,7 @@ def _rewriting(
 
 
 def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:
-    """Convolution algorithm of a knob setting; on the CPU `cudnn`, the knob's default, is oneDNN.
+    """Convolution algorithm of a knob setting; on the CPU the default, `cudnn`, means oneDNN.
 
     Raises:
         UnsupportedError: the algorithm means nothing on this kind of device.
@@ -129,14 +129,14 @@ def set_threads(count: int | None) -> None:
 def autocast_factory(
     knobs: Knobs, device_kind: str, parallel: Parallel = ALONE.parallel
 ) -> Callable[[], AbstractContextManager[object]]:
-    """Function that makes one step's autocast context; a null one without amp, or where sharding casts."""
+    """Factory of a step's autocast context; `nullcontext` without amp, or if sharding casts itself."""
     autocasts = parallel.autocasts(adapted=knobs.adapter is not None)
     dtype = AUTOCAST_DTYPES.get(knobs.precision) if autocasts else None
     return nullcontext if dtype is None else partial(torch.autocast, device_kind, dtype=dtype)
 
 
 def make_scaler(knobs: Knobs, device_kind: str) -> torch.amp.GradScaler:
-    """Gradient scaler of a trial's training steps; without `amp-fp16` one that does nothing.
+    """Gradient scaler of a trial's training steps; disabled unless the precision is `amp-fp16`.
 
     Its first scale is 1. With PyTorch's own 65536 the first steps of many models overflow,
     and a step that overflows leaves the optimizer out; memory does not depend on the scale.
@@ -145,7 +145,7 @@ def make_scaler(knobs: Knobs, device_kind: str) -> torch.amp.GradScaler:
 
 
 def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
-    """Model in the types, memory format, attention and checkpointing of the knobs; it has to be on the CPU.
+    """Model on the CPU converted to the knobs' types, memory format, attention and checkpointing.
 
     A conversion together with the move to the GPU would leave temporaries of its own there.
 
@@ -167,7 +167,7 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
 
 
 def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> torch.nn.Module:
-    """Model moved to its device and adapted; wrapped to be compiled with its first batch if knobs say so.
+    """Model on its device with adapter, kernels and loss; in `torch.compile` if the knobs say so.
 
     Raises:
         InapplicableError, MissingLibraryError: as of `adapted_model`.
@@ -195,7 +195,7 @@ def adapted_model(model: torch.nn.Module, knobs: Knobs, *, shards: bool = False)
 
 
 def import_libraries(knobs: Knobs) -> None:
-    """Imports the libraries of the knobs, before there is a device that the libraries would ask about.
+    """Imports the libraries of `base` and `adapter`, before a device exists that they would query.
 
     Raises:
         MissingLibraryError: a library is not installed here.
@@ -228,12 +228,12 @@ def _converted(tensor: torch.Tensor, *, knobs: Knobs) -> torch.Tensor:
 
 
 def mapped(batch: Any, convert: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """Copy of a batch with its tensors converted, wherever `check_batch` finds them."""
+    """Copy of a batch with `convert` applied to every tensor that `check_batch` finds."""
     return _mapped(batch, convert, {})
 
 
 def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], made: dict[int, Any]) -> Any:
-    """Copy of a batch with its tensors converted; `made` holds the copies of objects by their id."""
+    """Copy of a batch with `convert` applied to its tensors; `made` holds copies by their object's id."""
     if isinstance(value, torch.Tensor):
         return convert(value)
     if isinstance(value, list | tuple | set | frozenset):
@@ -257,7 +257,7 @@ def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], made: d
 
 @contextmanager
 def onednn(*, enabled: bool) -> Iterator[None]:
-    """Switches oneDNN on or off in a block, and no other flag, as PyTorch's own context does."""
+    """Context manager that switches oneDNN on or off; unlike `mkldnn.flags`, it sets no other flag."""
     before = torch.backends.mkldnn.enabled
     flags: Any = torch.backends.mkldnn
     flags.enabled = enabled

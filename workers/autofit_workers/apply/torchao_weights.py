@@ -1,4 +1,4 @@
-"""Linear layers whose weights torchao quantizes, one after the other, once they are on their device.
+"""Quantizes the weights of linear layers with torchao, one layer after the other, on their device.
 
 `torchao.quantize_` replaces a weight by a tensor of its own class, on the weight's device. Until then a layer
 that `mark` was given has the configuration to quantize it by.
@@ -19,7 +19,7 @@ _CONFIG = "_autofit_torchao_config"
 
 
 def config_of(path: str, base: str) -> Any:
-    """Configuration of torchao whose class is at a path, with its defaults.
+    """Instance of torchao's configuration class at `path`, with default values.
 
     Raises:
         MissingLibraryError: torchao is not installed here.

@@ -1,4 +1,4 @@
-"""Exact rewrites of convolutions, with gradients, on any device.
+"""Exact rewrites of convolutions as other computations, with gradients, on any device.
 
     geometry.py     stride, padding, dilation, groups; lengths that follow from them
     lowering.py     `Lowering`, and the autograd function that all lowerings share

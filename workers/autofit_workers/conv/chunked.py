@@ -1,4 +1,4 @@
-"""Chunked convolution: the backend's own on a few samples at a time, for a small workspace.
+"""Chunked convolution: the backend's own convolution on a few samples at a time, for a small workspace.
 
 Source: Oyama, Ben-Nun, Hoefler and Matsuoka, "Accelerating deep learning frameworks with
 micro-batches", 2018.
@@ -20,7 +20,7 @@ aten: Any = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """Lowering of a convolution by calls of the backend on micro-batches, in backward too.
+    """Lowering that runs the backend's convolution on micro-batches, forward and backward.
 
     Attributes:
         num_samples: samples of a micro-batch; the last may have fewer.
@@ -58,6 +58,6 @@ class Chunked:
 
 
 def _options(geometry: Geometry) -> tuple[Any, ...]:
-    """Arguments of ATen's convolutions between their tensors and the mask of outputs."""
+    """Arguments of ATen's convolution operators that follow the tensors: stride, padding and so on."""
     none = [0] * geometry.num_dimensions
     return geometry.stride, geometry.padding, geometry.dilation, False, none, geometry.groups

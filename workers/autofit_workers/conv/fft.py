@@ -1,4 +1,4 @@
-"""FFT convolution: a convolution as a product of spectra.
+"""FFT convolution: computes a convolution as a product of spectra.
 
 Large images are computed in tiles of the output, each with the margin that the filter reaches into;
 the spectra of a tile are those of the whole batch.
@@ -17,7 +17,7 @@ from autofit_workers.spec.conv_algorithms.spectra import Tiling, tiling
 
 
 class Fft:
-    """Lowering of a convolution by real transforms of tiles that are extended by zeros."""
+    """Lowering that convolves by real Fourier transforms of tiles, each extended by zeros."""
 
     def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         work = _Work(image, weight, geometry)
@@ -81,7 +81,7 @@ class Fft:
 
 
 class _Work:
-    """Tiles of one convolution, with methods that lay tensors into them and take them out.
+    """Tiles of one convolution, with methods that copy tensors into tiles and results out of them.
 
     A tile is a box of output pixels of the dense convolution, of which a stride takes some.
     """
@@ -112,7 +112,7 @@ class _Work:
         return spectra.view(self._geometry.groups, -1, *spectra.shape[1:])
 
     def spaced_filters(self, weight: Tensor) -> Tensor:
-        """Filters with the gaps of their dilation, extended by zeros."""
+        """Filters with the gaps of their dilation, extended by zeros to the size of a tile."""
         extended = weight.new_zeros((*weight.shape[:2], *self.tiling.lengths))
         taken = (
             slice(0, extent, dilation)
@@ -122,21 +122,21 @@ class _Work:
         return extended
 
     def window(self, image: Tensor, corner: tuple[int, ...]) -> Tensor:
-        """Part of an image that the filters see for a tile, extended by zeros."""
+        """Part of an image that the filters cover for a tile's outputs, extended by zeros."""
         extended = image.new_zeros((*image.shape[:2], *self.tiling.lengths))
         into, taken = self.overlap(corner)
         extended[box(taken)] = image[box(into)]
         return extended
 
     def grad_window(self, grad: Tensor, corner: tuple[int, ...]) -> Tensor:
-        """Gradients of a tile at their places in the dense output, extended by zeros."""
+        """Gradients of a tile's outputs at their points in the dense output, extended by zeros."""
         extended = grad.new_zeros((*grad.shape[:2], *self.tiling.lengths))
         outputs, points = self.outputs_of(corner)
         extended[box(points)] = grad[box(outputs)]
         return extended
 
     def overlap(self, corner: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Slices of a tile with its margin: in the image, and among the tile's points."""
+        """Slices of the inputs that a tile needs: in the image, and in the tile's points."""
         spans = [
             (max(0, first - padding), min(size, first - padding + side + extent - 1), first - padding)
             for first, side, extent, size, padding in zip(
@@ -150,7 +150,7 @@ class _Work:
         )
 
     def outputs_of(self, corner: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-        """Slices of a tile's outputs: in the output, and among the tile's points."""
+        """Slices of the outputs that a tile gives: in the output, and in the tile's points."""
         spans = [
             (first // step, min(size, -(-(first + side) // step)), step)
             for first, side, size, step in zip(

@@ -1,4 +1,4 @@
-"""Geometry of a convolution: stride, padding, dilation, groups, and the lengths from them."""
+"""Geometry of a convolution: stride, padding, dilation, groups, and the shapes that follow from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Geometry:
-    """Geometry of a forward convolution, with a number for each spatial dimension.
+    """Stride, padding, dilation and groups of a forward convolution, a number for each spatial dimension.
 
     Attributes:
         padding: number of zeros on each side.
@@ -32,21 +32,21 @@ class Geometry:
         return any(self.padding)
 
     def extents(self, filter_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Size of a filter in each dimension, with the gaps of its dilation."""
+        """Size of a filter in each dimension, including the gaps of its dilation."""
         return tuple(d * (size - 1) + 1 for size, d in zip(filter_shape, self.dilation, strict=True))
 
     def padded(self, input_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Spatial shape of an input with its padding."""
+        """Spatial shape of an input after padding."""
         return tuple(size + 2 * p for size, p in zip(input_shape, self.padding, strict=True))
 
     def output(self, input_shape: tuple[int, ...], filter_shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Spatial shape of the output."""
+        """Spatial shape of the convolution's output."""
         reaches = zip(self.padded(input_shape), self.extents(filter_shape), self.stride, strict=True)
         return tuple((size - extent) // stride + 1 for size, extent, stride in reaches)
 
 
 def with_zeros(image: torch.Tensor, padding: tuple[int, ...]) -> torch.Tensor:
-    """Copy of an image with zeros on both sides of its spatial dimensions; itself if no padding."""
+    """Copy of an image padded with zeros on both sides of its spatial dimensions; itself if no padding."""
     if not any(padding):
         return image
     both_sides = [p for p in reversed(padding) for _ in range(2)]
@@ -54,5 +54,5 @@ def with_zeros(image: torch.Tensor, padding: tuple[int, ...]) -> torch.Tensor:
 
 
 def box(slices: Iterable[slice]) -> Any:
-    """Index of a box in the last dimensions of a tensor."""
+    """Index that applies `slices` to the last dimensions of a tensor."""
     return (..., *slices)

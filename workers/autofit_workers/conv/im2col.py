@@ -1,4 +1,4 @@
-"""im2col convolution: a matrix product, with a column of covered inputs for each output pixel.
+"""Im2col convolution: a matrix product, with a column of covered inputs for each output pixel.
 
 `Im2col` lays out the columns of the whole batch, `ChunkedIm2col` the columns of a few output pixels of
 one image at a time, in one buffer that is used again.
@@ -21,7 +21,7 @@ _Span = tuple[int, int, int]
 
 
 class Im2col:
-    """Lowering of a convolution by columns of the whole batch at once."""
+    """Lowering that multiplies the weight with the im2col columns of the whole batch at once."""
 
     def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         output = image.new_empty((len(image), len(weight), *_output(image, weight, geometry)))
@@ -53,7 +53,7 @@ class Im2col:
 
 @dataclass(frozen=True, slots=True)
 class ChunkedIm2col:
-    """Lowering of a convolution by columns of a few output pixels of one image at a time.
+    """Lowering that multiplies the weight with im2col columns of a few output pixels of an image at a time.
 
     Attributes:
         num_pixels: output pixels at a time.
@@ -67,7 +67,7 @@ class ChunkedIm2col:
         return output
 
     def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-        """Gradient of the input, by convolving the gradient with the mirrored filters.
+        """Gradient of the input: convolution of the output's gradient with the mirrored filters.
 
         For strides zeros are put into the gradient.
         """
@@ -104,7 +104,7 @@ class ChunkedIm2col:
     def _multiply(
         self, matrix: Tensor, image: Tensor, filter_shape: tuple[int, ...], geometry: Geometry, output: Tensor
     ) -> None:
-        """Fills `output` with products of `matrix`, one for each group, and the image's columns."""
+        """Fills `output` with the product of each group's `matrix` and the im2col columns of each image."""
         spatial = tuple(output.shape[2:])
         buffer = self._buffer(image, filter_shape, spatial)
         for sample, into in zip(image, output, strict=True):
@@ -131,7 +131,7 @@ def _matrices(weight: Tensor, groups: int) -> Tensor:
 
 
 def _places(image: Tensor, filter_shape: tuple[int, ...], geometry: Geometry) -> Tensor:
-    """View of a padded image, …×C×spatial, as …×C×filter×output, without a copy."""
+    """View of a padded image, …×C×spatial, as im2col columns, …×C×filter×output, without a copy."""
     num = geometry.num_dimensions
     strides = image.stride()[-num:]
     return image.as_strided(
@@ -155,7 +155,7 @@ def _places(image: Tensor, filter_shape: tuple[int, ...], geometry: Geometry) ->
 
 
 def _columns(image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Columns of a batch: N × groups × (inputs and filter) × output pixels."""
+    """Im2col columns of a batch: N × groups × (inputs and filter) × output pixels."""
     places = _places(with_zeros(image, geometry.padding), tuple(weight.shape[2:]), geometry)
     num_pixels = math.prod(places.shape[-geometry.num_dimensions :])
     return places.clone(memory_format=torch.contiguous_format).view(
@@ -164,7 +164,7 @@ def _columns(image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _filled(buffer: Tensor, places: Tensor, tile: Tile, groups: int) -> Tensor:
-    """Columns of a tile, copied to the buffer: groups × (inputs and filter) × output pixels."""
+    """Im2col columns of a tile, copied to `buffer`: groups × (inputs and filter) × output pixels."""
     part = places[box(tile.slices)]
     columns = buffer[: part.numel()]
     columns.view(part.shape).copy_(part)
@@ -172,7 +172,7 @@ def _filled(buffer: Tensor, places: Tensor, tile: Tile, groups: int) -> Tensor:
 
 
 def _add_places(result: Tensor, places: Tensor, geometry: Geometry) -> None:
-    """Adds columns, N×C×filter×output, to the inputs that the filter covers at each output pixel."""
+    """Adds gradients of columns, N×C×filter×output, to the inputs that each output pixel's filter covers."""
     num = geometry.num_dimensions
     outputs = places.shape[-num:]
     for offsets in itertools.product(*(range(size) for size in places.shape[2 : 2 + num])):
@@ -197,7 +197,7 @@ def _add_places(result: Tensor, places: Tensor, geometry: Geometry) -> None:
 def _spread(
     grad: Tensor, input_shape: tuple[int, ...], filter_shape: tuple[int, ...], geometry: Geometry
 ) -> Tensor:
-    """Gradient, K×output, spread with zeros so that its dense convolution has the input's shape."""
+    """Output's gradient, K×output, spread with zeros so that its dense convolution has the input's shape."""
     extents = geometry.extents(filter_shape)
     shape = [size + extent - 1 for size, extent in zip(input_shape, extents, strict=True)]
     spread = grad.new_zeros((len(grad), *shape))
@@ -214,7 +214,7 @@ def _spread(
 
 
 def _points(spans: list[_Span], geometry: Geometry) -> tuple[slice, ...]:
-    """Slice of each dimension with the points that spans hit."""
+    """Slices, one for each dimension, of the points that `spans` reach."""
     return tuple(
         slice(start, start + (last - first - 1) * step + 1, step)
         for (start, first, last), step in zip(spans, geometry.stride, strict=True)
@@ -222,7 +222,7 @@ def _points(spans: list[_Span], geometry: Geometry) -> tuple[slice, ...]:
 
 
 def _overlap(size: int, num_outputs: int, step: int, offset: int) -> _Span:
-    """First point `offset + step × output` within `size`, and the range of outputs within it."""
+    """First point `offset + step × output` within `size`, and the range of outputs with points in it."""
     first = max(0, -(offset // step))
     last = min(num_outputs, (size - 1 - offset) // step + 1)
     return offset + first * step, first, last

@@ -1,4 +1,4 @@
-"""Intercepts calls of convolutions and runs rewrites in their place.
+"""Intercepts calls of PyTorch's convolutions and runs rewrites in their place.
 
 Every convolution, of a module or of `torch.nn.functional`, is a call of one of three functions of
 PyTorch, and PyTorch lets a mode see the calls of its functions. Nothing of a model is changed.
@@ -27,7 +27,7 @@ _Numbers = int | tuple[int, ...] | list[int]
 
 
 class Rewriting(TorchFunctionMode):
-    """Mode that rewrites convolutions; calls that a rewrite cannot compute run as they are.
+    """PyTorch function mode that rewrites convolutions; calls that a rewrite cannot compute run unchanged.
 
     Layers have names while models passed to `follow` run; else the name is empty.
 
@@ -67,7 +67,7 @@ class Rewriting(TorchFunctionMode):
         return call.rewritten(rewrite)
 
     def follow(self, model: torch.nn.Module) -> list[Any]:
-        """Registers hooks that tell the names of a model's layers as they run; returns the hooks."""
+        """Registers hooks that track which named layer of a model runs; returns the hooks."""
         return [hook for name, module in model.named_modules() for hook in self._hooks(module, name)]
 
     def _hooks(self, module: torch.nn.Module, name: str) -> Iterator[Any]:
@@ -82,7 +82,7 @@ class Rewriting(TorchFunctionMode):
 
 
 class _Call:
-    """Call of `torch.conv1d`, `conv2d` or `conv3d`, by its arguments."""
+    """Arguments of one call of `torch.conv1d`, `conv2d` or `conv3d`."""
 
     def __init__(  # noqa: PLR0917 - the signature of PyTorch's functions
         self,
@@ -107,7 +107,7 @@ class _Call:
         )
 
     def why_not(self, rewrite: Rewrite) -> str | None:
-        """Reason why the rewrite cannot compute the call, or PyTorch would refuse it; None if it can."""
+        """Reason why a rewrite cannot compute the call, or PyTorch would refuse it, as text; else None."""
         image, weight = self._input, self._weight
         if image.dim() - self._geometry.num_dimensions not in (1, 2) or not image.numel():
             return "its input is not a batch of images"
@@ -149,7 +149,7 @@ class _Call:
 
 
 def _autocast(tensor: Tensor | None) -> Any:
-    """Tensor cast to autocast's type for convolutions; unchanged without autocast."""
+    """Tensor cast to autocast's data type if autocast is enabled, else unchanged."""
     if tensor is None or not tensor.is_floating_point() or tensor.dtype == torch.float64:
         return tensor
     kind = tensor.device.type
@@ -164,7 +164,7 @@ def _each(value: _Numbers, num_dimensions: int) -> tuple[int, ...]:
 
 
 def _named_padding(name: str, weight: Tensor, dilation: tuple[int, ...]) -> tuple[tuple[int, ...], list[int]]:
-    """Paddings for `same` or `valid`, and the argument of `pad` if `same` differs by side."""
+    """Padding of each side for `same` or `valid`, and the argument of `pad` if the sides differ."""
     if name == "valid":
         return (0,) * len(dilation), []
     totals = [d * (size - 1) for d, size in zip(dilation, weight.shape[2:], strict=True)]
@@ -176,7 +176,7 @@ def _named_padding(name: str, weight: Tensor, dilation: tuple[int, ...]) -> tupl
 
 @contextmanager
 def rewriting(rewrite: Rewrite) -> Iterator[Rewriting]:
-    """Rewrites every convolution of this thread by one rewrite.
+    """Context manager that computes every convolution of this thread by one rewrite.
 
     Raises:
         InapplicableError: after the block, if no call in it could be rewritten.
@@ -188,11 +188,11 @@ def rewriting(rewrite: Rewrite) -> Iterator[Rewriting]:
 
 
 def rewriting_layers(rewrites: Mapping[str, Rewrite]) -> Rewriting:
-    """Mode that rewrites the convolutions of some layers of followed models, by layer name."""
+    """Mode that rewrites the convolutions of the named layers of followed models."""
     return Rewriting(rewrites.get)
 
 
 def rewriting_by_plan(plan: Iterable[tuple[str, str]]) -> Rewriting:
-    """Mode that rewrites layers by a convolution plan; layers of a backend stay as they are."""
+    """Mode that rewrites layers by a convolution plan; layers with a backend's algorithm stay unchanged."""
     found = {layer: conv.find(name) for layer, name in plan}
     return rewriting_layers({layer: each for layer, each in found.items() if isinstance(each, Rewrite)})

@@ -1,4 +1,4 @@
-"""Interface of the rewrites of convolutions, and the autograd function that all of them share.
+"""Interface of lowerings, which compute rewritten convolutions, and the autograd function they share.
 
 The function keeps for backward the input and the weight, as a convolution of PyTorch does, and computes
 everything else anew. Each pass makes its result first and takes its other memory afterwards, as backends
@@ -17,7 +17,7 @@ from autofit_workers.conv.geometry import Geometry
 
 
 class Lowering(Protocol):
-    """Lowering that computes the three passes of a convolution.
+    """Interface of a lowering, which computes the three passes of a convolution.
 
     Inputs are N×C×spatial, weights K×(C/groups)×filter, outputs N×K×spatial.
     """
@@ -27,11 +27,11 @@ class Lowering(Protocol):
         ...
 
     def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-        """Gradient of the input; only the shape and layout of `image` matter."""
+        """Gradient of the convolution's input; only the shape and layout of `image` matter."""
         ...
 
     def grad_weight(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-        """Gradient of the weight; only the shape and type of `weight` matter."""
+        """Gradient of the convolution's weight; only the shape and type of `weight` matter."""
         ...
 
 
@@ -72,6 +72,6 @@ class _Lowered(torch.autograd.Function):
 def lowered(
     image: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, lowering: Lowering
 ) -> Tensor:
-    """Output of a convolution by a lowering, with gradients for the tensors that require them."""
+    """Output of a convolution computed by `lowering`, with gradients for the tensors that require them."""
     output: Tensor = _Lowered.apply(image, weight, bias, geometry, lowering)  # type: ignore[no-untyped-call]
     return output

@@ -1,4 +1,4 @@
-"""Table of the lowering that computes each rewrite."""
+"""Table of rewrites of convolutions, with the lowering that computes each."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ _LOWERINGS: dict[type[Rewrite], Callable[[Any], Lowering]] = {
 
 
 def lowering_of(rewrite: Rewrite) -> Lowering:
-    """Lowering that computes the convolutions of a rewrite."""
+    """Returns the lowering that computes a rewrite's convolutions."""
     return _LOWERINGS[type(rewrite)](rewrite)

@@ -1,4 +1,4 @@
-"""Convolution by filters of one point as a matrix product, without columns."""
+"""Convolution by 1×1 filters as a matrix product, without im2col columns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autofit_workers.conv.geometry import Geometry, box, with_zeros
 
 
 class Matmul1x1:
-    """Lowering for filters of one point; strides and padding cost a copy of the input."""
+    """Lowering for filters of one point by a matrix product; stride and padding cost a copy of the input."""
 
     def forward(self, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         output = image.new_empty(
@@ -58,7 +58,7 @@ def _flat(tensor: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _points(image: Tensor, geometry: Geometry) -> Tensor:
-    """Points of an image that the filters see, N×groups×(channels of a group)×points."""
+    """Points of an image that 1×1 filters read, as N×groups×(channels of a group)×points."""
     if _is_dense(geometry):
         return _flat(image.contiguous(), geometry)
     padded = with_zeros(image, geometry.padding)
@@ -67,7 +67,7 @@ def _points(image: Tensor, geometry: Geometry) -> Tensor:
 
 
 def _put(into: Tensor, points: Tensor, geometry: Geometry) -> None:
-    """Puts points where the filters saw them, and drops the points in the padding."""
+    """Writes points to where the filters read them in the input, and drops points in the padding."""
     targets, taken = [], []
     for size, num_points, step, padding in zip(
         into.shape[1:], points.shape[1:], geometry.stride, geometry.padding, strict=True

@@ -1,4 +1,4 @@
-"""Tiles of a grid: boxes whose points follow each other in memory."""
+"""Tiles of a grid: boxes of points that are contiguous in memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Box of a grid whose points follow each other in memory.
+    """Box of points in a grid that are contiguous in memory.
 
     Attributes:
         slices: slice of each dimension.
@@ -23,7 +23,7 @@ class Tile:
 
 
 def runs(shape: tuple[int, ...], num_points: int) -> Iterator[Tile]:
-    """Yields tiles of at most `num_points` points that cover a grid: parts of rows, rows, planes."""
+    """Yields tiles of up to `num_points` contiguous points that cover a grid: parts of rows, rows, planes."""
     dimension = next(d for d in range(len(shape)) if math.prod(shape[d + 1 :]) <= num_points)
     inner = math.prod(shape[dimension + 1 :])
     step = max(1, num_points // inner)

@@ -1,1 +1,1 @@
-"""Child processes: starting, messages, restrictions and ending. Uses only the standard library."""
+"""Child processes: start, messages, restrictions and end. Uses only the standard library."""

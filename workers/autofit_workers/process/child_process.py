@@ -1,4 +1,4 @@
-"""Child process of a command with its pipes and its log, from start to end."""
+"""Child process of a command, with pipes for requests and answers and a log of its output."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ _EXIT_GRACE_SECONDS = 5.0
 
 
 class Attendant(Protocol):
-    """Interface of an object that takes a child's other lines while its answer is awaited."""
+    """Interface of an object that handles a child's other lines while its answer is awaited."""
 
     def hears(self, line: str) -> bool:
-        """Takes a line that is not the answer; returns False for the answer."""
+        """Handles a line of the child; returns False if the line is the answer."""
 
     def attend(self) -> None:
-        """Runs while there is nothing to read; may raise to end the wait."""
+        """Runs while there is nothing to read from the child; may raise to end the wait."""
 
 
 class NoAttendant:
-    """Attendant that takes the first line for the answer."""
+    """Attendant that takes the child's first line as the answer."""
 
     def hears(self, line: str) -> bool:  # noqa: ARG002 - the attendant's signature
         return False
@@ -67,7 +67,7 @@ _NO_ATTENDANT = NoAttendant()
 
 
 class ChildProcess:
-    """Child process with its pipes and its log, from start to end.
+    """Child process with pipes for requests and answers, and a log of its output.
 
     Args:
         module: of this package; its `main(requests_fd, answers_fd)` answers line by line.
@@ -121,7 +121,7 @@ class ChildProcess:
             ours.pop_all()  # open for as long as the process lives
 
     def ask(self, message: str, deadline: float, attendant: Attendant = _NO_ATTENDANT) -> str:
-        """Sends one line and returns the line that answers it.
+        """Sends one line to the child process and returns the line that it answers.
 
         Args:
             deadline: the moment of `time.monotonic` until which it waits.
@@ -174,11 +174,11 @@ class ChildProcess:
 
     @property
     def group(self) -> int:
-        """Number of the child's process group, which is the child's own number."""
+        """Id of the child's process group, which is also the child's process id."""
         return self._popen.pid
 
     def has_exited(self) -> bool:
-        """Whether the process is dead; it is not reaped here, so that its group's number stays taken."""
+        """Whether the child process has exited; does not reap it, so that its group's id stays taken."""
         try:
             return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
         except ChildProcessError:  # reaped by someone else in this process
@@ -191,7 +191,7 @@ class ChildProcess:
             time.sleep(_POLL_SECONDS)
 
     def dismiss(self) -> None:
-        """Lets the process end by itself, then kills what is left of its group."""
+        """Lets the child process exit by itself, then kills what is left of its process group."""
         kill_below(self.group, spared_group=self.group)  # who left is nobody's once it has ended
         with suppress(BrokenPipeError):
             os.write(self._requests, b"\n")
@@ -200,7 +200,7 @@ class ChildProcess:
         self.log.close()
 
     def kill(self) -> str:
-        """Kills the process with all its descendants, reaps it and returns how it ended, in words."""
+        """Kills the child and all its descendants, reaps it, and returns how it ended, as text for users."""
         kill_below(self._popen.pid)  # first, while it adopts their orphans
         with suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
@@ -217,7 +217,7 @@ class ChildProcess:
             self._scratch = None
 
     def _wait_for_descendants(self) -> None:
-        """Waits for the end of the processes that the child forked, as their copies of its pipe close."""
+        """Waits until the processes forked by the child have ended, which closes their copies of its pipe."""
         give_up = time.monotonic() + _EXIT_GRACE_SECONDS
         with selectors.DefaultSelector() as selector:
             selector.register(self._answers, selectors.EVENT_READ)
@@ -238,7 +238,7 @@ def _name_of_signal(number: int) -> str:
 
 
 def _answer_in(incoming: bytearray, attendant: Attendant) -> str | None:
-    """Takes whole lines off the front of `incoming` up to the answer; None where it is not there yet."""
+    """Takes whole lines off `incoming` and returns the answer; None if it has not arrived yet."""
     while b"\n" in incoming:
         raw, _, _ = incoming.partition(b"\n")
         del incoming[: len(raw) + 1]

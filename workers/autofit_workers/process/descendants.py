@@ -1,4 +1,4 @@
-"""Descendants of a process, whichever process group they are in: finding and killing them.
+"""Finds and kills the descendants of a process, whichever process group they are in.
 
 below      by the tree of processes: an orphan stays in it under a process that adopts orphans
 marked     by a mark that it inherited in its environment, which finds orphans of a process that is dead
@@ -26,7 +26,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def adopt_orphans() -> None:
-    """Makes this process the parent of every orphan below it, so that `below` finds them; Linux alone.
+    """Makes this process the parent of its orphaned descendants, so that `below` finds them; on Linux alone.
 
     `PR_SET_CHILD_SUBREAPER` of prctl(2); children do not inherit it.
     """
@@ -44,12 +44,12 @@ def _prctl(option: int, value: int) -> None:
 
 
 def below(process: int) -> list[int]:
-    """Numbers of the living processes below a process, in any group or session, without itself."""
+    """Ids of a process's living descendants, in any group or session."""
     return [each.number for each in _below(process)]
 
 
 def of_trial(leader: int) -> list[int]:
-    """Numbers of the living processes of a group and of those below its leader."""
+    """Ids of a trial's living processes: its process group, and the descendants of the group's leader."""
     living = _living()
     return [each.number for each in living if each.group == leader] + [
         each.number for each in _below(leader, living) if each.group != leader
@@ -84,17 +84,17 @@ def _below(process: int, living: Sequence[_Process] | None = None) -> list[_Proc
 
 
 def kill_below(process: int, *, spared_group: int | None = None) -> None:
-    """Kills all processes below a process, except the calling one and those of `spared_group`."""
+    """Kills all descendants of a process, except the calling process and those of `spared_group`."""
     _kill_all(lambda: [each.number for each in _below(process) if each.group != spared_group])
 
 
 def kill_marked(mark: str) -> None:
-    """Kills all processes that inherited a mark, except this one; none where there is no `/proc`."""
+    """Kills all processes with a mark in their environment, except this one; none without `/proc`."""
     _kill_all(lambda: _marked(mark))
 
 
 def _kill_all(find: Callable[[], Iterable[int]]) -> None:
-    """Kills the processes that `find` returns, again until it finds none, in up to 100 rounds."""
+    """Kills the processes whose ids `find` returns, until it finds none, in up to 100 rounds."""
     for _ in range(_MOST_ROUNDS):
         found = [pid for pid in find() if pid != os.getpid()]
         if not found:

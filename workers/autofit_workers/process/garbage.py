@@ -1,4 +1,4 @@
-"""Context managers that keep Python's garbage collector from running while lasting objects are made."""
+"""Context managers that control when Python's garbage collector looks at lasting objects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Turns the garbage collector off in a block that makes many lasting objects.
+    """Turns the garbage collector off in a `with` block that makes many lasting objects.
 
     None of a million objects of a long profile is garbage: looking for it costs a third of the time.
     """
@@ -25,7 +25,7 @@ def without_collections() -> Iterator[None]:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Exempts all objects that exist after a block's imports from garbage collection, for good.
+    """Exempts all objects alive after a `with` block of imports from garbage collection, for good.
 
     Modules' objects stay for the life of the process. Where nothing was imported, nothing is exempted: the
     other objects may be garbage.
@@ -39,7 +39,7 @@ def importing() -> Iterator[None]:
 
 @contextmanager
 def looked_through() -> Iterator[None]:
-    """Lets the garbage collector look through exempted objects too, in a block."""
+    """Lets the garbage collector also examine exempted (frozen) objects, in a `with` block."""
     is_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     try:

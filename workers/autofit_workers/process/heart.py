@@ -1,4 +1,4 @@
-"""Heartbeats and outcomes of a child process, sent over one pipe, one line each."""
+"""Sends heartbeats and outcomes of a child process over one pipe, a line each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ LastWord = Callable[[Callable[[], TrialOutcome]], None]
 
 
 def unheard(_beat: Heartbeat) -> None:
-    """Drops a heartbeat: the `Report` of a trial that nobody supervises."""
+    """Ignores a heartbeat: the `Report` of a trial that nobody supervises."""
 
 
 def unsaid(_outcome: Callable[[], TrialOutcome]) -> None:
-    """Drops an outcome: the `LastWord` of a trial that nobody supervises."""
+    """Ignores an outcome: the `LastWord` of a trial that nobody supervises."""
 
 
 class Heart:
@@ -39,14 +39,14 @@ class Heart:
         threading.Thread(target=self._beat, daemon=True).start()
 
     def report(self, beat: Heartbeat) -> None:
-        """Sends a heartbeat at once, and repeats it from then on."""
+        """Sends a heartbeat at once, and starts to repeat it."""
         with self._lock:
             self._line = beat.to_json()
             self._say(self._line)
         self._is_working.set()
 
     def answer(self, line: str) -> None:
-        """Sends the answer of a trial; no beats follow until the next report."""
+        """Sends the answer of a trial, and stops the heartbeats until the next report."""
         self._is_working.clear()
         with self._lock:
             self._line = None

@@ -1,4 +1,4 @@
-"""Memory of the machine and of processes, as Linux reports it; elsewhere little is known."""
+"""Memory of the machine and of processes in bytes, as Linux reports it; little is known elsewhere."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def reset_peak_resident() -> None:
 
 
 def peak_resident_bytes() -> int:
-    """Peak resident set of this process in bytes, since it was reset last."""
+    """Peak resident set of this process in bytes, since the peak was last reset."""
     return status_bytes("VmHWM") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _KIB
 
 
 def resident_bytes(process: int) -> int:
-    """Bytes of a process's memory that no file backs, its own and shared; 0 for a process that is gone."""
+    """Bytes of a process's memory that no file backs, private, shared or swapped; 0 if it is gone."""
     return status_bytes("RssAnon", "RssShmem", "VmSwap", process=process) or 0
 
 
 def proportional_bytes(process: int) -> int:
-    """Bytes as `resident_bytes`, with pages of several processes divided among them; slower to read."""
+    """Bytes as `resident_bytes`, with pages that processes share divided among them; slower to read."""
     num_bytes = 0
     with suppress(OSError):
         path = _PROC / str(process) / "smaps_rollup"
@@ -59,7 +59,7 @@ def _sum_of_lines(path: Path, names: tuple[str, ...]) -> int:
 
 
 def available_bytes() -> int | None:
-    """Bytes that can be taken without swapping, by the machine or a control group with less; else None."""
+    """Bytes available without swapping: the least of the machine and control groups; None if unknown."""
     available: list[int] = []
     with suppress(OSError):
         available.append(_sum_of_lines(_PROC / "meminfo", ("MemAvailable",)))
@@ -72,13 +72,13 @@ def available_bytes() -> int | None:
 
 
 def _cache_bytes(path: Path) -> int:
-    """Bytes of cached files that count as used and are given up when memory is short."""
+    """Bytes of cached files that count as used but are given up when memory is short."""
     values = dict(line.split() for line in path.read_text().splitlines())
     return int(values.get("total_inactive_file", values.get("inactive_file", 0)))
 
 
 def num_kernel_kills() -> int | None:
-    """Number of processes that the kernel has killed for memory so far; None where it is not told.
+    """Number of processes that the kernel has killed for lack of memory; None if it is not reported.
 
     The count is that of this process's control group, of either version, else the machine's.
     """

@@ -14,7 +14,7 @@ _MOST_CHUNKS = 256  # at once, of a process that prints faster than it is listen
 
 
 class Log:
-    """Log that keeps the first and the last bytes that come out of a pipe, and counts the others.
+    """Log that keeps the first and the last bytes read from a pipe, and counts all bytes.
 
     Attributes:
         writer: the end of the pipe to give to the process; the caller closes it.
@@ -28,11 +28,11 @@ class Log:
         self.forget()
 
     def fileno(self) -> int:
-        """Descriptor of the pipe, for a selector."""
+        """File descriptor of the pipe's reading end, for a selector."""
         return self._pipe
 
     def listen(self) -> bool:
-        """Reads available output without waiting; returns False once nothing more can ever come."""
+        """Reads available output without waiting; returns False once the pipe is closed."""
         for _ in range(_MOST_CHUNKS):
             try:
                 chunk = os.read(self._pipe, _CHUNK_BYTES)
@@ -44,7 +44,7 @@ class Log:
         return True
 
     def forget(self) -> None:
-        """Discards all that was printed so far."""
+        """Discards all output so far."""
         self._begin = self._end = b""
         self._num_bytes = 0
         self.listen()
@@ -52,7 +52,7 @@ class Log:
         self._num_bytes = 0
 
     def text(self) -> str:
-        """Both ends of the output, with a line between them on the bytes left out."""
+        """First and last bytes of the output as text, with a line between that counts the bytes left out."""
         self.listen()
         left_out = self._num_bytes - len(self._begin) - len(self._end)
         between = f"\n[{left_out:,} bytes left out]\n" if left_out else ""
@@ -60,7 +60,7 @@ class Log:
         return b"".join(parts).decode(errors="replace")
 
     def close(self) -> None:
-        """Closes the reading end of the pipe."""
+        """Closes the log's reading end of the pipe."""
         os.close(self._pipe)
 
     def _add(self, chunk: bytes) -> None:

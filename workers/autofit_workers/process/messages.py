@@ -1,4 +1,4 @@
-"""Messages over the pipes of a child process, and errors reported as the user's or autofit's own."""
+"""Requests over a child process's pipe, and exceptions as errors of the user or of autofit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CHECKPOINTS_DIFFER = (
 
 
 def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
-    """Returns a queue of the lines that the supervisor sends, as they come; an empty one is the last.
+    """Returns a queue of the lines that the supervisor sends; an empty line is the last.
 
     From now on the process adopts the orphans below it, so that its supervisor finds them.
     """
@@ -48,7 +48,7 @@ def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
 
 
 def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
-    """Puts the supervisor's lines into the queue; kills the process group once the supervisor is gone.
+    """Puts the supervisor's lines into a queue; kills the process group once the supervisor is gone.
 
     The pipe is read all the time, so that the supervisor's end is seen during a long operator too:
     PyTorch's operators run without the interpreter's lock.
@@ -64,7 +64,7 @@ def _receive(requests_fd: int, lines: queue.SimpleQueue[str]) -> None:
 
 
 def told(error: BaseException) -> TrialError:
-    """Returns an exception as the error that the user of a workload is told."""
+    """Returns an exception as the `TrialError` that the user of a workload sees."""
     if isinstance(error, WorkerError):
         return TrialError(kind=error.kind, message=_cut(str(error)))
     if isinstance(error, WorkloadError | InvalidTrialError):  # these say in words what is wrong
@@ -76,7 +76,7 @@ def told(error: BaseException) -> TrialError:
 
 
 def user_error(error: BaseException) -> TrialError:
-    """Returns a workload's exception as an error in one sentence, with the line of the user's own file."""
+    """Returns a workload's exception as a `TrialError` in one sentence, with the line of the user's file."""
     message = brief_error(error)
     try:
         message += _place(error)
@@ -108,7 +108,7 @@ def _place(error: BaseException) -> str:
 
 
 def _cut(text: str) -> str:
-    """Returns the text; of one longer than 40,000 characters, both ends."""
+    """Returns the text, with its middle cut out if it is longer than 40,000 characters."""
     if len(text) <= 2 * _END_CHARACTERS:
         return text
     return f"{text[:_END_CHARACTERS]}\n…\n{text[-_END_CHARACTERS:]}"
@@ -119,7 +119,7 @@ def _is_users(path: str) -> bool:
 
 
 def _user_traceback(error: BaseException) -> str:
-    """Traceback of an exception without autofit's and PyTorch's frames, unless it has no others."""
+    """Traceback text without autofit's and PyTorch's frames, unless it has no others."""
     told = traceback.TracebackException.from_exception(error)
     each: traceback.TracebackException | None = told
     while each is not None:

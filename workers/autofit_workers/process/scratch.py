@@ -1,4 +1,4 @@
-"""Scratch folder for files that a script writes in a trial: made before its process, removed after it.
+"""Scratch folder for files that a script writes in a trial: made before its process and removed after.
 
     autofit-script-x7ab/
       owner     locked for as long as the command lives that made the folder
@@ -30,7 +30,7 @@ _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCO
 
 
 class Scratch:
-    """Scratch folder of a script, on the command's side.
+    """Scratch folder of a script, as the command makes and removes it.
 
     Attributes:
         folder: its path.
@@ -41,13 +41,13 @@ class Scratch:
         self.folder, self._lock = _new_folder()
 
     def remove(self) -> None:
-        """Removes the folder and the files noted in it, once no process writes there."""
+        """Removes the folder and the files noted in it; to be called once no process writes to the folder."""
         remove(self.folder)
         os.close(self._lock)
 
 
 class Notes:
-    """Notes in a scratch folder, on the side of the process that runs the script.
+    """Notes in a scratch folder on what a script makes, written by the process that runs the script.
 
     Args:
         folder: path of the scratch folder.
@@ -60,11 +60,11 @@ class Notes:
         self._has_started = False
 
     def made(self, path: str) -> None:
-        """Notes a file or folder that the script makes and that was not there."""
+        """Notes the path of a new file or folder that the script makes."""
         os.write(self._made, os.fsencode(path) + b"\0")
 
     def started(self) -> None:
-        """Notes that the script has started a process beside this one."""
+        """Notes that the script has started another process."""
         if not self._has_started:
             self._has_started = True
             os.close(os.open(f"{self._folder}/{_STARTED}", os.O_CREAT | os.O_WRONLY))
@@ -74,14 +74,14 @@ class Notes:
 
 
 def shared_folders() -> list[str]:
-    """Folders where any program puts files of its own: the temporary folder, and the existing caches."""
+    """Paths of folders where any program may put files: the temporary folder, and the existing caches."""
     caches = [os.environ[name] for name in _CACHES if os.environ.get(name)]
     found = [tempfile.gettempdir(), os.path.expanduser("~/.cache"), *caches]  # noqa: PTH111
     return [path for path in found if os.path.isdir(path)]  # noqa: PTH112 - `Path` calls what is replaced
 
 
 def _new_folder() -> tuple[str, int]:
-    """Makes a scratch folder and locks it, so that no other command takes it for an abandoned one.
+    """Makes a scratch folder and locks it, so that no other command removes it as abandoned.
 
     Returns:
         The folder's path and the descriptor of its lock.
@@ -95,7 +95,7 @@ def _new_folder() -> tuple[str, int]:
 
 
 def _is_locked(lock: int) -> bool | None:
-    """Locks a file; returns False where another process has it locked, None where there are no locks."""
+    """Locks a file: True if locked, False if another process holds the lock, None if there are no locks."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -107,7 +107,7 @@ def _is_locked(lock: int) -> bool | None:
 
 @functools.cache
 def _sweep() -> None:
-    """Removes the scratch folders of this user whose commands are gone."""
+    """Removes this user's scratch folders whose commands have ended."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with suppress(OSError):  # another command removes it
             if folder.is_symlink() or folder.lstat().st_uid != os.geteuid():
@@ -121,13 +121,13 @@ def _sweep() -> None:
 
 
 def remove(folder: str | Path) -> None:
-    """Removes a scratch folder, and the files noted in it."""
+    """Removes a scratch folder and the files noted in it."""
     _take_away(Path(folder))
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def _take_away(folder: Path) -> None:
-    """Removes the files and folders that the script made, but for folders that others put files into."""
+    """Removes the files and folders that the script made, except folders with files of others."""
     try:
         noted = (folder / _MADE).read_bytes().split(b"\0")[:-1]
     except FileNotFoundError:
@@ -145,7 +145,7 @@ def _take_away(folder: Path) -> None:
 
 
 def _files_since(folder: Path, moment: float) -> Iterator[Path]:
-    """Yields files that processes of the script wrote to a folder that it made.
+    """Yields files that processes of the script wrote to a folder that the script made.
 
     These are regular files of this user, changed at `moment` or later.
     """

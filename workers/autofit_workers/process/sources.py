@@ -1,4 +1,4 @@
-"""User's own files that a process has used, with digests of their content.
+"""Files of the user's own that a process has used, with digests of their content.
 
 These are the modules that were loaded, and the files that were opened by way of Python: settings,
 vocabularies, weights. Files that a C library opens by itself, and listed folders, are not seen.
@@ -32,12 +32,12 @@ _is_watching = False
 
 
 def is_installed(path: str) -> bool:
-    """Whether a file is Python's own or of an installed package, rather than the user's."""
+    """Whether a file belongs to Python or an installed package, rather than to the user."""
     return path.startswith(_INSTALLED) or any(folder in path for folder in _PACKAGES)
 
 
 def watch() -> None:
-    """Begins to note the files that this process opens for reading; an audit hook cannot be removed."""
+    """Starts to record the files that this process opens for reading, by an audit hook, for good."""
     global _is_watching  # noqa: PLW0603 - a hook belongs to the process
     if not _is_watching:
         _is_watching = True
@@ -45,7 +45,7 @@ def watch() -> None:
 
 
 def used_files() -> dict[str, str]:
-    """Digests of the user's files, by path: loaded modules, and files opened since `watch`.
+    """Digests by path of the user's files: loaded modules, and files opened since `watch`.
 
     A module is digested when it is first seen here: a later change of its file does not run.
     """
@@ -65,7 +65,7 @@ def used_files() -> dict[str, str]:
 
 
 def content_digest(path: Path) -> str | None:
-    """SHA-256 of a file; above 64 MiB its size and time of change; None where it is no readable file."""
+    """SHA-256 of a file, or its size and time of change above 64 MiB; None if it is no readable file."""
     try:
         status = _stat(path)
         if not stat.S_ISREG(status.st_mode):

@@ -1,4 +1,4 @@
-"""Sizes of workspaces known as a range: low, likely, high, and the largest possible."""
+"""Workspace sizes known as a range: low, likely, high, and the largest possible."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class Workspace:
 
     @property
     def is_benchmark(self) -> bool:
-        """Whether benchmark mode times plans in this workspace at the call's first time."""
+        """Whether cuDNN's benchmark mode times plans in the workspace at the call's first run."""
         return self.repeated_bytes is not None
 
     @property
     def repeated(self) -> Workspace:
-        """Workspace of the call from its second time on."""
+        """Workspace of the call from its second run on."""
         if self.repeated_bytes is None:
             return self
         return dataclasses.replace(self, likely_bytes=self.repeated_bytes)
@@ -55,12 +55,12 @@ class Workspace:
 
 
 def between(low_bytes: int, likely_bytes: int, high_bytes: int) -> Workspace:
-    """Workspace from its low, likely and high bytes, with the worst equal to the high."""
+    """Makes a `Workspace` from its low, likely and high bytes, with worst equal to high."""
     return Workspace(low_bytes, likely_bytes, high_bytes, high_bytes)
 
 
 def certain(num_bytes: int) -> Workspace:
-    """Workspace of exactly `num_bytes` at every level."""
+    """Makes a `Workspace` of exactly `num_bytes` at every level."""
     return between(num_bytes, num_bytes, num_bytes)
 
 

@@ -1,4 +1,4 @@
-"""Runs unmodified training scripts in a process of their own, follows them, and ends them after a few steps.
+"""Runs an unmodified training script in a separate process, counts its steps, and ends it after a few.
 
 running.py calls a script, watching.py follows its optimizer steps, loops.py its loops, batches/ its batches.
 files.py keeps a script from changing files, saving/ keeps in memory what it saves, and guard/ keeps it from

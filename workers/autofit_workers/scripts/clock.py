@@ -1,4 +1,4 @@
-"""Limits the time that a script may take once enough was seen of it."""
+"""Limits the time that a script may go on once enough of its steps were seen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps a user's files unchanged by what the user's script writes while it is tried.
+"""Protects the user's files from a script that is tried: the script writes to copies instead.
 
     open(path, "w")          goes to autofit's folder; reading that path again finds it there
     os.open, os.symlink      likewise
@@ -44,7 +44,7 @@ _open: Callable[..., Any] = io.open
 
 
 class KeptFiles:
-    """Keeps this process, once begun, from changing any file that was there before.
+    """Keeps this process, after `begin`, from changing any file that existed before.
 
     A script's process ends without a call of `end`: what runs then, exit handlers and threads that go on,
     is the script's too.
@@ -82,7 +82,7 @@ class KeptFiles:
         self._saves = Saves(self, saves=saves, saving=saving)
 
     def begin(self) -> None:
-        """Replaces Python's ways to write to files, for the whole process."""
+        """Replaces Python's functions that write files, for the whole process."""
         self._saves.begin(self._replaced)
         if self._is_inside:
             return
@@ -113,7 +113,7 @@ class KeptFiles:
         self._replaced.callback(setattr, self._audit, "is_on", False)
 
     def end(self) -> None:
-        """Undoes all replacements, for a process that goes on with something else."""
+        """Puts Python's replaced file functions back, for a process that goes on after the script."""
         self._replaced.take_back()
         if not self._is_inside:
             self.notes.close()
@@ -130,7 +130,7 @@ class KeptFiles:
     # ── where a path leads ──────────────────────────────────────────────────────────────────────
 
     def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
-        """Path to write to in the place of `path`; `path` itself where it may, or cannot, be written.
+        """Path of the copy to write instead of a user's file; `path` itself if it may, or cannot, be written.
 
         Args:
             mode: mode that the path is opened with.
@@ -157,7 +157,7 @@ class KeptFiles:
         return copy
 
     def _new_copy(self, path: str) -> str:
-        """New path for a copy, with the suffix of `path`, at which some writers look."""
+        """New path for a copy of `path`, with the same suffix, as some writers choose the format by it."""
         return f"{self.folder}/{next(self._names)}{os.path.splitext(path)[1]}"  # noqa: PTH122
 
     def _copy_of(self, full: str) -> str | None:
@@ -168,7 +168,7 @@ class KeptFiles:
         return through if copy is None and through != full else copy
 
     def _through_links(self, full: str) -> str:
-        """Path without the links that the script has made; raises `OSError` where they go in a circle."""
+        """Path with the links that the script has made resolved; raises `OSError` if these form a cycle."""
         if not self._links:
             return full
         for _ in range(_MOST_LINKS):
@@ -180,7 +180,7 @@ class KeptFiles:
         raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), full)
 
     def open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-        """Opens a file as `open` does, or the copy that stands for it."""
+        """Opens a file as the built-in `open` does; opens its copy if the script has written one."""
         has_opener = len(args) > 5 or kwargs.get("opener") is not None  # which opens by `os.open`
         if isinstance(file, str | bytes | os.PathLike) and not has_opener:
             full = absolute(file)
@@ -223,7 +223,7 @@ class KeptFiles:
 
     @staticmethod
     def _is_new(path: str) -> bool:
-        """Whether `path` does not exist, and its folder does."""
+        """Whether `path` does not exist but its parent folder does."""
         return os.path.isdir(os.path.dirname(path)) and not is_there(path)  # noqa: PTH112, PTH120
 
     def _renamed(self, rename: Callable[..., None]) -> Callable[..., None]:
@@ -252,7 +252,7 @@ class KeptFiles:
         return renamed
 
     def _is_kept_apart(self, old: str, new: str) -> bool:
-        """Whether a rename moves what the script made to a name of its user's, or among its user's files."""
+        """Whether a rename would move a script's file over a user's file, or out of a temporary folder."""
         places = self._places
         if places.is_users(old) or os.path.isdir(new):  # noqa: PTH112
             return False
@@ -284,7 +284,7 @@ class KeptFiles:
                 self._replaced.put(owner, name, staticmethod(led) if is_static else led)
 
     def _led(self, function: Callable[..., Any], call: Call) -> Callable[..., Any]:
-        """Function that calls `function` with its path replaced by where the script's file is."""
+        """Wrapper of `function` that replaces its path argument by the path of the script's copy."""
 
         @functools.wraps(function)
         def led(*args: Any, **kwargs: Any) -> Any:
@@ -319,7 +319,7 @@ class KeptFiles:
         return target
 
     def _filled(self, folder: str, fill: Callable[[str], Any]) -> Any:
-        """Calls `fill` with a folder of autofit's, whose files are then found in the place of `folder`'s."""
+        """Calls `fill` with a private folder, whose files are then found in `folder`; returns its result."""
         real = followed(folder)
         is_own = self._places.is_free(real) and self._places.is_made(real)
         if is_own or not os.path.isdir(folder):  # noqa: PTH112
@@ -334,7 +334,7 @@ class KeptFiles:
     # ── what is refused ─────────────────────────────────────────────────────────────────────────
 
     def _require_opened(self, event: str, file: Any, flags: Any) -> None:
-        """Refuses to open a user's file to write, however it is opened; notes a file that is made."""
+        """Raises an error if a user's file is opened for writing; records files that opening creates."""
         writes = isinstance(flags, int) and flags & _WRITING_FLAGS
         if not writes or not isinstance(file, str | bytes | os.PathLike):
             return
@@ -365,7 +365,7 @@ class KeptFiles:
 def _with_default(
     call: Call, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """Arguments of a call with its path by position, its keyword arguments, and the path; None for none."""
+    """Positional arguments with the path among them, other keyword arguments, and the path or None."""
     path = kwargs.get(call.keyword) if call.position >= len(args) else args[call.position]
     if path is None and call.default is not None:
         path = os.path.expanduser(call.default)  # noqa: PTH111
@@ -380,19 +380,19 @@ def _put(call: Call, args: tuple[Any, ...], path: Any) -> tuple[Any, ...]:
 
 
 def _is_method(kind: type, name: str) -> bool:
-    """Whether a class's function is a method, which is given the object."""
+    """Whether an attribute of a class is an instance method, not a static or class method."""
     found = next((vars(each)[name] for each in kind.__mro__ if name in vars(each)), None)
     return not isinstance(found, staticmethod | classmethod | ClassMethodDescriptorType)
 
 
 def _is_file_of_database(name: Any) -> bool:
-    """Whether SQLite takes a name for a file's, rather than for a URI or a database in memory."""
+    """Whether SQLite takes a database name as a file's path, not as a URI or an in-memory database."""
     text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else ""
     return text not in _DATABASES_IN_MEMORY and not text.startswith("file:")
 
 
 def _file_of_uri(name: Any) -> str | None:
-    """File that SQLite may change by a URI; None where it changes none."""
+    """Path of the file that SQLite may write through a URI; None for a read-only or in-memory database."""
     text = os.fsdecode(name) if isinstance(name, str | bytes | os.PathLike) else ""
     uri = urlsplit(text)
     is_harmless = text in _DATABASES_IN_MEMORY or any(each in uri.query for each in _READ_ONLY_URIS)
@@ -414,7 +414,7 @@ def _move(rename: Callable[..., None], old: str, copy: str) -> None:
 
 
 def _writes_existing(flags: int) -> bool:
-    """Whether opening with `flags` may change a file that is there already."""
+    """Whether opening with `flags` may change a file that already exists."""
     return bool(flags & _WRITING_FLAGS) and not flags & os.O_EXCL
 
 

@@ -1,4 +1,4 @@
-"""Interface of followers, which are told what a script does, and the kinds of its steps."""
+"""Interface of callbacks on a script's forward and backward passes, steps and saves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 
 class StepKind(StrEnum):
-    """Kind of a script's steps: what they end with."""
+    """Event that ends a step of a script: an optimizer's step, a backward pass or a forward pass."""
 
     OPTIMIZER = "optimizer step"
     BACKWARD = "backward pass"
@@ -22,31 +22,31 @@ class StepKind(StrEnum):
 
 
 class Follower(Protocol):
-    """Follower of a script, which is told what the script does."""
+    """Interface of an observer of a running script, with a callback for each event of the training."""
 
     def forward(self, module: torch.nn.Module) -> None:
-        """Is told that an outermost module is called, one that no other module calls."""
+        """Called when an outermost module is called, one that no other module calls."""
 
     def backward(self) -> None:
-        """Is told that the autograd engine begins."""
+        """Called when a backward pass begins in the autograd engine."""
 
     def after_backward(self) -> None:
-        """Is told that the autograd engine is done."""
+        """Called when a backward pass has ended in the autograd engine."""
 
     def stepping(self, optimizer: torch.optim.Optimizer) -> None:
-        """Is told that an optimizer's step begins; its closure may still run forward and backward."""
+        """Called when an optimizer's step begins; its closure may still run forward and backward."""
 
     def stepped(self, optimizer: torch.optim.Optimizer | None) -> None:
-        """Is told that a step has ended; `optimizer` is None where a script updates parameters itself."""
+        """Called when a step has ended; `optimizer` is None if the script updates parameters itself."""
 
     def counted(self, kind: StepKind) -> None:
-        """Is told that one more step of a kind has ended, before any loop is ended."""
+        """Called when one more step of `kind` was counted; called before any loop is ended."""
 
     def wants_more(self, kind: StepKind) -> bool:
-        """Whether further steps of a kind, after the wanted number was made, would tell more."""
+        """Whether the follower still wants more steps of `kind` after the requested number was made."""
 
     def saving(self) -> None:
-        """Is told that something is saved, which may be a checkpoint."""
+        """Called when the script saves something, which may be a checkpoint."""
 
     def ended(self) -> None:
-        """Is told that enough steps were made: what the script does from here on does not count."""
+        """Called when enough steps were made; whatever the script does from then on does not count."""

@@ -1,4 +1,4 @@
-"""Lines of a script's code that keep values: those that add to lists, sets and dictionaries."""
+"""Finds the lines of a script's code that add to lists, sets and dictionaries, and so keep values alive."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class KeptIn:
-    """Remembers which line added to a container last, once the script makes steps.
+    """Remembers which line of code last added to each container, once the script makes steps.
 
     What a script prepares before grows with no step. No container is referred to, so that none is kept alive.
     """
@@ -24,15 +24,15 @@ class KeptIn:
         self.is_on = False
 
     def by(self, line: str, method: _Method) -> _Method:
-        """Notes that `line` calls a method that adds to its object; returns the method."""
+        """Records that `line` calls a container's adding method, such as `append`; returns the method."""
         self.here(line, getattr(method, "__self__", None))
         return method
 
     def here(self, line: str, container: object) -> None:
-        """Notes that `line` adds to `container`, if it is a list, set, dictionary or deque."""
+        """Records that `line` adds to `container`, if that is a list, set, dictionary or deque."""
         if self.is_on and isinstance(container, _KINDS) and len(self._lines) < _MOST:
             self._lines[id(container)] = line
 
     def line_of(self, container: object) -> str | None:
-        """Line that added to a container last; None where none did."""
+        """Line of code that last added to `container`; None if unknown."""
         return self._lines.get(id(container)) if isinstance(container, _KINDS) else None

@@ -1,4 +1,4 @@
-"""Follows launchers: one rank of what they start is run in this process; the others do not exist.
+"""Replaces launchers such as torchrun: runs one of their ranks in this process, and none of the others.
 
     torchrun --nproc-per-node 8 train.py      the launcher's own code runs up to where it would start
     accelerate launch … train.py              processes; the file, or the module of -m, is run in their place
@@ -38,14 +38,14 @@ _SPAWNING = ("spawn", "start_processes")
 
 
 class _Over:
-    """Stands for the result of `mp.spawn`, once the one rank that was run is done."""
+    """Stand-in for `mp.spawn`'s result (its process context), after one rank was run in this process."""
 
     def join(self, *_args: Any, **_kwargs: Any) -> bool:
         return True
 
 
 class Launchers:
-    """Follows all that starts ranks, for a script that is run in this process.
+    """Replaces every launcher of a script's ranks, such as torchrun, by a run of one rank in this process.
 
     Args:
         name: name of the script.
@@ -73,7 +73,7 @@ class Launchers:
         self._has_run = False  # whether it came to start anything
 
     def runs(self, command: Sequence[str]) -> bool:
-        """Runs one rank of what a launcher's command starts; False where `command` starts none."""
+        """Runs one of the ranks that a launcher's command starts; returns False if `command` starts none."""
         found = _launcher(command)
         if found is None:
             return False
@@ -126,14 +126,14 @@ class Launchers:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Runs in this process one rank of what the script in the block starts with a launcher."""
+        """Context manager in which a script's launcher, such as `mp.spawn`, runs one rank in this process."""
         package: Any = torch.multiprocessing
         spawning: Any = sys.modules["torch.multiprocessing.spawn"]
         process, name, refuse = package.Process, self._name, self._refuse
         kept = [(owner, each, getattr(owner, each)) for owner in (package, spawning) for each in _SPAWNING]
 
         class Process(process):  # type: ignore[misc, valid-type]
-            """Refuses a process that a script starts itself, rather than its data loader."""
+            """`Process` whose `start` refuses all processes but those of PyTorch, such as a data loader's."""
 
             def start(self) -> None:
                 target = getattr(self, "_target", None)
@@ -168,7 +168,7 @@ class Launchers:
         *_args: Any,
         **_kwargs: Any,
     ) -> _Over:
-        """Runs one rank of those that `mp.spawn` starts, which may stand for torchrun's on one machine."""
+        """Runs one of the ranks that `mp.spawn` starts, in this process."""
         ranks = self._ranks
         if nprocs != ranks.num_local:
             ranks.start(nprocs, nprocs, "mp.spawn")

@@ -34,7 +34,7 @@ _INSTALLED = ("site-packages", "dist-packages")
 
 
 class LoopCode:
-    """Compiles a script and the modules beside it, so that their loops can be ended.
+    """Compiles a script and the modules of its folder, so that autofit can end their loops.
 
     Args:
         loops: end the loops; without them code is compiled as it is.
@@ -46,14 +46,14 @@ class LoopCode:
         self._folder = Path(folder)
 
     def compiled(self, tree: ast.Module, path: str) -> CodeType:
-        """Compiled code of a file, with its loops made to be ended."""
+        """Compiled code of a file, rewritten so that its loops can be ended."""
         if self._loops is not None:
             tree = ast.fix_missing_locations(_Watched(self._loops, path).visit(tree))
         return compile(tree, path, "exec")
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Compiles modules that are imported in the block from the script's folder, so that loops can end."""
+        """Context manager that compiles modules imported from the script's folder so that loops can end."""
         if self._loops is None:
             yield
             return
@@ -91,7 +91,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Watched(ast.NodeTransformer):
-    """Makes code ask for each round of its loops, and tell which phases it reaches and what it keeps."""
+    """AST transformer that inserts calls to control each loop and report phases reached and values kept."""
 
     def __init__(self, loops: Loops, path: str) -> None:
         self._loops = loops
@@ -142,7 +142,7 @@ class _Watched(ast.NodeTransformer):
         return self._kept(node, node.target)
 
     def _kept(self, node: ast.stmt, container: ast.expr) -> ast.AST | list[ast.stmt]:
-        """Statement followed by a call that tells that it adds to a container, if that has a name."""
+        """Statement with a call after it that reports its addition to a container, if that has a name."""
         if not isinstance(container, ast.Name | ast.Attribute):
             return node
         read = copy.deepcopy(container)
@@ -151,12 +151,12 @@ class _Watched(ast.NodeTransformer):
         return [node, ast.copy_location(told, node)]
 
     def _site(self, node: ast.stmt | ast.expr) -> ast.Constant:
-        """Site of a node among those of all files: its line, in the form that allocations have."""
+        """AST constant with a node's site, `path:line:function`, in the form in which traces name lines."""
         return ast.Constant(f"{self._path}:{node.lineno}:{self._function}")
 
 
 def _decide(names: set[str], body: list[ast.stmt]) -> bool:
-    """Whether any of `names` is in the condition of an `if` in `body`."""
+    """Whether any of `names` occurs in the condition of an `if` statement in `body`."""
     conditions = (each.test for part in body for each in ast.walk(part) if isinstance(each, ast.If))
     named = (each.id for test in conditions for each in ast.walk(test) if isinstance(each, ast.Name))
     return any(name in names for name in named)

@@ -1,4 +1,4 @@
-"""Ends the loops that make a script's steps, once enough was seen of them.
+"""Ends the loops that make a script's steps, once enough steps were seen.
 
     for epoch in range(90):              one round has made steps: goes on
         for batch in train_loader:       three rounds have: ends
@@ -40,7 +40,7 @@ _Function = TypeVar("_Function")
 
 @dataclass(eq=False, slots=True)
 class _Loop:
-    """Loop of a script, or data loader, that runs.
+    """Running loop of a script, or running data loader, with counts of its iterations and steps.
 
     Attributes:
         site: key that tells the loop from others, in all epochs; for a data loader its batch sampler.
@@ -65,7 +65,7 @@ class _Loop:
     lives: deque[int | None] = field(default_factory=lambda: deque(maxlen=_NUM_ALIKE))
 
     def repeats_itself(self, live_bytes: int | None) -> bool:
-        """Whether the last rounds evaluated batches of the same shapes, and left nothing behind.
+        """Whether the last iterations evaluated batches of equal shapes and left the live memory unchanged.
 
         Args:
             live_bytes: bytes of all live allocations; None where the script does not evaluate.
@@ -76,7 +76,7 @@ class _Loop:
 
     @property
     def has_run_out(self) -> bool:
-        """Whether the loop began all of its rounds."""
+        """Whether the loop has begun its last iteration by itself, without being ended."""
         return not self.is_ended and self.length is not None and self.num_rounds >= self.length
 
     def stepped(self, *, counts: bool) -> None:
@@ -86,7 +86,7 @@ class _Loop:
 
 
 class _Running(threading.local):
-    """Loops that run in a thread.
+    """Running loops of the current thread.
 
     Attributes:
         loops: loops of the code, the outermost first.
@@ -125,12 +125,12 @@ class Loops:
 
     @property
     def are_ended(self) -> bool:
-        """Whether loops were ended, as enough was seen of the steps."""
+        """Whether any loop was ended because enough steps were seen."""
         return bool(self._ended)
 
     @property
     def num_run_steps(self) -> int | None:
-        """Number of steps of the whole run; None where its loops do not say."""
+        """Number of steps of a whole run of the script; None if its loops' lengths are unknown."""
         if self._told is not None or not self._nest:
             return self._told
         *outer, last = self._nest
@@ -140,17 +140,17 @@ class Loops:
         return max(round(prod(filter(None, lengths)) * self._steps_per_round), last.num_steps)
 
     def take_num_run_steps(self, number: int | None) -> None:
-        """Notes how many steps a library's loop says it would make; the first number counts."""
+        """Records the number of steps that a library's loop would make by itself; the first number counts."""
         self._told = self._told or number
 
     @property
     def phases_not_reached(self) -> set[str]:
-        """Phases beside training that begin in code which was not run."""
+        """Names of the phases beside training, such as evaluation, whose code was found but not run."""
         return set(self._unreached.values())
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Follows what data loaders give in the block; one that is ended loads nothing more."""
+        """Context manager that counts data loaders' batches; a loader that was ended loads nothing more."""
         kind: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
         loader: Any = dataloader.DataLoader
         advance, initialize = kind.__next__, loader.__init__
@@ -194,7 +194,7 @@ class Loops:
             self._given.append(loop)
 
     def _follow_generator(self, kind: Any) -> None:
-        """Follows a class of data loaders whose `__iter__` is a generator: each run of it is a loop.
+        """Counts batches of a data loader class whose `__iter__` is a generator: each run of it is a loop.
 
         What such a generator takes its batches from may go on from epoch to epoch. The generator ends where
         that ends: some do more then, and some call `next`, which may not end a generator.
@@ -231,7 +231,7 @@ class Loops:
         owner.__iter__ = iterated
 
     def each(self, values: Iterable[Any], site: Hashable, decides: bool) -> Iterator[Any]:
-        """Yields the values of a `for` loop's rounds, until the loop is ended.
+        """Yields the values of a `for` loop's iterations, until the loop is ended.
 
         Args:
             decides: whether the loop's variables are in a condition: then its last round is run too, once.
@@ -254,7 +254,7 @@ class Loops:
                 del running[running.index(loop) :]
 
     def goes_on(self, site: Hashable) -> bool:
-        """Whether a `while` loop may begin another round, if its condition holds."""
+        """Whether a `while` loop may begin another iteration, if its condition holds."""
         running = self._running.loops
         loop = next((each for each in reversed(running) if each.site == site), None)
         if loop is None:
@@ -266,16 +266,16 @@ class Loops:
         return True
 
     def may_reach(self, site: Hashable, phase: str) -> None:
-        """Notes that code was found at which a phase begins."""
+        """Records that the code at `site` would begin a phase, such as evaluation."""
         self._unreached[site] = phase
 
     def reached(self, site: Hashable, function: _Function) -> _Function:
-        """Notes that the code at `site`, which begins a phase, is run; returns the function it calls."""
+        """Records that the code at `site`, which begins a phase, runs; returns the `function` it calls."""
         self._unreached.pop(site, None)
         return function
 
     def stepped(self, *, counts: bool, is_enough: bool) -> bool:
-        """Notes that a step has ended, and ends the loops that made it once there were enough.
+        """Counts a finished step in the running loops; ends these loops once enough steps were made.
 
         Args:
             counts: whether the step is one of the optimizer that makes most.
@@ -314,7 +314,7 @@ class Loops:
         return not loop.is_ended and (loop.num_stepped >= _NUM_ROUNDS or loop.site in self._ended)
 
     def _nest_of_steps(self) -> list[_Loop]:
-        """Loops around the steps, from the outermost to the first of which several rounds made steps."""
+        """Loops around the steps, from the outermost to the first in which several iterations made steps."""
         nest: list[_Loop] = []
         for loop in self._running.loops:
             if loop.num_steps:
@@ -330,7 +330,7 @@ class Loops:
 
 
 def _length(values: Any) -> int | None:
-    """Number of values of an iterable; None where it is not known."""
+    """Number of values of an iterable; None if not known."""
     if isinstance(values, enumerate | zip):
         inner = values.__reduce__()[1]
         lengths = map(_length, inner[:1] if isinstance(values, enumerate) else inner)
@@ -342,7 +342,7 @@ def _length(values: Any) -> int | None:
 
 
 def _last(values: Any, loop: _Loop, value: Any) -> Iterator[Any]:
-    """Yields the value of a loop's last round, by that of another; none if unknown, or the round was run."""
+    """Yields the value of a loop's last iteration, from `value`; nothing if unknown or already run."""
     inner = getattr(values, "iterable", values)  # that of a progress bar
     if loop.length is None or loop.num_rounds >= loop.length:
         return

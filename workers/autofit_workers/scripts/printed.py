@@ -1,4 +1,4 @@
-"""Remembers what a script printed last by way of Python: the log is a pipe and cannot be read back."""
+"""Remembers the last text that a script printed through Python, as its log cannot be read back."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Printed:
 
     @contextmanager
     def remembered(self) -> Iterator[None]:
-        """Remembers what is printed in the block; what the streams do stays as it is."""
+        """Context manager that remembers printed text, while the streams still write it."""
         streams = (sys.stdout, sys.stderr)
         for stream in streams:
             self._listen_to(stream)
@@ -29,7 +29,7 @@ class Printed:
                 vars(stream).pop("write", None)  # the instance's own, which the script may have deleted
 
     def last_line(self) -> str:
-        """Last line that is not empty; an empty string where there is none."""
+        """Last non-empty line that was printed; an empty string if there is none."""
         lines = self._end.strip().splitlines()
         return lines[-1].strip() if lines else ""
 

@@ -1,4 +1,4 @@
-"""Ranks that a script is started as: what a launcher tells the processes that it starts.
+"""Ranks of a script, with the environment variables that a launcher sets for them.
 
 One rank is run, in this process; the others do not exist.
 """
@@ -17,7 +17,7 @@ MEASURED_ALONE = (
 
 
 class Ranks:
-    """Ranks of a script, as far as something has started them.
+    """Number of ranks that a script was started as so far, and the rank that this process runs.
 
     Args:
         name: name of the script.
@@ -39,11 +39,11 @@ class Ranks:
 
     @property
     def local_rank(self) -> int:
-        """Number of the rank on its machine, and so of its GPU."""
+        """Local rank of this process: its number among the ranks of its machine, and so of its GPU."""
         return self.rank % self.num_local
 
     def start(self, num_ranks: int, num_local: int, launcher: str) -> None:
-        """Notes that so many ranks are started; ends the script where they are not wanted.
+        """Records that `num_ranks` ranks start; ends the script if only one may or the asked one is absent.
 
         Args:
             num_local: number of ranks on each machine.
@@ -64,7 +64,7 @@ class Ranks:
         self.num_ranks, self.num_local, self.rank = num_ranks, num_local, rank
 
     def joined(self, num_ranks: int, rank: int) -> None:
-        """Notes that the script has joined the group of all ranks, as `rank`."""
+        """Records that the script has joined the process group of all ranks, as `rank`."""
         if num_ranks == self.num_ranks and rank == self.rank:
             return
         self.start(num_ranks, max(self.num_local, 1), "init_process_group")
@@ -79,7 +79,7 @@ class Ranks:
             )
 
     def variables(self) -> dict[str, str]:
-        """Variables that torchrun sets (`_start_workers` of torch/distributed/elastic/agent/server)."""
+        """Environment variables of torchrun (`_start_workers` of torch/distributed/elastic/agent/server)."""
         num_machines = self.num_ranks // self.num_local
         told = {
             "RANK": self.rank,

@@ -29,7 +29,7 @@ class Replacements:
         self._is_on = True
 
     def put(self, owner: Any, name: str, value: Any) -> None:
-        """Replaces an attribute of a module or class; `os.supports_fd` and its like then know the new one."""
+        """Replaces an attribute of a module or class; for `os`, also in sets such as `os.supports_fd`."""
         is_own = name in vars(owner)
         plain = vars(owner)[name] if is_own else getattr(owner, name)
         self._stack.callback(setattr if is_own else _unset, owner, name, plain)
@@ -40,7 +40,7 @@ class Replacements:
         setattr(owner, name, value)
 
     def put_everywhere(self, replaced: Sequence[tuple[Any, Any]]) -> None:
-        """Replaces functions wherever modules and objects have kept them under a name.
+        """Replaces functions in every module namespace that holds a reference to them.
 
         Args:
             replaced: pairs of a function and its replacement.
@@ -56,7 +56,7 @@ class Replacements:
                 holder[name] = values[id(plain)]
 
     def when_imported(self, module: str, act: Callable[[ModuleType], None]) -> None:
-        """Calls `act` with a module once it is imported, unless all was taken back before."""
+        """Calls `act` with a module once it is imported, unless the replacements were undone before."""
 
         def acted(found: ModuleType) -> None:
             if self._is_on:
@@ -65,7 +65,7 @@ class Replacements:
         when_imported(module, acted)
 
     def callback(self, act: Callable[..., Any], *args: Any) -> None:
-        """Has `act` called when all is taken back."""
+        """Registers `act` to be called when all replacements are undone."""
         self._stack.callback(act, *args)
 
     def take_back(self) -> None:

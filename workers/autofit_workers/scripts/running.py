@@ -1,4 +1,4 @@
-"""Runs a training script as Python would, until its watch ends it."""
+"""Runs a training script as Python would, until a `StepWatch` ends it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _ARGUMENTS = ". Give the script its arguments with --script-arg, one each: --scr
 
 
 class ScriptError(WorkerError):
-    """A script exited with an error before enough of it was seen."""
+    """A script exited with an error before enough of its steps were seen."""
 
     kind = "user"
 
@@ -50,7 +50,7 @@ def run_script(
     ranks: Ranks | None = None,
     permissions: Permissions | None = None,
 ) -> None:
-    """Runs a script in this process until its watch ends it, or it ends itself.
+    """Runs a script in this process until a `StepWatch` has seen enough steps, or the script ends itself.
 
     For a process that does nothing else: what a script changes in it stays changed, and what keeps the script
     from changing anything else stays too, for its exit handlers and threads.
@@ -134,7 +134,7 @@ def _kept_files(ref: WorkloadRef, watch: StepWatch, *, saves: bool) -> KeptFiles
 
 
 def _guard(files: KeptFiles, permissions: Permissions | None) -> None:
-    """Guards processes and network against a script outside the boundary, for good."""
+    """Guards processes and network against a script that namespaces do not isolate; never undone."""
     if entered().is_inside:
         return
     if permissions is not None:  # its process leaves without removing what is temporary
@@ -184,7 +184,7 @@ def _without_trackers(keeps: bool) -> Iterator[None]:
 
 
 def _accept(watch: StepWatch, error: Exception) -> None:
-    """Accepts what was seen before a script failed; raises its error where that is too little."""
+    """Notes that a script failed after enough steps were seen; raises its error if they were too few."""
     if not watch.has_enough:
         raise error
     if isinstance(error, StopIteration) and watch.loops is not None:

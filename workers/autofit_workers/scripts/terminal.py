@@ -1,4 +1,4 @@
-"""Gives a script a terminal of 80 columns as its input, as if a person had called it; nobody types."""
+"""Makes a terminal of 80 columns a script's standard input, on which nothing is ever typed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ENDS_OF_INPUT = b"\x04" * 64  # to each question nothing is answered
 
 @contextmanager
 def terminal_as_input() -> Iterator[None]:
-    """Gives this process a terminal as its input in the block: scripts ask `stty` for its width."""
+    """Context manager that makes a terminal the standard input, as scripts ask `stty` for its width."""
     before = os.dup(0)
     ours, theirs = pty.openpty()
     try:

@@ -1,4 +1,4 @@
-"""Stands in for experiment trackers, so that trying a script logs nothing and needs none of them.
+"""Stand-ins for experiment trackers such as wandb, so that trying a script logs nothing and needs no tracker.
 
 Nothing is pushed to a model hub, or mailed.
 
@@ -73,7 +73,7 @@ class SilentObject(metaclass=_SilentType):
 
 
 class Silence(SilentObject):
-    """Stands for a tracker's attribute; a call returns another `Silence`, or the function it decorates."""
+    """Stand-in for a tracker's attribute; a call returns another `Silence`, or the function it decorates."""
 
     def __call__(self, *args: Any, **_kwargs: Any) -> Any:
         is_decorated = len(args) == 1 and callable(args[0]) and not isinstance(args[0], SilentObject | type)
@@ -81,7 +81,7 @@ class Silence(SilentObject):
 
 
 class Configuration(dict[str, Any]):
-    """Stands for `wandb.config`: its values, by item and by attribute."""
+    """Stand-in for `wandb.config`, with its values as items and attributes."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -92,7 +92,7 @@ class Configuration(dict[str, Any]):
         self[name] = value
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Takes over values from dictionaries or objects, such as an argument parser's namespace."""
+        """Copies values from dictionaries or objects, such as an argument parser's namespace."""
         kwargs.pop("allow_val_change", None)
         for given in args:
             super().update(given if isinstance(given, dict) else vars(given))
@@ -105,7 +105,7 @@ _RESULTS = {"hparams": 3}
 
 
 class _Tracker(ModuleType):
-    """Stands for a tracker's module or submodule."""
+    """Stand-in for a tracker's module or submodule."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -114,7 +114,7 @@ class _Tracker(ModuleType):
         self.config = Configuration()
 
     def init(self, *_args: Any, config: Any = None, **_kwargs: Any) -> Any:
-        """Returns a run that does nothing but knows its configuration."""
+        """Stand-in for `init` of wandb and its like: returns a run that only stores its configuration."""
         if config is not None:
             self.config.update(config)
         run = Silence()
@@ -160,7 +160,7 @@ def _execute_silenced(module: ModuleType, execute: Callable[[ModuleType], None])
 
 
 class TrackerFinder(MetaPathFinder, Loader):
-    """Finds a stand-in where a tracker is imported."""
+    """Import finder that returns a stand-in where a tracker is imported."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None
@@ -179,7 +179,7 @@ class TrackerFinder(MetaPathFinder, Loader):
 
 
 def _is_demanded_by_user() -> bool:
-    """Whether the user's code is importing, without handling the error of a missing module."""
+    """Whether the user's code imports a module now, with no exception handler around the import."""
     frame = sys._getframe(2)  # noqa: SLF001
     while frame is not None and "importlib" in frame.f_code.co_filename:
         frame = frame.f_back  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""Follows a script from outside: its optimizers' steps, its backward passes, its models' inputs.
+"""Observes a script's optimizer steps, backward passes and model inputs, through global hooks.
 
     model call ──▶ forward   engine ──▶ backward   step ──▶ optimizer   its end ──▶ input of the next
 
@@ -88,7 +88,7 @@ class StepWatch:
 
     @property
     def kind(self) -> StepKind:
-        """Kind of the script's steps, as far as the script has shown."""
+        """Event that ends the script's steps (optimizer, backward or forward), by what was seen so far."""
         if self._num_optimizers and (self._most_steps or not self._num_backwards):
             return StepKind.OPTIMIZER
         return StepKind.BACKWARD if self._num_backwards else StepKind.FORWARD
@@ -113,19 +113,19 @@ class StepWatch:
 
     @property
     def num_seen(self) -> int:
-        """Number of steps of whatever kind, once the script has ended."""
+        """Number of steps seen, once the script has ended; of forward passes where it made no other step."""
         return self.num_steps or self._num_forwards
 
     @property
     def has_enough(self) -> bool:
-        """Whether enough steps were seen for an answer, whatever the script does from here on."""
+        """Whether enough steps were seen for an answer, whatever the script does later."""
         if self._num_optimizers:
             return self._most_steps >= ENOUGH_STEPS
         return self._num_backwards >= ENOUGH_STEPS
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Follows all that runs in this process in the block."""
+        """Context manager that observes every model, optimizer and backward pass of this process."""
         hooks: Any = torch.nn.modules.module
         self._module_hooks = [
             hooks.register_module_forward_pre_hook(self._enter),
@@ -202,13 +202,13 @@ class StepWatch:
             self._open_pass = self._batches.taken(module, (args, _keywords_of_call()))
 
     def passed(self, module: torch.nn.Module) -> None:
-        """Counts a forward pass of an outermost module, and tells the follower of it."""
+        """Counts a forward pass of an outermost module, and reports it to the follower."""
         self._count_pass()
         if self._follows_modules:
             self._follower.forward(module)
 
     def _count_pass(self) -> None:
-        """Counts a forward pass, before which a step without an optimizer ends."""
+        """Counts a forward pass; it ends the step before it where the script has no optimizer."""
         if self.is_late:
             self._end()
         if self._num_forwards:
@@ -231,7 +231,7 @@ class StepWatch:
             self._go_on(counts=True, is_enough=is_enough)
 
     def saving(self) -> None:
-        """Tells the follower that the script saves something."""
+        """Reports to the follower that the script saves something, such as a checkpoint."""
         self._follower.saving()
 
     def _leave(self, _module: torch.nn.Module, _args: Any, result: Any) -> None:
@@ -262,7 +262,7 @@ class StepWatch:
         self._go_on(counts=counts, is_enough=is_enough)
 
     def _go_on(self, *, counts: bool, is_enough: bool) -> None:
-        """Lets the script go on after a step, ends its loops once there are enough, or ends the script."""
+        """Decides after a step whether the script goes on, its loops are ended, or the script is ended."""
         if not self._is_past_loops:
             is_enough = is_enough and not self._follower.wants_more(self.kind)
         loops = self.loops
@@ -281,7 +281,7 @@ class StepWatch:
         self._follower.counted(kind)
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Ends the script as it did what cannot be followed; enough steps seen before stay an answer."""
+        """Ends the script because autofit cannot follow it; enough steps seen before still make an answer."""
         if not self.has_ended:
             if self.has_enough:
                 self.notes.append(f"from {self.kind.counted(self.num_steps)}; the script then: {error}")
@@ -290,7 +290,7 @@ class StepWatch:
         self._end()
 
     def leave(self) -> None:
-        """Stops counting what the script does from here on, also for a script that cannot be ended."""
+        """Stops counting steps from now on, also for a script that cannot be ended."""
         if not self.has_ended:
             self.has_ended = True
             self._follower.ended()
@@ -303,6 +303,6 @@ class StepWatch:
 
 
 def _keywords_of_call() -> Any:
-    """Keyword arguments of the module call that a global hook is run for, as hooks are not given them."""
+    """Keyword arguments of the module call that runs a global hook, read from the call stack."""
     frame = sys._getframe(2)  # noqa: SLF001 - `Module._call_impl`'s
     return frame.f_locals.get("kwargs")

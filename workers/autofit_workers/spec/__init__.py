@@ -1,4 +1,4 @@
-"""Specs and outcomes of trials, and the words they use; needs the standard library only.
+"""Specs and outcomes of trials, with their vocabulary; needs the standard library only.
 
 setup.py knobs/          setup and knobs of a workload: the fixed part, and the part that may be searched
 workloads/               references that name workloads, and facts known by a workload's name

@@ -39,7 +39,7 @@ class Architecture:
     @classmethod
     @functools.cache
     def of(cls, name: str) -> Self:
-        """Architecture called `name`.
+        """Architecture parsed from its name, such as `sm_86` or `gfx942`.
 
         Raises:
             ValueError: `name` is not in the form of NVIDIA's or AMD's names.
@@ -90,7 +90,7 @@ _FEWEST_MULTIPROCESSORS = 40
 
 
 def num_multiprocessors(capability: int) -> int:
-    """Multiprocessors of a capability's largest common card; `_FEWEST_MULTIPROCESSORS` if unknown."""
+    """Multiprocessors of the largest common card of `capability`; `_FEWEST_MULTIPROCESSORS` if unknown."""
     return _NUM_MULTIPROCESSORS.get(capability, _FEWEST_MULTIPROCESSORS)
 
 
@@ -100,7 +100,7 @@ def of_capability(major: int, minor: int) -> str:
 
 
 def of_device(properties: Any, hip: str | None) -> str:
-    """Name of a device's architecture.
+    """Name of the architecture of a GPU, such as `sm_86`, from its properties in PyTorch.
 
     Args:
         properties: result of `torch.cuda.get_device_properties`.

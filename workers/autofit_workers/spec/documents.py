@@ -1,4 +1,4 @@
-"""Readers of foreign files, compressed data, JSON and TOML, within stated limits.
+"""Reads files, compressed data, JSON and TOML from others, within limits of size and depth.
 
     a file's bytes, packed or unpacked        MOST_BYTES, unless its reader says less
     members of gzip data                      MOST_MEMBERS
@@ -49,7 +49,7 @@ _ZLIB_OR_GZIP = 47  # zlib's own number for "either, by the header"
 
 
 class DocumentError(ValueError):
-    """A document is malformed or beyond a limit; the text is a predicate, "is truncated"."""
+    """A document is malformed or beyond a limit; the message is a predicate such as "is truncated"."""
 
 
 class LimitError(DocumentError):
@@ -109,7 +109,7 @@ def resolved(path: str | os.PathLike[str]) -> Path:
 
 
 def _impossible(error: ValueError) -> OSError:
-    """Error for a path that no file can have: with a NUL, or half of a surrogate pair."""
+    """`OSError` for an invalid path: one with a NUL, or with half of a surrogate pair."""
     return OSError(errno.EINVAL, f"no file can have that name ({error})")
 
 
@@ -238,7 +238,7 @@ def _finite(number: str | float) -> float:
 
 
 def _levels(value: Any) -> Iterator[list[Any]]:
-    """Yields a document's objects and lists level by level; raises beyond `MOST_LEVELS`."""
+    """Yields a document's objects and lists by depth; raises `LimitError` beyond `MOST_LEVELS`."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(MOST_LEVELS):
         if not level:

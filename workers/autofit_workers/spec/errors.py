@@ -1,4 +1,4 @@
-"""Errors that end a trial with a verdict of their own.
+"""Errors that end a trial as INVALID or FAILED, and the error kind that its outcome gets.
 
     Exception
     ├── InvalidTrialError         the work was not done           -> INVALID
@@ -24,11 +24,11 @@ _MOST_CHARACTERS = 1000  # of what an exception says
 
 
 class InvalidTrialError(Exception):
-    """The trial ran but did not do the work it was asked for, so its size means nothing."""
+    """A trial ran but did not do the work it was asked for, so its memory size means nothing."""
 
 
 class WorkerError(Exception):
-    """Base of the errors by which a trial fails; the text says the next step."""
+    """Base of the errors with which a trial fails; the message says what the user can do."""
 
     kind: ClassVar[str]
 
@@ -52,7 +52,7 @@ class StaleTensorError(WorkerError):
 
 
 class InapplicableError(WorkerError):
-    """A knob's value does not apply to the workload, as an algorithm that computes no convolution."""
+    """A knob's value does not apply to the workload, as a rewrite that fits none of its convolutions."""
 
     kind = "inapplicable"
 
@@ -62,7 +62,7 @@ class NoBatchKindsError(InapplicableError):
 
 
 class UnknownNameError(WorkerError):
-    """A library has no model, or a module no attribute, of a given name; known only on import."""
+    """A library has no model, or a module no attribute, of a given name, as its import showed."""
 
     kind = "unknown-model"
 
@@ -74,7 +74,7 @@ class DeviceError(WorkerError):
 
 
 class BusyDeviceError(DeviceError):
-    """Other processes hold the device's memory, so a trial there could not measure its own."""
+    """Other processes hold memory of the device, so a trial could not measure its own use."""
 
 
 class MissingLibraryError(DeviceError):

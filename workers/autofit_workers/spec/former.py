@@ -1,4 +1,4 @@
-"""The name that this package had in versions 0.1 and 0.2, which stored records hold."""
+"""Converts names of this package to and from those of versions 0.1 and 0.2, which stored records hold."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class Pipeline:
 
     @classmethod
     def parse(cls, num_ranks: int, options: str) -> Self:
-        """Reads the text after the number of ranks: `gpipe`, `1f1b+8` or nothing.
+        """Pipeline parsed from the text after the number of ranks: `gpipe`, `1f1b+8` or nothing.
 
         Raises:
             ValueError: `options` does not name a schedule, or its number of microbatches is no number.
@@ -99,11 +99,11 @@ class Pipeline:
 
     @property
     def num_stages(self) -> int:
-        """Stages of all ranks together."""
+        """Number of stages of all ranks together."""
         return self.num_ranks * self._schedule.stages_per_rank
 
     def stages_of(self, rank: int) -> tuple[int, ...]:
-        """Stages that a rank of the group runs, ascending."""
+        """Numbers of the stages that a rank of the group runs, ascending."""
         if self._schedule.returns:
             return rank, self.num_stages - 1 - rank
         return tuple(range(rank, self.num_stages, self.num_ranks))

@@ -85,7 +85,7 @@ def _dataclass(kind: Any, value: Mapping[str, Any]) -> Any:
 
 @functools.cache
 def _fields(kind: Any) -> tuple[dict[str, Callable[[Any], Any]], frozenset[str]]:
-    """Maker of each field of a dataclass by name, and the names of fields without a default."""
+    """Function that makes each field of a dataclass, by name; and the names of fields without a default."""
     hints = typing.get_type_hints(kind)
     known = [each for each in dataclasses.fields(kind) if each.init]
     missing = dataclasses.MISSING

@@ -39,7 +39,7 @@ HOST_ARCHITECTURE = "cpu"
 
 
 class Verdict(StrEnum):
-    """How a trial ended; `TRACED` is a prediction's, whose trace gives the memory when replayed."""
+    """Verdict on how a trial ended; the memory of a `TRACED` prediction is known after its replay."""
 
     TRACED = "TRACED"
     FITS = "FITS"
@@ -65,7 +65,7 @@ class Probe(StrEnum):
 
 
 class Evidence(StrEnum):
-    """Origin of a size; `emulated` was measured on another, bigger card under a cap."""
+    """Origin of a memory size; `emulated` means measured on another, bigger card under a cap."""
 
     PREDICTED = "predicted"
     MEASURED = "measured"
@@ -103,7 +103,7 @@ class ScriptCall:
 
     @property
     def sets_loader(self) -> bool:
-        """Whether the batch size is set in the script's data loader, as nothing else is named."""
+        """Whether the data loader is given the batch size, as no argument, variable or constant is named."""
         return self.batch_argument is None and self.batch_variable is None and self.batch_name is None
 
     def arguments_at(self, batch_size: int) -> list[str]:
@@ -190,7 +190,7 @@ class WorkloadRef:
 
     @property
     def said_of_samples(self) -> tuple[Any, ...]:
-        """Input shape, number of classes and task (if any) that a user gave, as identities hold them."""
+        """Sample shape, number of classes and task (if any) that a user gave, for a workload's identity."""
         return (self.input_shape, self.num_classes, *(() if self.task is None else (self.task,)))
 
     @classmethod
@@ -274,7 +274,7 @@ class TrialSpec:
 
     @property
     def num_processes(self) -> int:
-        """Number of processes of the trial: one for each rank; a prediction has one in all."""
+        """Number of processes of the trial: one for each rank, but a single one for a prediction."""
         return 1 if self.probe is Probe.PREDICT else self.setup.num_ranks
 
     @property
@@ -379,7 +379,7 @@ class RankPeaks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialError:
-    """Reason why a trial gave no answer about memory, in words for its user.
+    """Reason, in words for the user, why a trial found out nothing about memory.
 
     Attributes:
         kind: `user`, `protocol`, or the `kind` of an error of `autofit_workers.spec.errors`.
@@ -454,7 +454,7 @@ class TrialOutcome:
 
     @property
     def peaks(self) -> Peaks:
-        """Largest peaks of first step, steady steps, evaluation and checkpoint, by measure."""
+        """Largest peaks by measure, over first step, steady steps, evaluation and checkpoint."""
         stretches = (self.first_step, self.steady, self.evaluation, self.checkpoint)
         columns = ([getattr(stretch, kind) for stretch in stretches] for kind in Peaks.__slots__)
         return Peaks(
@@ -468,7 +468,7 @@ class TrialOutcome:
 
     @property
     def budgeted_bytes(self) -> int | None:
-        """Peak that is compared with the budget: reserved; on the CPU max of resident and private."""
+        """Peak bytes to compare with the budget: reserved; on the CPU the larger of resident and private."""
         peaks = self.peaks
         if self.device.kind != "cpu":
             return peaks.reserved_bytes

@@ -122,7 +122,7 @@ class Parallel:
 
     @classmethod
     def of(cls, degrees: Iterable[tuple[str, int]]) -> Self:
-        """Parallelism of `degrees`; a pipeline gets its default schedule and microbatches."""
+        """Parallelism with the degrees `degrees`; a pipeline gets its default schedule and microbatches."""
         degrees = tuple(degrees)
         stages = dict(degrees).get(PP)
         return cls(degrees=degrees, pipeline=None if stages is None else Pipeline.parse(stages, ""))
@@ -134,7 +134,7 @@ class Parallel:
 
     @classmethod
     def named(cls, text: str) -> Self:
-        """Parallelism that documents name `text`; empty for a single process."""
+        """Parallelism parsed from its name in documents; that of a single process for an empty text."""
         kind, _, number = text.partition(":")
         if kind == SCRIPT and number.isdecimal():
             return cls.of_script(int(number))
@@ -142,7 +142,7 @@ class Parallel:
 
     @property
     def name(self) -> str:
-        """Name of the parallelism in documents, which `named` reads; empty for a single process."""
+        """Name of the parallelism in documents, which `named` parses; empty for a single process."""
         return str(self) if self else ""
 
     @property
@@ -165,7 +165,7 @@ class Parallel:
 
     @property
     def runs_apart(self) -> bool:
-        """Whether ranks run different parts of a model: stages, or the layers on their card."""
+        """Whether ranks run different parts of a model, as pipeline stages or layers spread over cards."""
         return any(kind.runs_apart for kind in self._kinds)
 
     @property
@@ -188,12 +188,12 @@ class Parallel:
 
     @property
     def num_microbatches(self) -> int:
-        """Number of microbatches, each of the batch size, that a rank gets at once; 1 without stages."""
+        """Number of microbatches of the batch size that a rank gets at once; 1 without pipeline stages."""
         return 1 if self.pipeline is None else self.pipeline.num_microbatches
 
     @property
     def is_of_script(self) -> bool:
-        """Whether the ranks share the work as their script does it."""
+        """Whether a training script itself shares out the work among its ranks."""
         return self.degree(SCRIPT) > 1
 
     @property
@@ -203,7 +203,7 @@ class Parallel:
 
     @property
     def is_told(self) -> bool:
-        """Whether a trace names how its ranks share the work; for others their number is enough."""
+        """Whether a trace has to name the kind of parallelism, and not only the number of ranks."""
         return self.shards or self.is_one_process
 
     @property
@@ -224,12 +224,12 @@ class Parallel:
 
     @property
     def fsdp1(self) -> FirstFsdp | None:
-        """Sharding of `FullyShardedDataParallel`; None for other kinds."""
+        """Options of sharding by `FullyShardedDataParallel`; None for other kinds of parallelism."""
         return next((FSDP1[kind] for kind, _ in self.degrees if kind in FSDP1), None)
 
     @property
     def zero(self) -> Zero | None:
-        """Sharding of DeepSpeed's ZeRO; None for other kinds."""
+        """Options of sharding by DeepSpeed's ZeRO; None for other kinds of parallelism."""
         return next((ZERO[kind] for kind, _ in self.degrees if kind in ZERO), None)
 
     @property
@@ -377,7 +377,7 @@ class Setup:
         return self.batch_kind == WORST
 
     def with_other_batches(self) -> Self:
-        """Setup with batches of the other kind, typical or worst."""
+        """Setup with worst batches in place of typical ones, or typical in place of worst ones."""
         return dataclasses.replace(self, batch_kind=TYPICAL if self.is_worst_case else WORST)
 
     @classmethod

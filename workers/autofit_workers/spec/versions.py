@@ -46,7 +46,7 @@ _LAST_WITH_OLDER = "2.14"
 
 
 def wheel_for(capability: int, version: str) -> str | None:
-    """Wheel of PyTorch that has kernels for a card, in words; None if PyPI's wheel has them.
+    """Text that names a PyTorch wheel with kernels for a card; None if PyPI's wheel has them.
 
     Args:
         capability: compute capability of the card, 61 for 6.1.

@@ -112,7 +112,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Work of one call of an operator; equal for calls that are alike.
+    """Facts about one operator call from which its time is predicted; equal for calls that are alike.
 
     Attributes:
         operator: PyTorch's name, `aten.addmm`.
@@ -178,7 +178,7 @@ def to_document(
     convolution_index: Callable[[Convolution], int],
     string_index: Callable[[str], int],
 ) -> dict[str, Any]:
-    """Document of the calls: tables and rows of numbers, as steps repeat the same work often.
+    """JSON document of the calls: tables and rows of numbers, as steps repeat the same work often.
 
     Args:
         convolution_index, string_index: give the index of a value in the trace's tables.
@@ -225,7 +225,7 @@ def to_document(
 def from_document(
     data: dict[str, Any], convolutions: Sequence[Convolution], strings: Sequence[str]
 ) -> tuple[WorkCall, ...]:
-    """Calls of a document that `to_document` made.
+    """Operator calls read from a document that `to_document` made.
 
     Raises:
         KeyError, IndexError, TypeError, ValueError: the document is malformed.

@@ -1,4 +1,4 @@
-"""Traces a training step on a fake GPU, and what it does with memory. Torch is imported here.
+"""Traces the memory that a training step takes, on a fake GPU; torch is imported here.
 
 probe.py    traces a workload, or a script
 fake/       the fake GPU

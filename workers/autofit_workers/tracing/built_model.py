@@ -1,4 +1,4 @@
-"""Facts about a predicted model for its answer: its class, number of parameters, and inputs."""
+"""Class, number of parameters and input shapes of a predicted model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OF_TRANSFORMERS = "hf:"
 
 
 class BuiltModel:
-    """Builds a model, and remembers its class and size from before knobs changed it."""
+    """Builds a model, and keeps its class and number of parameters from before knobs change it."""
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         self._build = build
@@ -30,7 +30,7 @@ class BuiltModel:
         return model
 
     def traced(self, ref: WorkloadRef, make_batch: Callable[..., Any]) -> TracedModel:
-        """Facts about the model for a trace, with the shapes of a batch where autofit makes it."""
+        """`TracedModel` with class, size and, if autofit makes the batch, input shapes."""
         is_ours = ref.kind == "library" and ref.target.startswith(_OF_TRANSFORMERS)
         batch = make_batch(1, torch.device("meta")) if is_ours else {}
         return TracedModel(
@@ -42,7 +42,7 @@ class BuiltModel:
 
 
 def _shapes(name: str, value: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yields names and shapes of one sample: a tensor's without its first dimension, a list's element's."""
+    """Yields names and shapes of one sample's tensors: without batch dimension, or a list's element."""
     match value:
         case torch.Tensor():
             is_of_samples = value.shape[:1] == (1,)

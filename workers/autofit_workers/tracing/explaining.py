@@ -1,4 +1,4 @@
-"""Errors that tell a user what a fake device cannot do, and where."""
+"""Turns errors of operators that a fake device cannot run into messages for the user."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Unpredictable = DataDependentOutputException, DynamicOutputShapeException, Unsup
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Raises an error in the user's words where the block does what a fake device cannot.
+    """Context that raises a message for the user in place of a fake device's error.
 
     Raises:
         DataDependentError: the step needs values that only a real run has.
@@ -38,7 +38,7 @@ def explanation(
     error: DataDependentOutputException | DynamicOutputShapeException | UnsupportedOperatorException,
     where: str,
 ) -> WorkerError:
-    """Error for the user in the place of `error`; `where` is the line of the user's code."""
+    """Error with a message for the user, in place of a fake device's `error` raised at the line `where`."""
     if isinstance(error, UnsupportedOperatorException):
         if not is_pytorchs(error.func.namespace):
             return UnsupportedError(
@@ -54,7 +54,7 @@ def explanation(
 
 
 def where_of(error: BaseException) -> str:
-    """Innermost line of the user's code that the error passed."""
+    """Innermost line of the user's code in an error's traceback, as `file:line:function`."""
     frames = traceback.walk_tb(error.__traceback__)
     lines = [
         f"{frame.f_code.co_filename}:{line}:{frame.f_code.co_name}"

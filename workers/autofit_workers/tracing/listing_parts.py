@@ -1,4 +1,4 @@
-"""Process that lists the parts of a language model; see `autofit_workers.trials.model_parts`."""
+"""Process that lists a language model's parameters; see `autofit_workers.trials.model_parts`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NAMES = (
 
 
 def main(requests_fd: int, answers_fd: int) -> None:
-    """Answers requests, a JSON line each, until an empty line comes."""
+    """Answers requests for a model's parameters, one JSON line each, until an empty line comes."""
     requests = received(requests_fd, answers_fd)
     with os.fdopen(answers_fd, "w", encoding="utf-8") as answers:
         while request := requests.get():
@@ -73,7 +73,7 @@ def parts_of(ref: WorkloadRef) -> ModelParts:
 
 
 def _built(transformers: Any, config: Any, wanted: str) -> torch.nn.Module:
-    """Model with the widest head that there is for the configuration: all that a server of text loads."""
+    """Meta-device model with the widest head for its configuration, as a text server loads it."""
     for name in ("AutoModelForImageTextToText", "AutoModelForSeq2SeqLM", "AutoModelForCausalLM"):
         mapping = getattr(transformers, name)
         if type(config) in mapping._model_mapping:
@@ -88,7 +88,10 @@ def _built(transformers: Any, config: Any, wanted: str) -> torch.nn.Module:
 
 
 def _plain(config: Any, text: Any) -> dict[str, Any]:
-    """Entries of the configuration that are integers, strings or lists of them, and two nested ones."""
+    """Entries of a model's configuration that are integers, strings or lists of them.
+
+    `quantization_config` and `rope_parameters` are kept whole.
+    """
     said = {name: value for name, value in text.to_dict().items() if _is_plain(value)}
     named = {name: getattr(text, name) for name in _NAMES if isinstance(getattr(text, name, None), int)}
     whole = config.to_dict()

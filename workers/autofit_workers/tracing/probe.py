@@ -1,4 +1,4 @@
-"""Predict probe: traces a workload's first steps on a fake device."""
+"""Probe `predict`: traces a workload's first steps on a fake device."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _CATEGORIES = {
 
 
 def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
-    """Traces one configuration and returns the outcome.
+    """Traces one configuration and returns its outcome.
 
     Changes this process for good (see `fake_gpu`), so it belongs in a child of its own; for a script, in
     one that does nothing else.
@@ -96,7 +96,7 @@ def predict(spec: TrialSpec, last_word: LastWord = unsaid) -> TrialOutcome:
 
 
 def trace_script(spec: TrialSpec, last_word: LastWord = unsaid) -> Trace:
-    """Runs a script on a fake device for `NUM_TRACED_STEPS` steps, and records their memory events.
+    """Runs a script on a fake device for `NUM_TRACED_STEPS` steps and returns their trace.
 
     For a process that does nothing else.
 
@@ -140,7 +140,7 @@ def _outcome(trace: Trace, spec: TrialSpec) -> TrialOutcome:
 
 
 def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
-    """Runs `NUM_TRACED_STEPS` real steps on a fake device, more where something grows, and records them."""
+    """Runs `NUM_TRACED_STEPS` steps on a fake device, more if memory grows, and returns their trace."""
     _install(spec)
     with importing():
         setting.import_libraries(spec.knobs)
@@ -277,7 +277,7 @@ def _optimizers(workload: Workload, model: torch.nn.Module, knobs: Knobs, record
 
 
 def _left_out(workload: Workload) -> tuple[str, ...]:
-    """Note on what the trace leaves out of a named optimizer's step; empty for nothing."""
+    """Note on the memory that a trace omits of a named optimizer's step; empty if none."""
     optimizer = workload.optimizer if workload.mode == "train" else None
     said = NAMED[optimizer].left_out if isinstance(optimizer, str) else ""
     return (f"{optimizer}: {said}",) if said else ()
@@ -285,7 +285,10 @@ def _left_out(workload: Workload) -> tuple[str, ...]:
 
 @contextmanager
 def _among_ranks(spec: TrialSpec, ranks: Ranks, recorder: Recorder) -> Iterator[None]:
-    """Joins the group of ranks in the block if the model is sharded; `DataParallel` needs none."""
+    """Context in which this process is a rank of the process group, if the model is sharded.
+
+    `DataParallel` needs no group.
+    """
     setup = spec.setup
     if not setup.parallel.shards:
         yield
@@ -299,7 +302,7 @@ def _among_ranks(spec: TrialSpec, ranks: Ranks, recorder: Recorder) -> Iterator[
 
 
 def _wrapping_weights_again(spec: TrialSpec, mode: FakeDeviceMode) -> AbstractContextManager[None]:
-    """Lets bitsandbytes turn parameters that FSDP has replaced into its class again, in each step."""
+    """Context in which bitsandbytes can wrap parameters again that FSDP replaced, as in each step."""
     if spec.setup.parallel.shards and spec.knobs.base in QUANTIZATIONS:
         return fake_device.parameters_made_like_others(mode)
     return nullcontext()
@@ -314,7 +317,7 @@ def _engine(
     mode: FakeDeviceMode,
     recorder: Recorder,
 ) -> Engine | None:
-    """Engine that trains the model in the place of its optimizers; None where there is none."""
+    """Engine, such as DeepSpeed's, that trains the model in place of its optimizers; None without one."""
     if optimizer is None or not ranks.brings_model:
         return None
     recorder.category = Category.OTHER
@@ -323,7 +326,7 @@ def _engine(
 
 
 def _built(workload: Workload, spec: TrialSpec, ranks: Ranks, mode: FakeDeviceMode) -> torch.nn.Module:
-    """Model under its knobs, on the device; an engine that trains the model may bring it there itself."""
+    """Model with its knob setting applied, on the device; an engine may move it there later."""
     shards = spec.setup.parallel.shards
     # Most of it is what libraries import by the way, none of which is garbage.
     with without_collections(), fake_device.parameters_diverted(mode):
@@ -339,7 +342,7 @@ def _built(workload: Workload, spec: TrialSpec, ranks: Ranks, mode: FakeDeviceMo
 
 
 def _bring(model: torch.nn.Module, dealt: Dealt | None, mode: FakeDeviceMode) -> None:
-    """Brings a model to its device, or to several."""
+    """Moves a model to its device, or its layers to several devices."""
     if dealt is None:
         fake_device.move_to_device(mode, model, then=quantize)
         return
@@ -350,7 +353,7 @@ def _bring(model: torch.nn.Module, dealt: Dealt | None, mode: FakeDeviceMode) ->
 def _spread(
     workload: Workload, spec: TrialSpec, ranks: Ranks, model: torch.nn.Module, mode: FakeDeviceMode
 ) -> torch.nn.Module:
-    """Rank's part of a model; for a GPU, the model comes from the host, one part after the other."""
+    """Model sharded to this rank's part; on a GPU, parts are moved from the host one by one."""
     if not spec.is_for_host:
         fake_device.move_buffers(mode, model)
     with mode.in_step(), warnings.catch_warnings():
@@ -376,7 +379,7 @@ def _parallel(
 
 
 class _TracedStep:
-    """Step of a workload under its knobs, with its phases marked in the recorder.
+    """Traced step of a workload under a knob setting, whose phases the recorder marks.
 
     Attributes:
         batch_note: the note that `check_batch` gives.

@@ -1,4 +1,4 @@
-"""Self-test of prediction: whether the hooks that are private to PyTorch still work.
+"""Checks that the hooks into PyTorch's private code, on which predictions rely, still work.
 
 A tiny workload uses each hook once; what a GPU would allocate for it is known. No torch at
 import: the coordinator reads the findings of a trace that a worker made.
@@ -38,7 +38,7 @@ def workload() -> Workload:
 
 
 def findings(trace: Trace) -> tuple[str, ...]:
-    """Findings in a trace of the workload at `BATCH_SIZE` that no GPU shows; empty if all is well."""
+    """Sentences on how a trace of the self-test differs from a real GPU; empty if it does not."""
     made = Counter((a.module, a.operator, a.num_bytes) for a in trace.allocations)
     operators = Counter(a.operator for a in trace.allocations)
     passes = Counter((a.module, str(a.convolution.conv_pass)) for a in trace.allocations if a.convolution)

@@ -1,4 +1,4 @@
-"""Note in an answer on what a predicted workload can change where the boundary does not hold it back."""
+"""Note on what a predicted workload can change if it runs outside the sandbox boundary."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ _OF_CALLS = ", to other processes and to sockets of this machine"
 
 
 def notes_of(spec: TrialSpec) -> tuple[str, ...]:
-    """Note that code takes effect without the boundary; none inside it or for code that is autofit's."""
+    """Note on what the user's code can change without the boundary; none inside it.
+
+    Nor for code that is autofit's.
+    """
     state, kind = entered(), spec.workload.kind
     if state.is_inside or kind in ("builtin", "library"):
         return ()

@@ -1,4 +1,4 @@
-"""Child's side of `autofit_workers.trials.isolate`: reads specs, runs them, writes outcomes.
+"""Child process of `autofit_workers.trials.isolate`: reads trial specs, runs them, writes outcomes.
 
 Here is the one boundary where exceptions become outcomes: what a workload raises is its user's
 error, and told as such.
@@ -35,7 +35,7 @@ from autofit_workers.trials.outcomes import UNKNOWN, without_answer
 
 
 def main(specs_fd: int, outcomes_fd: int) -> None:
-    """Answers specs, a JSON line each, until an empty line comes."""
+    """Reads trial specs, one JSON line each, and writes an outcome for each, until an empty line comes."""
     specs = received(specs_fd, outcomes_fd)
     with importing(), suppress(ImportError):  # `answer` says it when there is someone to say it to
         import torch  # noqa: F401 - imported while the supervisor prepares
@@ -45,7 +45,7 @@ def main(specs_fd: int, outcomes_fd: int) -> None:
 
 
 def _leave_behind(heart: Heart, outcome: TrialOutcome) -> None:
-    """Answers with an outcome, and ends the process with its script and the processes below it.
+    """Sends an outcome to the supervisor, then ends this process, its script and its child processes.
 
     No exit handler of the script runs, and no thread of it is waited for.
     """
@@ -57,7 +57,7 @@ def _leave_behind(heart: Heart, outcome: TrialOutcome) -> None:
 def answer(
     text: str, report: Report = unheard, conclude: Callable[[TrialOutcome], None] | None = None
 ) -> TrialOutcome:
-    """Runs the trial that a spec's JSON describes; every error of its workload is an outcome.
+    """Runs the trial that a spec's JSON describes; returns its outcome, also for every error of its workload.
 
     Args:
         report: is told of every phase of the trial.
@@ -138,7 +138,7 @@ def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:
 
 
 def _refused(message: str) -> TrialOutcome:
-    """Outcome for a text that is no spec, and so names neither a size nor a device."""
+    """`FAILED` outcome for a text that is no trial spec; batch size and device in it are unknown."""
     return TrialOutcome(
         verdict=Verdict.FAILED,
         evidence=Evidence.PREDICTED,

@@ -1,4 +1,4 @@
-"""Names that `autofit` imports from `autofit_workers` beside `spec`, `process` and `replay`.
+"""Re-exports what `autofit` imports from `autofit_workers` besides `spec`, `process` and `replay`.
 
 Nothing here imports torch.
 """

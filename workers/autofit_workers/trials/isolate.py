@@ -1,4 +1,4 @@
-"""Runs a trial in a process of its own: fresh for a measured one, kept warm for predictions.
+"""Runs a trial in a child process: a fresh one for a measured trial, a reused one for predictions.
 
     supervisor (never imports torch)                 child (session and process group of its own)
       specs pipe     ── one JSON line per trial ──▶    a thread reads: end of file kills the group
@@ -53,7 +53,7 @@ ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
 def environment_of(spec: TrialSpec) -> dict[str, str]:
-    """Environment variables that a trial's process is given beside the supervisor's own."""
+    """Environment variables that a trial's process gets in addition to the supervisor's."""
     if spec.probe is Probe.PREDICT:
         return NO_GPU | (ONE_THREAD if spec.workload.kind == "script" else {})
     threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
@@ -64,7 +64,7 @@ def environment_of(spec: TrialSpec) -> dict[str, str]:
 
 
 def _allocator_variables(allocator: str) -> dict[str, str]:
-    """Allocator settings under both names that PyTorch reads, so that none inherited contradicts them."""
+    """Environment variables of the allocator's settings, under both names that PyTorch reads."""
     settings = allocator_conf(allocator)
     names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF") if settings else ()
     return dict.fromkeys(names, settings)
@@ -75,7 +75,7 @@ _stop: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 
 @contextmanager
 def ended_by(stop: threading.Event) -> Iterator[None]:
-    """Ends trials that this thread runs in the block once `stop` is set: `run` then raises `StoppedError`."""
+    """Context manager in which setting `stop` ends this thread's trials: `run` then raises `StoppedError`."""
     token = _stop.set(stop)
     try:
         yield
@@ -84,13 +84,13 @@ def ended_by(stop: threading.Event) -> Iterator[None]:
 
 
 def require_wanted() -> None:
-    """Raises `StoppedError` where the surrounding block of `ended_by` is to end."""
+    """Raises `StoppedError` if the `stop` event of the surrounding `ended_by` block is set."""
     if (stop := _stop.get()) is not None and stop.is_set():
         raise StoppedError
 
 
 def run_fresh(spec: TrialSpec) -> TrialOutcome:
-    """Runs one trial in a process that did nothing before it and does nothing after it."""
+    """Runs one trial in a fresh process, which ends after it, and returns the outcome."""
     with Child(environment_of(spec), of_script=spec.workload.kind == "script") as child:
         return child.run(spec)
 
@@ -141,7 +141,7 @@ class Child:
         return self._process is not None
 
     def run(self, spec: TrialSpec) -> TrialOutcome:
-        """Runs a trial; its process's death and its deadline are outcomes, not errors.
+        """Runs a trial and returns its outcome, also if its process dies or exceeds its deadline.
 
         The deadline includes the start of the process, but not the wait for another trial in it.
         """
@@ -213,7 +213,7 @@ class Child:
         return outcome
 
     def _count(self, process: ChildProcess, supervision: Supervision) -> None:
-        """Adds the time of a trial that was answered to `start_seconds` and `busy_seconds`."""
+        """Adds the time of a finished trial to `start_seconds` and `busy_seconds`."""
         if not self._is_asked:
             self._is_asked = True
             self.start_seconds = supervision.first_heard - process.begin
@@ -244,7 +244,7 @@ _ENDINGS = (TimeoutError, EOFError, ValueError, TooMuchMemoryError, TooManyProce
 
 
 def _unfinished(spec: TrialSpec, error: BaseException, death: str, supervision: Supervision) -> TrialOutcome:
-    """Outcome of a trial whose process sent none, with the phase in which it was last heard of."""
+    """Outcome of a trial whose process sent no outcome, with the phase of its last heartbeat."""
     outcome = _ending(spec, error, death, supervision)
     beat = supervision.last_beat
     return dataclasses.replace(
@@ -294,7 +294,7 @@ def _why_ended(spec: TrialSpec, error: Exception, where: str) -> str:
 
 
 def _out_of_host_memory(spec: TrialSpec, reason: str, where: str) -> TrialOutcome:
-    """Outcome of a trial that ran out of host memory; for a measured one, its size does not run there.
+    """Outcome of a trial that ran out of host memory: `OOM` if measured, `LOST` if predicted.
 
     A prediction says nothing of its size by needing too much memory itself.
     """

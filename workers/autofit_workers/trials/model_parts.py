@@ -1,4 +1,4 @@
-"""Lists the parts of a language model, by a process that builds the model without memory.
+"""Lists the parameters of a language model, in a process that builds it without allocating memory.
 
     request   {"workload": {…}}
     answer    {"parts": {…}} or {"error": {…}}
@@ -22,7 +22,7 @@ from autofit_workers.spec.protocol import TrialError, WorkloadRef
 
 
 class PartsFailedError(Exception):
-    """Listing a model's parts failed: it could not be built, or the process that was to do so died.
+    """Listing a model's parts failed: the model could not be built, or the process that builds it died.
 
     Attributes:
         error: the failure, in words for a user; None where the process died or took too long.
@@ -57,7 +57,7 @@ def list_parts(workload: WorkloadRef, *, deadline_seconds: float) -> ModelParts:
 
 
 def _parts(answer: Any) -> ModelParts:
-    """Parts that the process answered; raises `ValueError` where its answer makes no sense."""
+    """Model parts, parsed from the process's answer; raises `ValueError` if the answer is malformed."""
     if not isinstance(answer, dict):
         raise ValueError("it answered no object")  # noqa: TRY004 - what the process says is a value
     if "error" in answer:

@@ -1,4 +1,4 @@
-"""Outcomes of trials that gave no answer about memory, for both sides of the process boundary."""
+"""Makes outcomes of trials that gave no answer about memory, in the supervisor and in the child process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def without_answer(
     device: Device | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> TrialOutcome:
-    """Outcome of a trial that did not tell what its configuration needs.
+    """Outcome, with `verdict` and `error`, of a trial that did not show how much memory is needed.
 
     Without a `device`, the outcome names what can be known of the device from outside.
     """
@@ -43,7 +43,7 @@ def without_answer(
 
 
 def answering(spec: TrialSpec, outcome: TrialOutcome) -> TrialOutcome:
-    """`outcome` itself, or an `INVALID` one where it is on another configuration than `spec` has.
+    """`outcome` itself, or an `INVALID` one if its configuration is not the one in `spec`.
 
     A size is called measured only if exactly that configuration ran, whatever a worker makes of a
     spec. An outcome that is not about memory stays as it is.
@@ -65,7 +65,7 @@ def _on(num_ranks: int) -> str:
 
 
 def evidence_sought(spec: TrialSpec) -> Evidence:
-    """Evidence that a trial gives, by its probe; on CUDA also by whether the budget is the card's own."""
+    """Kind of evidence of a trial, by its probe; on CUDA `EMULATED` if the budget is not the card's own."""
     match spec.probe:
         case Probe.PREDICT:
             return Evidence.PREDICTED

@@ -1,4 +1,4 @@
-"""Runs a trial of several ranks: a process for each, started and ended together; one outcome.
+"""Runs a trial of several ranks, one process each, and merges the ranks' outcomes into one.
 
     ran_here ─┬─ a thread ── `Child` of rank 0 ── holds the store ◀──┐
               ├─ a thread ── `Child` of rank 1 ── meets them there ──┤
@@ -48,7 +48,7 @@ _DECISIVE = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Place of a trial's ranks: on which machine they run, and where all of them meet.
+    """Machine that a trial's ranks run on, and the address where all ranks of the trial rendezvous.
 
     Attributes:
         node: number of this machine among the machines.
@@ -64,7 +64,7 @@ class Place:
 
 
 def run_ranks(spec: TrialSpec) -> TrialOutcome:
-    """Runs all ranks of one trial, on this machine, each in a process that does nothing else."""
+    """Runs all ranks of one trial on this machine, each in a fresh process; returns the trial's outcome."""
     begin = time.monotonic()
     with listening(HOST, spec) as listener:
         place = Place(master_port=listener.getsockname()[1])
@@ -74,7 +74,7 @@ def run_ranks(spec: TrialSpec) -> TrialOutcome:
 
 
 def listening(address: str, spec: TrialSpec) -> socket.socket:
-    """Socket that the ranks of a trial meet at, on the machine of rank 0.
+    """Listening socket for the rendezvous of a trial's ranks, on the machine of rank 0.
 
     Raises:
         OSError: there is no such address here.
@@ -89,7 +89,7 @@ def ran_here(
     listener: socket.socket | None,
     ended_elsewhere: threading.Event | None = None,
 ) -> Iterator[list[TrialOutcome | None]]:
-    """Runs the ranks of one machine and yields their outcomes; None for a rank ended due to another.
+    """Runs the ranks of one machine; yields their outcomes, None for a rank ended because of another's end.
 
     In the block the processes of ranks that told their outcome live on: once they end, ranks of other
     machines fail for that reason.
@@ -115,12 +115,12 @@ def ran_here(
 
 
 def took_all_steps(outcome: TrialOutcome | None) -> bool:
-    """Whether a rank took all its steps, so that the others can too."""
+    """Whether a rank took all its steps, so that the other ranks can too."""
     return outcome is not None and outcome.verdict in (Verdict.FITS, Verdict.THRASH)
 
 
 def joined(spec: TrialSpec, outcomes: Sequence[TrialOutcome | None]) -> TrialOutcome:
-    """Outcome of a trial from its ranks' outcomes: that of the rank which decides.
+    """Outcome of a trial of several ranks: that of the rank with the gravest verdict, then the largest peak.
 
     Args:
         outcomes: by rank; None for a rank that was ended for what became of another.
@@ -155,7 +155,7 @@ def joined(spec: TrialSpec, outcomes: Sequence[TrialOutcome | None]) -> TrialOut
 
 
 def variables_of(local_rank: int, num_ranks: int, place: Place, visible: str | None) -> dict[str, str]:
-    """Environment variables that PyTorch's launcher sets for a rank, and the one card that it sees.
+    """Environment variables of one rank: those that torchrun sets, and `CUDA_VISIBLE_DEVICES` for its card.
 
     Every rank has its card as device 0. NCCL takes the direct way between cards that do not see each other
     all the same (`p2pCanConnect` of its transport/p2p.cc, from CUDA 10.1 on).
@@ -192,7 +192,7 @@ def _child(spec: TrialSpec, local_rank: int, place: Place, listener: socket.sock
 
 
 def _of_gloo(environment: Mapping[str, str], address: str) -> dict[str, str]:
-    """Environment variable that has gloo connect ranks by the network interface of an address."""
+    """`GLOO_SOCKET_IFNAME` for the network interface of an address; empty if already set or not found."""
     if "GLOO_SOCKET_IFNAME" in environment:
         return {}
     name = next((name for _, name in socket.if_nameindex() if _has_address(name, address)), None)
@@ -218,7 +218,7 @@ def _run(child: Child, spec: TrialSpec, over: threading.Event) -> TrialOutcome |
 
 
 def _wait(futures: Sequence[Future[TrialOutcome | None]], ended_elsewhere: threading.Event | None) -> None:
-    """Waits until all ranks have ended, or one of them in a way that keeps the others from ending.
+    """Waits until all ranks have ended, or one rank has failed so that the others cannot end.
 
     Raises:
         StoppedError: nobody wants the trial any more.

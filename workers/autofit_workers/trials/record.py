@@ -91,7 +91,7 @@ Row = dict[str, Any]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns the exit code."""
+    """Runs the command line of the recorder and returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m autofit_workers.trials.record", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="file of rows; those in it are not repeated")
     parser.add_argument("--minutes", type=float, default=20.0, help="when to stop")
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def rows_in(path: Path) -> list[Row]:
-    """Rows that a file holds; a last line that was cut short is cut off the file.
+    """Rows of a JSON lines file; removes an incomplete last line from the file.
 
     Raises:
         ValueError: the file holds something else than rows.
@@ -145,7 +145,7 @@ def write_row(write: Callable[[str], object], row: Row) -> None:
 
 
 def device_row() -> Row:
-    """Row of what CUDA says of the card; reading it creates no context."""
+    """Row with the card's properties as CUDA reports them; reading them creates no CUDA context."""
     import torch
 
     properties = torch.cuda.get_device_properties(0)
@@ -166,7 +166,7 @@ def device_row() -> Row:
 
 
 def plan(models: Sequence[str]) -> Iterator[TrialSpec]:
-    """Yields the trials, the most telling first: every model once before any model twice.
+    """Yields the specs of the trials, the most informative first: every model once before any model twice.
 
     Last come all precisions with all convolution policies, as far as they did not come before.
     """
@@ -195,7 +195,7 @@ def record(
     run: Callable[[TrialSpec], TrialOutcome] = run,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Row]:
-    """Runs the plan for `seconds` of the clock and yields a row for each thing learned.
+    """Runs the planned trials for `seconds` of the clock and yields a row for each measurement or prediction.
 
     Args:
         models: the built-in workloads.
@@ -232,7 +232,7 @@ def record(
 
 
 def almost_nothing() -> Workload:
-    """Workload so small that what the device shows beside the allocator is the context."""
+    """Tiny workload, to measure the CUDA context as the device memory outside the allocator."""
     import torch
 
     from autofit_workers.workload.workload import Workload
@@ -257,7 +257,7 @@ def _key(row: Row) -> str:
 
 
 def trial_row(spec: TrialSpec, outcome: TrialOutcome) -> Row:
-    """Row of what a trial needed, with what somebody needs to repeat the trial."""
+    """Row with a trial's outcome, and with its spec, by which the trial can be repeated."""
     told = dataclasses.asdict(outcome)
     for bulky in ("trace_json", "knobs", "batch_size"):
         del told[bulky]

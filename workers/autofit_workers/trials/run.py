@@ -1,4 +1,4 @@
-"""Runs any trial: a spec in, an outcome out, whatever happens in between."""
+"""Runs any trial: takes a spec and returns an outcome, also if the trial fails."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(spec: TrialSpec) -> TrialOutcome:
 
 
 def measured_by(measure: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec) -> TrialOutcome:
-    """Measures a trial, and once more without its limit where that tells whether memory ran out."""
+    """Measures a trial; repeats a failed CPU trial without its limit, to see whether memory ran out."""
     outcome = measure(spec)
     if (
         spec.probe is Probe.CPU
@@ -68,7 +68,7 @@ def measured_by(measure: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec) -
 
 
 def start_predictor(*, for_host: bool = False, several: bool = False) -> None:
-    """Starts the process of the predictions and returns at once, to hide its start-up.
+    """Starts the process that predicts, without waiting for it, so that its start-up overlaps other work.
 
     Args:
         for_host: whether to start the process of the predictions for the CPU, rather than for cards.
@@ -85,13 +85,13 @@ def start_predictor(*, for_host: bool = False, several: bool = False) -> None:
 
 @atexit.register
 def close_predictor() -> None:
-    """Ends the processes of the predictions; a later prediction starts another."""
+    """Ends the processes that predict; a later prediction starts a new one."""
     for child in (_predictor, _second_predictor, _kernels_predictor, _host_predictor):
         child.close()
 
 
 def may_be_memory(outcome: TrialOutcome, *, of_script: bool = False) -> bool:
-    """Whether a trial under a limit failed in a way that may be running out of memory, unnamed.
+    """Whether a trial failed under its memory limit with an error that may be an unnamed out-of-memory error.
 
     Args:
         of_script: whether the trial is of a script, which may catch that memory ran out, and then exit, go on
@@ -109,7 +109,7 @@ def _measured(spec: TrialSpec) -> TrialOutcome:
 
 
 def _predicted(spec: TrialSpec) -> TrialOutcome:
-    """Predicts; where a branch on an unknown value led to an error, again with the other branch.
+    """Outcome of a prediction; if a branch on an unknown value led to an error, it takes the other branch.
 
     The branches are turned one at a time, the last one first.
     """
@@ -128,7 +128,7 @@ def _predicted(spec: TrialSpec) -> TrialOutcome:
 
 
 def _decided(outcome: TrialOutcome) -> tuple[str, ...]:
-    """Places of branches on values that a prediction lacks, as an outcome tells; empty if unreadable."""
+    """Code lines of branches on values unknown in a prediction, from an outcome; empty if unreadable."""
     try:
         return from_plain(tuple[str, ...], parse_json(outcome.environment.get(DECIDED, "[]")))
     except ValueError:
@@ -156,7 +156,7 @@ def _predicted_once(spec: TrialSpec) -> TrialOutcome:
 
 
 def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
-    """Predicts in a free one of the two processes for cards.
+    """Predicts for a card, in whichever of the two predicting processes is free.
 
     Unless it was started ahead, there is no second one before the first has predicted for as long as it took
     to start.
@@ -172,7 +172,7 @@ def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
 def _decided_without_limit(
     measure: Callable[[TrialSpec], TrialOutcome], spec: TrialSpec, limited: TrialOutcome
 ) -> TrialOutcome:
-    """Outcome of a trial that failed under its limit: `OOM` if it fits without, else the run without."""
+    """Outcome of a trial that failed under its limit: `OOM` if it runs without one, else the rerun's."""
     unlimited = measure(_without_limit(spec, limited))
     wall_seconds = limited.wall_seconds + unlimited.wall_seconds
     reason = limited.error.message if limited.error else ""
@@ -195,7 +195,7 @@ def _decided_without_limit(
 
 
 def _without_limit(spec: TrialSpec, limited: TrialOutcome) -> TrialSpec:
-    """Spec of a trial without its limit, to run one step further than the limited trial came."""
+    """Spec of a trial without its memory limit, to run one step further than the limited trial did."""
     unlimited = dataclasses.replace(spec, budget_bytes=None)
     if limited.phase in FOLLOW_UP:
         return unlimited

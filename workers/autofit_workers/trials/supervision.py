@@ -1,4 +1,4 @@
-"""Watches a trial from outside while it runs: whether it is alive, and how much memory it holds.
+"""Watches a running trial from another process: whether it is alive, and how much memory it holds.
 
 heartbeats ──▶ silent for too long              ──▶ HungError          ──▶ TIMEOUT
 /proc      ──▶ beyond budget or host            ──▶ TooMuchMemoryError ──▶ OOM
@@ -30,11 +30,11 @@ class HungError(TimeoutError):
 
 
 class TooMuchMemoryError(Exception):
-    """The trial's processes hold more memory together than they may; the text says how much."""
+    """The trial's processes together exceed their memory limit; the error's text says by how much."""
 
 
 class TooManyProcessesError(Exception):
-    """The workload has started more processes than any training does."""
+    """The workload has started more processes than allowed, which is more than any training starts."""
 
 
 class StoppedError(Exception):
@@ -78,7 +78,7 @@ class Supervision:
         self.last_beat = Heartbeat(phase="start")
 
     def hears(self, line: str) -> bool:
-        """Takes a line if it is a heartbeat; returns False for an answer, or garbage in its place."""
+        """Records a line's heartbeat; returns False if the line is none, such as the trial's answer."""
         try:
             self.last_beat = Heartbeat.from_json(line)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -89,7 +89,7 @@ class Supervision:
         return True
 
     def attend(self) -> None:
-        """Checks the trial; raises where it is to be ended.
+        """Checks the trial; raises an error if the trial is to be ended.
 
         Raises:
             StoppedError: the trial is to end.
@@ -114,7 +114,7 @@ class Supervision:
 
     @property
     def last_heard(self) -> str:
-        """Phase and time at which the trial was last heard of, for a message."""
+        """Clause with the phase and time of the trial's last heartbeat, for a message."""
         return f"last heard of in {self.last_beat.phase} after {self._heard - self._begin:.1f} s"
 
     def killed_for_memory(self) -> str | None:
@@ -141,7 +141,7 @@ class Supervision:
         return int(share * available_bytes) + host_memory.resident_bytes(self._group)
 
     def _excess_now(self) -> str | None:
-        """Message on how far the trial's processes are beyond the budget; None where they are not.
+        """Message on how far the trial's processes exceed the budget; None if they are within it.
 
         Raises:
             TooMuchMemoryError: the processes are beyond the host's limit, which counts in every phase.

@@ -59,13 +59,13 @@ def load_attribute(ref: WorkloadRef) -> Any:
 
 
 def append_to_import_path(folders: Iterable[str]) -> None:
-    """Appends folders to `sys.path`, so that the user's modules hide no others."""
+    """Appends folders to the end of `sys.path`, so that the user's modules shadow no others."""
     sys.path.extend(folder for folder in dict.fromkeys(folders) if folder not in sys.path)
 
 
 @contextmanager
 def user_code(doing: str) -> Iterator[None]:
-    """Turns an exception of the user's code, or its `sys.exit`, into a `WorkloadError`."""
+    """Context manager that turns an exception of user code, or `sys.exit`, into `WorkloadError`."""
     try:
         yield
     except WorkloadError:
@@ -78,7 +78,7 @@ def user_code(doing: str) -> Iterator[None]:
 
 @contextmanager
 def _importing(name: str, file: str = "FILE.py") -> Iterator[None]:
-    """Turns an import's exception into a `WorkloadError`, with advice if it needs a GPU."""
+    """Context manager that turns an import's exception to `WorkloadError`, with advice if it needs a GPU."""
     try:
         with user_code(f"importing {name}"):
             yield
@@ -114,7 +114,7 @@ def _read_source(ref: WorkloadRef, path: Path | None) -> bytes:
 
 
 def _import_file(path: Path, source: bytes) -> ModuleType:
-    """Module made by running `source`; the file itself or its cache could differ from it."""
+    """Module made by running `source`, as the file on disk or its bytecode cache may differ from it."""
     name = f"{FILE_MODULE_PREFIX}{path.stem}_{sha256_of(os.fsencode(path) + source)[:16]}"
     if name in sys.modules:
         return sys.modules[name]

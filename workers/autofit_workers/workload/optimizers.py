@@ -59,7 +59,7 @@ def _class_of(path: str, name: str) -> MakeOptimizer:
 
 
 def each_of(optimizers: Optimizers) -> tuple[torch.optim.Optimizer, ...]:
-    """Tuple of a workload's optimizers: one, or several for a step of its own."""
+    """Optimizers of a workload as a tuple, be it one optimizer or several."""
     return (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
 
 
@@ -95,7 +95,7 @@ def takes_model(optimizer: OptimizerFactory) -> bool:
 
 
 def make_named(name: str, model: nn.Module, implementation: str = "default") -> Optimizers:
-    """Makes an optimizer by name, or the two that a name stands for.
+    """Makes the optimizer of a name, or both optimizers of a name that stands for two.
 
     Args:
         name: one of `autofit_workers.spec.knobs.optimizer.OPTIMIZERS`.
@@ -113,9 +113,9 @@ def make_named(name: str, model: nn.Module, implementation: str = "default") -> 
 def parts_of_named(
     name: str, model: nn.Module, implementation: str = "default"
 ) -> list[tuple[MakeOptimizer, list[dict[str, Any]]]]:
-    """Functions that make the optimizers of a name, each with its groups of parameters.
+    """Functions that make the one or two optimizers of a name, each with its parameter groups.
 
-    It has the arguments and errors of `make_named`.
+    Arguments and errors are those of `make_named`.
     """
     named = NAMED[name]
     if implementation not in named.implementations:

@@ -15,7 +15,7 @@ _KEYWORD = "size"
 
 
 def sized(workload: Workload, size: int, *, allows_long: bool) -> dict[str, Callable[..., Any]]:
-    """Functions for samples of `size`, by name: `make_batch`, and `build_model` if it takes a size.
+    """Functions for samples of `size` by name: `make_batch`, and `build_model` if it takes a size.
 
     Raises:
         InapplicableError: the workload makes samples of one size, or its model was made for shorter ones.

@@ -52,7 +52,7 @@ WHOLE = Part()
 
 
 def parts_of_step(spec: TrialSpec) -> tuple[Part, ...]:
-    """Passes of each of a trial's steps, in their order."""
+    """Passes that each optimizer step of a trial runs, in order."""
     num_batches = spec.knobs.num_batches(spec.batch_size)
     num_passes = spec.knobs.num_passes(spec.batch_size)
     return tuple(
@@ -72,11 +72,11 @@ class ScheduledModel(torch.nn.Module):
 
     @property
     def parts(self) -> tuple[tuple[torch.nn.Module, Sequence[torch.nn.Module]], ...]:
-        """Modules that run by themselves, each with its repeated blocks."""
+        """Submodules that run separately, such as pipeline stages, each with its repeated blocks."""
         raise NotImplementedError
 
     def forward_backward(self, batch: Any, *, autocast: AutocastFactory, phase: PhaseHook) -> None:
-        """Runs forward and backward of a batch, which leaves gradients; reports each phase."""
+        """Runs forward and backward of a batch, leaving gradients; reports each phase to `phase`."""
         raise NotImplementedError
 
     def infer(self, batch: Any, *, autocast: AutocastFactory) -> None:
@@ -174,6 +174,6 @@ def infer_step(
 
 
 def seed(value: int) -> None:
-    """Seeds the generators that models and batches draw from."""
+    """Seeds the random generators of PyTorch and Python, from which models and batches draw."""
     torch.manual_seed(value)
     random.seed(value)

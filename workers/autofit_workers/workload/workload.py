@@ -67,11 +67,11 @@ OptimizerFactory = Callable[["Iterable[torch.nn.Parameter]"], Optimizers]
 
 
 class CloudpickleMissingError(WorkloadError):
-    """cloudpickle is missing, which a workload that no file defines needs to cross processes."""
+    """cloudpickle is missing, which is needed to send a workload without a file to a process."""
 
 
 class InvalidBatchError(WorkloadError, InvalidTrialError):
-    """`make_batch` returned a batch without the batch size, so the trial would mean nothing."""
+    """`make_batch` returned a batch without a dimension of the batch size: the trial means nothing."""
 
 
 class InvalidLossError(WorkloadError):
@@ -162,7 +162,7 @@ class Workload:
         return resolve(reference)
 
     def reference(self) -> WorkloadRef:
-        """Reference that finds the workload in another process: what it was loaded by, else a pickle.
+        """Reference by which another process loads the workload: the one it was loaded by, else a pickle.
 
         Raises:
             CloudpickleMissingError: the workload has to be carried by value, which needs cloudpickle.
@@ -365,7 +365,7 @@ def _cloudpickle() -> Any:
 
 
 def check_batch(batch: object, batch_size: int) -> str | None:
-    """Checks that a batch has the size it was asked for: in any dimension of any of its tensors.
+    """Checks that a tensor of a batch has the batch size as one of its dimensions.
 
     Returns:
         A note for the reader of the answer if a batch of 1 has no such dimension; else None.
@@ -392,7 +392,7 @@ def check_batch(batch: object, batch_size: int) -> str | None:
 
 
 def tensors_of(value: object) -> Iterator[torch.Tensor]:
-    """Tensors of a batch or of a model's output, wherever it holds them."""
+    """Yields the tensors in a batch or in a model's output, at any depth."""
     return _tensors(value, {})
 
 

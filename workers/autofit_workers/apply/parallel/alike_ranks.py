@@ -1,4 +1,4 @@
-"""Kinds of ranks of a sharded model, which differ in the size of any shard or in the stage that they run.
+"""Groups the ranks of a sharded model by the sizes of their shards and the stage that they run.
 
 Shards differ where a dimension is not a multiple of the ranks that share it. Their sizes follow from shapes
 and placements alone, so that one rank knows the sizes of all.
@@ -19,7 +19,7 @@ from autofit_workers.spec.trace import AlikeRanks
 
 
 def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks, ...]:
-    """Kinds of ranks, in the order of the first rank of each; empty where all ranks are alike.
+    """Groups of alike ranks, in the order of the first rank of each; empty if all ranks are alike.
 
     The time grows with the number of ranks: 100 s for a million.
 
@@ -39,7 +39,7 @@ def alike_ranks(model: torch.nn.Module, parallel: Parallel) -> tuple[AlikeRanks,
 
 
 def _sizes_of_shards(model: torch.nn.Module) -> list[Callable[[dict[str, int]], int]]:
-    """Functions from a rank's place to its shard's size, one for each shape and placement of parameters."""
+    """Functions from mesh coordinates to a shard's elements, one a parameter shape and placement."""
     from torch.distributed.tensor import DTensor
 
     specs: dict[Any, Any] = {}

@@ -28,7 +28,7 @@ _NO_RING = "PyTorch's ring attention is of causal attention without a mask"
 
 
 class ContextParallelRanks(Strategy):
-    """Ranks that share the sequences of a batch, and have all parameters, or shards of them."""
+    """Context parallelism: ranks share each sequence of a batch, and have all or shards of parameters."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if spec.is_for_host:
@@ -52,7 +52,7 @@ STRATEGY = ContextParallelRanks
 
 
 class Context:
-    """Context parallelism of one rank, in which its steps run.
+    """Context parallelism of one rank; its steps run in the context manager `sharing`.
 
     Args:
         model: where it is of transformers, it attends without masks from here on.
@@ -67,7 +67,7 @@ class Context:
 
     @contextmanager
     def sharing(self, batch: Any) -> Iterator[None]:
-        """Cuts a batch to this rank's part, in place; in the block, attention reaches the other ranks' parts.
+        """Context manager that cuts a batch to this rank's part, in place; attention spans all ranks.
 
         Raises:
             InapplicableError: the batch has no sequence that can be divided over the ranks; or, in the block
@@ -101,7 +101,7 @@ class Context:
         return self._mesh
 
     def _sequences(self, batch: Any) -> list[torch.Tensor]:
-        """Tensors of a batch whose second dimension is as long as that of its first tensor of integers."""
+        """Tensors of a batch that hold sequences: dimension 1 is as long as the first integer tensor's."""
         found = [each for each in tensors_of(batch) if each.dim() > _SEQUENCE]
         lengths = [each.size(_SEQUENCE) for each in found if not each.is_floating_point()]
         if not lengths:
@@ -120,7 +120,7 @@ class Context:
 
 @contextmanager
 def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -> Iterator[None]:
-    """Notes calls of attention in the block in `calls`; refuses those that the ring has no kernels for.
+    """Context manager that adds calls of attention to `calls`, and refuses those without a ring kernel.
 
     Args:
         num_places: places of a sequence that this rank has.
@@ -167,7 +167,7 @@ def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -
 
 
 def _attend_without_masks(model: torch.nn.Module) -> None:
-    """Makes a model of transformers attend without the masks it makes for non-consecutive positions.
+    """Makes a transformers model attend without the masks it makes for non-consecutive positions.
 
     As `_attach_context_parallel_hooks` of accelerate/big_modeling.py does; that the attention is causal is
     then all that the kernels are told.

@@ -20,7 +20,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class DataParallelRanks(Strategy):
-    """Ranks that each have the whole model, and batches of their own."""
+    """Data parallelism: each rank has the whole model, and batches that no other rank has."""
 
     def require_applicable(self, _spec: TrialSpec, workload: Workload) -> None:
         if workload.mode != TRAIN:
@@ -50,7 +50,7 @@ STRATEGY = DataParallelRanks
 
 
 def bucket_bytes(model: torch.nn.Module) -> int:
-    """Bytes of the gradient buckets of `DistributedDataParallel`, which Python has no tensors of; else 0."""
+    """Bytes of DistributedDataParallel's gradient buckets, hidden from Python; 0 for other models."""
     if not isinstance(model, DistributedDataParallel):
         return 0
     ask: Any = model._get_ddp_logging_data  # noqa: SLF001 - its only account of them

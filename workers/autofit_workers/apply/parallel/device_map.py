@@ -75,7 +75,7 @@ STRATEGY = DeviceMapCards
 
 
 def _device_map(model: nn.Module, num_cards: int, base: str | None) -> dict[str, int]:
-    """Card number of each part of a model, by the part's path."""
+    """Card number of each part of a model by its path, as transformers or accelerate deals them out."""
     accelerate: Any = imported("accelerate", f"--parallel {DEVICE_MAP}", "a way of dealing out layers")
     room: dict[int | str, int] = dict.fromkeys(range(num_cards), _ROOM)
     with _silent():
@@ -106,7 +106,7 @@ def _of_transformers(model: Any, room: Mapping[int | str, int], base: str | None
 
 
 def _quantizer(base: str | None) -> Any:
-    """Transformers' quantizer, which tells the sizes of bitsandbytes' weights; None for any other `base`."""
+    """Transformers' quantizer that gives sizes of bitsandbytes' weights; None if `base` is another."""
     quantization = QUANTIZATIONS.get(base or "")
     if not isinstance(quantization, Bitsandbytes):
         return None
@@ -117,7 +117,7 @@ def _quantizer(base: str | None) -> Any:
 
 
 def _link(model: nn.Module, found: Mapping[str, int]) -> None:
-    """Puts accelerate's hooks on a model whose parts are on their cards, as its `dispatch_model` does.
+    """Puts accelerate's hooks on a model split over cards, as accelerate's `dispatch_model` does.
 
     `dispatch_model` also looks for shared weights by addresses, which weights of a prediction do not have.
     """
@@ -137,7 +137,7 @@ def _card(number: int) -> torch.device:
 
 
 def _number_of(path: str, found: Mapping[str, int]) -> int:
-    """Card number of the part that a module is in; the first card where no part holds the module."""
+    """Card number of a module by its path; the first card if the device map does not cover it."""
     parts = path.split(".")
     prefixes = (".".join(parts[:length]) for length in range(len(parts), -1, -1))
     return next((found[prefix] for prefix in prefixes if prefix in found), min(found.values()))
@@ -150,7 +150,7 @@ def _in_words(paths: list[str]) -> str:
 
 @contextmanager
 def _silent() -> Iterator[None]:
-    """Silences accelerate's log messages in the block: they are about cards that are not there."""
+    """Context manager that silences accelerate's log messages, which are about absent cards."""
     logger = logging.getLogger("accelerate.utils.modeling")
     before, logger.disabled = logger.disabled, True
     try:

@@ -1,4 +1,4 @@
-"""Expert parallelism by transformers' own code: ranks have whole experts of their own, and share a batch.
+"""Expert parallelism by transformers' own code: each rank has some whole experts, and all share a batch.
 
 The model's own plan names the experts to deal out. `apply_expert_parallelism` has each rank run its experts
 on the tokens that are routed to them, which are masked for the others, and sums all ranks' outputs by an
@@ -24,7 +24,7 @@ _OF_EACH_EXPERT = "grouped_gemm"  # the style of a parameter with a row for each
 
 
 class ExpertParallelRanks(Strategy):
-    """Ranks that have whole experts, the same number each, by transformers' plan of the model."""
+    """Expert parallelism: each rank has equally many whole experts, by transformers' plan of the model."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if spec.knobs.clip_grad_norm is not None:
@@ -61,7 +61,7 @@ STRATEGY = ExpertParallelRanks
 
 
 def _plan_of(model: Any) -> dict[str, str]:
-    """Parallel styles of a model's modules and parameters, by name.
+    """Transformers' plan of a model's experts: parallel style by module or parameter name.
 
     Raises:
         InapplicableError: the model has no plan of experts.
@@ -86,7 +86,7 @@ def _plan_of(model: Any) -> dict[str, str]:
 
 
 def _require_divided(model: torch.nn.Module, plan: dict[str, str], degree: int) -> None:
-    """Raises `InapplicableError` where ranks would not all have the same number of experts."""
+    """Raises `InapplicableError` if the ranks cannot all have the same number of experts."""
     numbers = {
         len(parameter) for name, parameter in model.named_parameters() if plan.get(name) == _OF_EACH_EXPERT
     }

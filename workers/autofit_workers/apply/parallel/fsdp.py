@@ -1,4 +1,4 @@
-"""Sharding by PyTorch's `fully_shard`: each repeated block, then the model around them; or replicas of it."""
+"""FSDP2: PyTorch's `fully_shard` on each repeated block, then on the model; with replicas (HSDP) if asked."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class FullyShardRanks(Strategy):
-    """Ranks that have shards of all parameters, and gather those of a block when it runs."""
+    """FSDP2: ranks have shards of all parameters, and gather a block's parameters when it runs."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if self.parallel.offloads_shards:

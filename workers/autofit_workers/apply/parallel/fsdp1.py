@@ -27,7 +27,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class FirstFsdpRanks(Strategy):
-    """Ranks that have shards of flat parameters, each the parameters of one unit joined."""
+    """FSDP1: ranks have shards of flat parameters, each of which joins the parameters of one unit."""
 
     @property
     def _how(self) -> FirstFsdp:
@@ -55,7 +55,7 @@ class FirstFsdpRanks(Strategy):
 
     @staticmethod
     def followed() -> Followed:
-        """Methods of `FlatParamHandle` of torch/distributed/fsdp/_flat_param.py, by category of memory."""
+        """Memory category by method of `FlatParamHandle` (torch/distributed/fsdp/_flat_param.py)."""
         from torch.distributed.fsdp._flat_param import FlatParamHandle
 
         return {
@@ -71,7 +71,7 @@ STRATEGY = FirstFsdpRanks
 
 
 def _wrapped(model: nn.Module, how: FirstFsdp, *, device_kind: str, dtype: torch.dtype | None) -> nn.Module:
-    """Model in `FullyShardedDataParallel`: this rank's part, whose units come to the device one by one.
+    """Model in `FullyShardedDataParallel`: this rank's shards, moved to the device unit by unit.
 
     Args:
         dtype: the type that parameters are cast to, with gradients summed in float32; None for their own.

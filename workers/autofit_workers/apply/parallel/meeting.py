@@ -1,4 +1,4 @@
-"""Process group of a measured trial's ranks, which this process joins and in which the ranks agree."""
+"""Process group of a measured trial's ranks: how a process joins it, and how its ranks agree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 
 
 def join(device: torch.device, deadline_seconds: float) -> None:
-    """Joins the process group of the trial's ranks, by the variables of `autofit_workers.trials.ranks`.
+    """Joins the trial's process group, by the environment variables of `autofit_workers.trials.ranks`.
 
     The group is left when the process ends: a rank that leaves earlier takes away what others still receive.
 
@@ -50,7 +50,7 @@ def agreed(wish: bool) -> bool:
 
 
 def settle() -> None:
-    """Waits until no thread of gloo is at a collective any more; does nothing without a process group.
+    """Waits until no gloo thread runs a collective any more; does nothing without a process group.
 
     Code that waits for a collective's future, as `DistributedDataParallel` does, goes on before the thread
     has told PyTorch's profiler that the collective ended (`finishWorkGloo` of c10d's ProcessGroupGloo.cpp,

@@ -48,6 +48,6 @@ def without_data(model: nn.Module) -> nn.Module:
 
 
 def nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Tensor on PyTorch's device `meta`, whatever mode is active; requires gradients where floating-point."""
+    """Tensor on the device `meta`, made outside all active modes; requires gradients if floating-point."""
     with _disable_current_modes():
         return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)

@@ -31,15 +31,15 @@ WRITE_IT_SO = (
 
 
 class Call(ABC):
-    """Base of the ways to call a model in stages: what stages are given, exchange and compute a loss from."""
+    """Base of the calling conventions of a model in stages: inputs, exchanged shapes, and loss."""
 
     @abstractmethod
     def parts(self, workload: Workload, batch: Any) -> tuple[Tensor, dict[str, Any], Any]:
-        """Input of the first stage, keyword arguments of every stage, and target of the loss, of a batch."""
+        """First stage's input, every stage's keyword arguments, and the loss target, from a batch."""
 
     @abstractmethod
     def shapes(self, number: int, num_stages: int, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Input and output of a stage for one microbatch, as tensors on the device `meta`."""
+        """Input and output of stage `number` for one microbatch, as tensors on the device `meta`."""
 
     @abstractmethod
     def loss(self, workload: Workload, output: Any, target: Any) -> Tensor:
@@ -62,7 +62,7 @@ class Plan(ABC):
         """Copy of the model that has the parts of one stage only."""
 
     def of_stage(self, number: int, num_stages: int) -> range:
-        """Indices of a stage's blocks."""
+        """Range of indices of the repeated blocks that stage `number` has."""
         each, more = divmod(len(self.blocks), num_stages)
         start = number * each + min(number, more)
         return range(start, start + each + (number < more))
@@ -152,7 +152,7 @@ def _run_whole(model: Any, takes: str, hidden: Tensor, **others: Any) -> Any:
 
 
 class _TransformersCall(Call):
-    """Call of a model of transformers, whose own function makes the loss where the batch has labels."""
+    """Calling convention of a transformers model, which computes its own loss if a batch has labels."""
 
     def __init__(self, model: Any) -> None:
         self._config = model.config.get_text_config()
@@ -243,7 +243,7 @@ def _called_with(workload: Workload, batch: Any) -> tuple[tuple[Any, ...], dict[
 
 
 class _OwnCall(Call):
-    """Call of a model with a `pp_plan` of its own, which the loss calls with one tensor."""
+    """Calling convention of a model with its own `pp_plan`, which the loss calls with one tensor."""
 
     def __init__(self, model: nn.Module, blocks: str) -> None:
         self._without_data = without_data(model)

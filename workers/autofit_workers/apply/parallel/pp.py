@@ -22,7 +22,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class PipelineRanks(Strategy):
-    """Ranks that run stages of a model, on the microbatches of a step."""
+    """Pipeline parallelism: ranks run stages of a model on the microbatches of a step."""
 
     def require_applicable(self, spec: TrialSpec, workload: Workload) -> None:
         _require_applicable(self.parallel, spec.knobs, workload)
@@ -45,7 +45,7 @@ STRATEGY = PipelineRanks
 
 
 def _require_applicable(parallel: object, knobs: Knobs, workload: Workload) -> None:
-    """Refuses knobs, and steps of the workload's own, that a pipeline's schedule does not take."""
+    """Raises `InapplicableError` for knobs and workload steps that a pipeline's schedule does not take."""
     defaults = Knobs()
     wants = (
         "a step of the workload's own" if workload.step is not None
@@ -71,7 +71,7 @@ def _require_applicable(parallel: object, knobs: Knobs, workload: Workload) -> N
 
 
 def _cut(model: nn.Module, pipeline: Pipeline, rank: int, workload: Workload) -> Pipelined:
-    """Stages of a model that a rank of the pipeline runs; the other stages are left to other ranks.
+    """Module of the pipeline stages of `model` that `rank` runs, without the other ranks' stages.
 
     Raises:
         InapplicableError: the model has no plan for a pipeline, or fewer blocks than there are stages.
@@ -130,7 +130,7 @@ class Pipelined(ScheduledModel):
         return tuple(zip(self.children(), self._blocks.values(), strict=True))
 
     def notes(self) -> tuple[str, ...]:
-        """Sentences for the answer's reader that say how the model was cut."""
+        """Sentences for the user on how the model was cut into stages and scheduled."""
         stages = " and ".join(f"stage {number} with {self._words[number]}" for number in self._numbers)
         return (
             f"{stages}; {self.pipeline.num_stages} stages in all",

@@ -1,4 +1,4 @@
-"""One rank of several, in this process: applies all kinds of parallelism together to its model.
+"""Makes this process one rank of several: applies all kinds of parallelism to its model.
 
 The process group has to be there; whether the other ranks are does not matter here. A prediction is made on
 `autofit_workers.tracing.fake.ranks`, a measured trial on the group of `meeting`.
@@ -27,7 +27,7 @@ from autofit_workers.workload.workload import Optimizers, Workload
 
 
 class Ranks:
-    """One rank of a parallelism, with all its kinds; does nothing where a process trains alone.
+    """One rank, with all kinds of its parallelism applied together; does nothing for a single process.
 
     Attributes:
         parallel: as given.
@@ -40,7 +40,7 @@ class Ranks:
         self.brings_model = any(each.brings_model for each in self._strategies)
 
     def require_applicable(self, spec: TrialSpec, workload: Workload) -> None:
-        """Refuses trials that ranks of this parallelism cannot run.
+        """Raises `InapplicableError` for a trial that ranks of this parallelism cannot run.
 
         Args:
             workload: with the overrides of the trial.
@@ -69,7 +69,7 @@ class Ranks:
             )
 
     def join(self, spec: TrialSpec, device: torch.device) -> None:
-        """Joins the other ranks of a measured trial, until this process ends."""
+        """Joins the process group of a measured trial's ranks, until this process ends."""
         if not self.parallel:
             return
         meeting.join(device, spec.deadline_seconds)
@@ -78,7 +78,7 @@ class Ranks:
 
     @contextmanager
     def joined(self, device_kind: str) -> Iterator[None]:
-        """Prepares this process, in a block, for the absent ranks of the group that it has joined."""
+        """Context manager that prepares this process as a rank of a group whose other ranks are absent."""
         with ExitStack() as kept:
             for each in self._strategies:
                 kept.enter_context(each.joined(device_kind))
@@ -86,11 +86,11 @@ class Ranks:
 
     @property
     def followed(self) -> tuple[Followed, ...]:
-        """Library methods whose allocations have a known category, by kind; see `Strategy.followed`."""
+        """Library methods with the category of memory that they allocate; see `Strategy.followed`."""
         return tuple(each.followed() for each in self._strategies)
 
     def cut(self, model: torch.nn.Module, workload: Workload) -> torch.nn.Module:
-        """Part of a model that this rank has, whose parameters may be shared out further.
+        """Part of `model` that this rank runs, such as pipeline stages, before parameters are sharded.
 
         Raises:
             InapplicableError: the model cannot be cut by a kind.
@@ -100,7 +100,7 @@ class Ranks:
         return model
 
     def dealt(self, model: torch.nn.Module, base: str | None) -> Dealt | None:
-        """Device of each module, of several devices; None where there is one device.
+        """Distribution of a model's modules over several devices; None if there is one device.
 
         Raises:
             InapplicableError, MissingLibraryError: see `Strategy.dealt`.
@@ -109,7 +109,7 @@ class Ranks:
         return next((dealt for dealt in found if dealt is not None), None)
 
     def spread(self, model: torch.nn.Module, *, device_kind: str, precision: str = "fp32") -> torch.nn.Module:
-        """Model with the parts of this rank, spread and brought to the device part by part.
+        """Model with this rank's shards, distributed and moved to the device block by block.
 
         Args:
             precision: the knob's value; with amp some kinds cast parameters to autocast's type.
@@ -159,7 +159,7 @@ class Ranks:
         return compiled(model) if knobs.compile else model
 
     def wrapped(self, model: torch.nn.Module, first_seed: int) -> torch.nn.Module:
-        """Model wrapped as measured ranks call it; seeds this rank, so that those sharing a batch agree."""
+        """Model wrapped for measured steps; seeds this rank like all ranks that share its batches."""
         if not self.parallel:
             return model
         for each in self._strategies:
@@ -170,7 +170,7 @@ class Ranks:
     def engine(
         self, model: torch.nn.Module, optimizers: Optimizers, knobs: Knobs, batch_size: int
     ) -> Engine | None:
-        """Engine that trains the model in the place of its optimizers; None where no kind has one.
+        """Engine, such as DeepSpeed's, that trains in place of the optimizers; None if no kind has one.
 
         Args:
             model: on the host.
@@ -185,7 +185,7 @@ class Ranks:
     def sharing(
         self, model: torch.nn.Module, device_kind: str
     ) -> Callable[[Any], AbstractContextManager[None]]:
-        """Context maker for passes over batches; in a context, this rank has only its part of the batch.
+        """Function from a batch to a context manager in which this rank has only its part of the batch.
 
         Raises:
             InapplicableError: the model does not work on parts of batches.
@@ -202,12 +202,12 @@ class Ranks:
         return shared
 
     def notes(self, model: torch.nn.Module, precision: str) -> tuple[str, ...]:
-        """Sentences for the answer's reader that say how the model was spread."""
+        """Sentences for the user on how the model was distributed over the ranks."""
         return tuple(note for each in self._strategies for note in each.notes(model, precision))
 
 
 def parts_of(model: torch.nn.Module) -> Sequence[tuple[torch.nn.Module, Sequence[torch.nn.Module]]]:
-    """Parts of a model that are spread by themselves (its stages, else the model), each with its blocks."""
+    """Parts of a model that are sharded separately (stages, else the whole model), each with its blocks."""
     if isinstance(model, ScheduledModel):
         return model.parts
     return ((model, [block for _, block in repeated_blocks(model)]),)

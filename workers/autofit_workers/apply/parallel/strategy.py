@@ -68,7 +68,7 @@ class Placement:
 
     @property
     def mesh(self) -> Any:
-        """Mesh of all ranks, made when it is first asked for, as not every kind needs one."""
+        """Device mesh of all ranks, made on first use, as not every kind of parallelism needs one."""
         if self._mesh is None:
             self._mesh = mesh_of(self._parallel, self.device_kind)
         return self._mesh
@@ -85,7 +85,7 @@ class Engine(ABC):
 
     @abstractmethod
     def stepped(self, workload: Workload, phase: PhaseHook = no_phase) -> Workload:
-        """Workload whose step is this engine's.
+        """Copy of `workload` whose step runs by this engine's backward and optimizer step.
 
         Args:
             phase: called as backward and the optimizer's step begin.
@@ -93,7 +93,7 @@ class Engine(ABC):
 
     @abstractmethod
     def held(self) -> Iterator[tuple[Iterable[torch.Tensor], Category]]:
-        """Tensors that the engine keeps between steps, beside those its model and optimizer tell of."""
+        """Tensors, with category, that the engine keeps between steps beside model and optimizer."""
 
 
 class Strategy:
@@ -112,7 +112,7 @@ class Strategy:
         self.parallel = parallel
 
     def require_applicable(self, spec: TrialSpec, workload: Workload) -> None:
-        """Refuses trials that this kind of parallelism cannot run.
+        """Raises `InapplicableError` for a trial that this kind of parallelism cannot run.
 
         Args:
             workload: with the overrides of the trial.
@@ -122,22 +122,22 @@ class Strategy:
         """
 
     def takes_base(self, _base: str) -> bool:
-        """Whether the kind can spread weights that a library quantized."""
+        """Whether weights quantized as `_base` says can be distributed by this kind of parallelism."""
         return False
 
     def join(self, device_kind: str) -> None:
-        """Prepares this process, in the group of all ranks, for the kind, until the process ends.
+        """Prepares this process, in the joined process group, for this kind, until the process ends.
 
         Raises:
             MissingLibraryError: a library is not installed here.
         """
 
     def joined(self, _device_kind: str) -> AbstractContextManager[None]:
-        """Context of `join` for a block, after which other trials may follow; raises the same errors."""
+        """Context manager that applies `join` and undoes it; raises `MissingLibraryError` as `join` does."""
         return nullcontext()
 
     def cut(self, model: torch.nn.Module, _rank: int, _workload: Workload) -> torch.nn.Module:
-        """Part of a model that a rank has, on the host.
+        """Part of `model` that rank `_rank` runs, on the host; the whole model by default.
 
         Raises:
             InapplicableError: the model cannot be cut by this kind.
@@ -145,7 +145,7 @@ class Strategy:
         return model
 
     def dealt(self, _model: torch.nn.Module, _base: str | None) -> Dealt | None:
-        """Device of each module, of several devices; None where there is one device.
+        """Distribution of a model's modules over several devices; None if there is one device.
 
         Args:
             base: the knob's value: how the model's own weights are kept.
@@ -157,7 +157,7 @@ class Strategy:
         return None
 
     def taken(self, model: torch.nn.Module, _placement: Placement) -> torch.nn.Module:
-        """Model prepared or wrapped as a whole, before its parts are spread one after the other.
+        """Model prepared or wrapped as a whole, before its parts are distributed one after the other.
 
         Raises:
             InapplicableError: the model cannot be spread by this kind.
@@ -165,7 +165,7 @@ class Strategy:
         return model
 
     def spreading(self, _part: torch.nn.Module, _placement: Placement, *, is_stage: bool) -> Spread | None:
-        """Function that spreads the modules of a part of a model; None where this kind spreads none.
+        """Function that distributes a module of `_part` over the ranks; None if this kind has none.
 
         It is called with each block, and then with the part.
 
@@ -179,13 +179,13 @@ class Strategy:
         return None
 
     def wrapped(self, model: torch.nn.Module) -> torch.nn.Module:
-        """Model on its device, wrapped as measured ranks call it."""
+        """Model on its device, wrapped for measured steps, as in `DistributedDataParallel`."""
         return model
 
     def engine(
         self, _model: torch.nn.Module, _optimizers: Optimizers, _knobs: Knobs, _batch_size: int
     ) -> Engine | None:
-        """Engine that trains a model in the place of its optimizers; None where the kind has none.
+        """Engine that trains in place of the optimizers; None if this kind of parallelism has none.
 
         Raises:
             InapplicableError: the engine does not take such optimizers.
@@ -195,7 +195,7 @@ class Strategy:
     def sharing(
         self, _model: torch.nn.Module, _device_kind: str
     ) -> Callable[[Any], AbstractContextManager[None]]:
-        """Context maker for passes over batches; in a context, this rank has only its part of the batch.
+        """Function from a batch to a context manager in which this rank has only its part of the batch.
 
         Raises:
             InapplicableError: the model does not work on parts of batches.
@@ -203,7 +203,7 @@ class Strategy:
         return lambda _batch: nullcontext()
 
     def notes(self, _model: torch.nn.Module, _precision: str) -> tuple[str, ...]:
-        """Sentences for the answer's reader that say how the model was spread."""
+        """Sentences for the user on how the model was distributed over the ranks."""
         return ()
 
     @staticmethod
@@ -213,7 +213,7 @@ class Strategy:
 
 
 def require_card(spec: TrialSpec) -> None:
-    """Checks that a trial that offloads runs on a card.
+    """Raises `InapplicableError` if a trial that offloads to the host is for the CPU, not a card.
 
     Raises:
         InapplicableError: the trial is for the host.

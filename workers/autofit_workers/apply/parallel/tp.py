@@ -22,7 +22,7 @@ from autofit_workers.spec.parallel_kinds import TP
 
 
 class TensorParallelRanks(Strategy):
-    """Ranks that have parts of the model's tensors, as a plan of the model divides them."""
+    """Tensor parallelism: ranks have parts of the model's tensors, as the model's plan divides them."""
 
     def spreading(self, part: torch.nn.Module, placement: Placement, *, is_stage: bool) -> Spread:
         return _spreading(part, placement.mesh[TP], self.parallel.degree(TP), is_stage=is_stage)
@@ -32,7 +32,7 @@ STRATEGY = TensorParallelRanks
 
 
 def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool) -> Spread:
-    """Function that spreads the tensors of a part of the model that were not spread yet.
+    """Function that splits a module's tensors over the ranks, without those that were split before.
 
     Args:
         is_stage: whether `model` is a stage of a pipeline, without the modules of other stages.
@@ -57,7 +57,7 @@ def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool
 
 
 def _require_modules(model: torch.nn.Module, plan: Mapping[str, Any]) -> None:
-    """Raises `InapplicableError` where a path of a plan names no module; PyTorch only warns."""
+    """Raises `InapplicableError` if a path of a plan names no module, where PyTorch only warns."""
     names = [name for name, _ in model.named_modules() if name]
     for path in plan:
         atoms = path.split(".")
@@ -91,7 +91,7 @@ def _spreading_by_transformers(model: Any, mesh: Any, degree: int) -> Spread:
 
 
 def _require_divided_heads(model: Any, degree: int) -> None:
-    """Raises `InapplicableError` where a rank would get a part of an attention head."""
+    """Raises `InapplicableError` if `degree` does not divide the numbers of attention heads."""
     config = model.config.get_text_config()
     named = {"attention heads": "num_attention_heads", "heads of keys and values": "num_key_value_heads"}
     numbers: dict[str, int] = {

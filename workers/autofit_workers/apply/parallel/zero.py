@@ -78,7 +78,7 @@ STRATEGY = ZeroRanks
 
 
 class ZeroEngine(Engine):
-    """DeepSpeed's engine of this rank, which divides losses, clips, and says itself when it steps.
+    """DeepSpeed's engine of this rank, which divides losses, clips gradients and decides when to step.
 
     Tensors that are exchanged between ranks, as buckets of gradients, are neither parameters nor gradients.
     """
@@ -113,7 +113,7 @@ class ZeroEngine(Engine):
 
 
 def _require_applicable(parallel: Parallel, knobs: Knobs, mode: str, *, has_step: bool) -> None:
-    """Refuses modes, knobs and steps of workloads that DeepSpeed's engine does not take.
+    """Raises `InapplicableError` for modes, knobs and workload steps that DeepSpeed does not take.
 
     Args:
         mode: the workload's mode, with the overrides of the trial.
@@ -131,7 +131,7 @@ def _require_applicable(parallel: Parallel, knobs: Knobs, mode: str, *, has_step
 
 
 def library() -> Any:
-    """Imported DeepSpeed, which logs nothing below an error.
+    """Imports DeepSpeed, set to log errors only, and returns its module.
 
     Raises:
         MissingLibraryError: DeepSpeed is not installed here.
@@ -168,7 +168,7 @@ def join(device_kind: str) -> None:
 
 @contextmanager
 def joined(device_kind: str) -> Iterator[None]:
-    """Applies `join` for a block and undoes it after, so that other trials may follow in the process.
+    """Context manager that applies `join` and undoes it, so that other trials may follow in the process.
 
     Raises:
         MissingLibraryError: as of `join`.
@@ -229,7 +229,7 @@ def _engine(
 
 
 def _prepare(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
-    """Moves buffers to the device and casts parameters, which `zero.Init` does only as a model is built."""
+    """Moves buffers to the device and casts parameters; `zero.Init` does so only as a model is built."""
     from deepspeed.accelerator import get_accelerator
 
     device = torch.device(get_accelerator().current_device_name())
@@ -242,7 +242,7 @@ def _prepare(model: torch.nn.Module, dtype: torch.dtype | None) -> None:
 
 
 def _on_host(optimizer: torch.optim.Optimizer, parallel: Parallel, knobs: Knobs) -> torch.optim.Optimizer:
-    """Optimizer for ZeRO-Offload: DeepSpeed's CPU Adam in the place of PyTorch's, any other unchanged."""
+    """Optimizer for ZeRO-Offload: DeepSpeed's CPU Adam in place of PyTorch's; others unchanged."""
     is_decoupled = _ADAMS.get(type(optimizer))
     if is_decoupled is None:
         if knobs.precision == "bf16":
@@ -263,7 +263,7 @@ def _on_host(optimizer: torch.optim.Optimizer, parallel: Parallel, knobs: Knobs)
 
 
 def _notes(zero: Zero, precision: str) -> tuple[str, ...]:
-    """Sentences for the answer's reader that say how a model was sharded."""
+    """Sentences for the user on how ZeRO sharded a model."""
     said = [f"DeepSpeed {library().__version__}: ZeRO {zero.stage} with its defaults, buckets of 5e8 numbers"]
     if precision in AUTOCAST_DTYPES:
         section = next(iter(PRECISION_SECTIONS[precision]))

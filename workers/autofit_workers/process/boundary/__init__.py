@@ -1,4 +1,4 @@
-"""Boundary that keeps a predicted workload from changing anything: namespaces of the Linux kernel.
+"""Boundary that keeps a predicted workload from changing the machine, by namespaces of Linux.
 
 entering    takes the process of a workload inside, and keeps the result
 permissions what the workload may do there

@@ -1,4 +1,4 @@
-"""Entry of a workload's process into the boundary, and the result of the attempt."""
+"""Moves a workload's process into the boundary, and keeps the result of the attempt."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _entered = Entered(is_inside=False, reason="this process runs no workload that i
 
 
 def entered() -> Entered:
-    """Result of this process's attempt to enter the boundary: whether it is inside, or why not."""
+    """Result of this process's attempt to enter the boundary: whether inside, or why not."""
     return _entered
 
 
 def enter(told: str, requests: int, answers: int) -> None:
-    """Goes on inside the boundary where the kernel allows, else restricted; see `namespaces.go_inside`.
+    """Moves this process into the boundary if the kernel allows, else restricts it; see `go_inside`.
 
     A process that may start processes goes on unrestricted instead. Inside, Python is executed anew, with the
     same arguments but for the last one: by `/proc/self/exe` a process has the file of its program, and one

@@ -1,4 +1,4 @@
-"""Calls of Linux that Python lacks, with errors as `OSError`; see the manual pages of the same names."""
+"""Linux system calls that Python lacks, with errors as `OSError`; see the manual pages of their names."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def unshare(flags: int) -> None:
 
 
 def mount(source: str | None, target: str, kind: str | None, flags: int = 0, data: str | None = None) -> None:
-    """Mounts a file system, or changes a mount."""
+    """Mounts a file system at `target`, or changes a mount."""
     texts = (None if text is None else os.fsencode(text) for text in (source, target, kind))
     _check(_libc().mount(*texts, ctypes.c_ulong(flags), None if data is None else data.encode()), target)
 
@@ -68,7 +68,7 @@ def unmount(target: str, flags: int = 0) -> None:
 
 
 def pivot_root(new_root: str, old_root: str) -> None:
-    """Makes a mount the root of the file tree, and puts the old root below it."""
+    """Makes the mount `new_root` the root of the file tree, and moves the old root to `old_root`."""
     call("pivot_root", os.fsencode(new_root), os.fsencode(old_root))
 
 
@@ -80,7 +80,7 @@ def make_read_only(target: str) -> None:
 
 
 def drop_capabilities(kept: Iterable[int] = ()) -> None:
-    """Gives up all capabilities of root but those in `kept`, for this process and all below it."""
+    """Drops all capabilities of root but those in `kept`, for this process and its descendants."""
     kept = frozenset(kept)
     prctl = _libc().prctl
     for number in set(range(_MOST_CAPABILITIES)) - kept:
@@ -93,12 +93,12 @@ def drop_capabilities(kept: Iterable[int] = ()) -> None:
 
 
 def die_with_parent(signal_number: int) -> None:
-    """Has the kernel send this process a signal when its parent ends."""
+    """Has the kernel send this process `signal_number` when its parent ends."""
     _check(_libc().prctl(_PR_SET_PDEATHSIG, signal_number, 0, 0, 0), "prctl")
 
 
 def hide_from_others() -> None:
-    """Keeps processes without rights of root from this one's files, memory and program."""
+    """Denies unprivileged processes access to this process's files, memory and program."""
     _check(_libc().prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0), "prctl")
 
 
@@ -112,7 +112,7 @@ def leave_session_keyring() -> None:
 
 
 def set_filter(program: Sequence[bytes]) -> None:
-    """Installs a seccomp filter program for each call of this process and of all below it; see seccomp(2)."""
+    """Installs a seccomp filter for the system calls of this process and its descendants; see seccomp(2)."""
     steps = ctypes.create_string_buffer(b"".join(program))
     described = struct.pack("HxxxxxxP", len(program), ctypes.addressof(steps))
     _check(_libc().prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, described, 0, 0), "prctl")

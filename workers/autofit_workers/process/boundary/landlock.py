@@ -1,4 +1,4 @@
-"""Landlock: rules of the kernel by which a process restricts its writes to files and its signals.
+"""Landlock: kernel rules by which a process restricts its own writes to files and its signals.
 
 The rules hold for everything that the process does, in whatever library, and for all that it starts. They
 need neither rights of root nor namespaces. See landlock(7) and linux/landlock.h.
@@ -34,7 +34,7 @@ _O_PATH = getattr(os, "O_PATH", 0)
 
 
 def version() -> int:
-    """Version of Landlock that the kernel has.
+    """Landlock version (ABI) of the kernel, as a number.
 
     Raises:
         OSError: the kernel has none, or does not let this process use it.
@@ -43,7 +43,7 @@ def version() -> int:
 
 
 def restrict_files(writable: Iterable[str]) -> int:
-    """Restricts this process's writes to `writable`; elsewhere it may make and remove empty folders.
+    """Restricts this process's writes to `writable`; elsewhere it may only make and remove empty folders.
 
     For a process that can gain no further rights (`kernel.drop_capabilities`).
 

@@ -1,4 +1,4 @@
-"""Mounts that a process sees, from `/proc/self/mountinfo`, see proc_pid_mountinfo(5)."""
+"""Mounts that a process sees, read from `/proc/self/mountinfo` (proc_pid_mountinfo(5))."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _ESCAPED = re.compile(r"\\([0-7]{3})")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """Mount that a process sees: its place, its file system, and whether it can be written to.
+    """Mount that a process sees: its path, its file system, and whether it is writable.
 
     Attributes:
         place: the path that it is mounted at.
@@ -25,7 +25,7 @@ class Mount:
 
 
 def visible_mounts(text: str | None = None) -> list[Mount]:
-    """Mounts that no later one hides, those above others in the file tree first.
+    """Mounts that no later mount hides, parents before the mounts below them.
 
     Args:
         text: of `/proc/self/mountinfo`; this process's unless given.

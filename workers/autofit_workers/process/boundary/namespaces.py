@@ -1,4 +1,4 @@
-"""Processes that enter the boundary, and how they end.
+"""Processes between a command and a workload inside the boundary: how they start and end.
 
     command ── starts ──▶ warden          outside; ends what is inside once the command is gone
                             └ door        in new namespaces, but for processes
@@ -28,7 +28,7 @@ from autofit_workers.process.boundary.tree import enter_tree
 
 
 def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, ...] = ()) -> Entered:
-    """Goes on in a new process inside the boundary; the calling process stays as its warden.
+    """Forks a process that continues inside the boundary; the calling process stays outside as its warden.
 
     The warden ends with the process inside. For a process with one thread. Where the kernel does not allow
     it, the same process goes on outside.
@@ -67,7 +67,7 @@ def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, .
 def _through_the_door(
     tell: int, mapped: int, kept: tuple[int, ...], *, most_bytes: int, network: bool
 ) -> Entered:
-    """Runs the door and process 1 of the boundary; returns in the workload's process alone."""
+    """Runs the door process and process 1 of the boundary; returns in the workload's process alone."""
     try:
         kernel.unshare(
             kernel.CLONE_NEWUSER
@@ -119,7 +119,7 @@ def _give_up(tell: int, error: OSError) -> NoReturn:
 
 
 def _map_users(door: int) -> str:
-    """Maps the users of the process `door` to their own numbers; returns why it failed, else nothing."""
+    """Maps user and group ids of the process `door` to equal ids outside; returns the error or ""."""
     try:
         process = Path("/proc", str(door))
         if os.geteuid() == 0:
@@ -139,7 +139,7 @@ def _map_users(door: int) -> str:
 
 
 def _line(told: int) -> str:
-    """Reads the next line from a pipe, without its end; an empty line says that all is well."""
+    """Reads the next line from a pipe, without the newline; an empty line means success."""
     said = bytearray()
     while (byte := os.read(told, 1)) not in (b"\n", b""):
         said += byte
@@ -147,7 +147,7 @@ def _line(told: int) -> str:
 
 
 def _reap(workload: int, tell: int) -> NoReturn:
-    """Runs process 1: reaps all processes that end, and ends with the workload's process."""
+    """Runs process 1 of the boundary: reaps all processes that end, and exits after the workload's."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     ended, status = 0, 0
@@ -158,7 +158,7 @@ def _reap(workload: int, tell: int) -> NoReturn:
 
 
 def _stand_by(door: int, told: int, life: int) -> NoReturn:
-    """Runs the warden: kills the door once the command is gone, and ends as the workload's process did."""
+    """Runs the warden: kills the door process once the command is gone; exits as the workload's did."""
     faulthandler.disable()  # what it would say of the signal, that process has said
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     poll = select.poll()

@@ -12,7 +12,7 @@ from autofit_workers.spec.setup import Setup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """Permissions of a predicted workload beyond the default.
+    """Actions that a predicted workload may take beyond the default, such as using the network.
 
     Attributes:
         network: whether it may use the machine's network.
@@ -26,7 +26,7 @@ class Permissions:
 
     @classmethod
     def of(cls, setup: Setup) -> Self:
-        """Returns the permissions that a trial's setup gives."""
+        """Returns the permissions that a trial's setup grants its workload."""
         return cls(
             network=setup.allows_network,
             subprocesses=setup.allows_subprocesses,
@@ -39,7 +39,7 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entered:
-    """Result of an attempt to enter the boundary.
+    """Result of an attempt to enter the boundary: whether inside, why not, and restrictions instead.
 
     Attributes:
         is_inside: whether this process is the workload's, inside.

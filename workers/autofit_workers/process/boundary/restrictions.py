@@ -1,4 +1,4 @@
-"""Restrictions of a process where the kernel allows no namespaces: most effects outside are refused.
+"""Restrictions that deny a process most effects outside it, where the kernel allows no namespaces.
 
     files    Landlock: it writes to temporary folders, caches and a few devices alone
     others   Landlock: its signals, and its looking into other processes, reach its own alone
@@ -22,7 +22,7 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "ptmx", "pts", "shm", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restrictions:
-    """Restrictions of a process that the kernel has accepted."""
+    """Kinds of restrictions that the kernel has put on a process, as flags."""
 
     files: bool = False
     others: bool = False
@@ -30,7 +30,7 @@ class Restrictions:
 
 
 def restrict() -> Restrictions:
-    """Restricts this process for good, as far as the kernel allows; for a process with one thread."""
+    """Restricts this process permanently, as far as the kernel allows; for a process with one thread."""
     version, calls = 0, False
     with suppress(OSError):  # what the kernel refuses, the answer's note names
         kernel.drop_capabilities(kernel.OF_FILES if os.geteuid() == 0 else ())

@@ -1,4 +1,4 @@
-"""Seccomp: limits on the calls of the kernel that a process and its children may make; see seccomp(2).
+"""Seccomp: limits the system calls that a process and its children may make; see seccomp(2).
 
 A filter is a program of Linux's packet filter over the number and the arguments of a call, that says whether
 the call takes place or fails with an error.
@@ -63,7 +63,7 @@ _FAMILIES = (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_NETLINK", 16))
 
 
 def restrict_calls(*, truncates: bool) -> None:
-    """Refuses this process the calls that reach beyond itself and that Landlock has no rule about.
+    """Denies this process the system calls that reach beyond it and that Landlock has no rule about.
 
     It refuses: priorities, limits and cores of other processes, their memory, shared memory, semaphores and
     queues by System V's names, POSIX's queues, keys, `bpf`, sockets of the machine's file system and of other
@@ -93,7 +93,7 @@ def restrict_calls(*, truncates: bool) -> None:
 
 
 def install(rules: Mapping[str, Arguments]) -> None:
-    """Installs a filter that has the named calls fail with EPERM unless their arguments keep the rule.
+    """Installs a filter that fails the named system calls with EPERM unless their arguments are allowed.
 
     Raises:
         OSError: the kernel does not allow it, or the machine is of neither known kind.
@@ -123,7 +123,7 @@ def _rule(number: int, arguments: Arguments) -> list[bytes]:
 
 
 def _answer_unless(place: int, allowed: Iterable[int], error: int) -> list[bytes]:
-    """Steps of a filter that fail a call with an error unless a word has one of some values."""
+    """Filter instructions that fail a system call with an error unless a word has an allowed value."""
     values = [value & 0xFFFFFFFF for value in allowed]
     compared = [
         _step(_JUMP_IF_EQUAL, value, len(values) - place_of, 0) for place_of, value in enumerate(values)

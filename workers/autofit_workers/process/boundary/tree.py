@@ -1,4 +1,4 @@
-"""File tree of a predicted workload, which reads the machine's files and writes into memory.
+"""File tree of a predicted workload: the machine's files for reading, with writes kept in memory.
 
     /            a file system in memory, of bounded size
     /home, …     an overlay for each top-level folder, and for each mount below it, which is read-only where
@@ -40,7 +40,7 @@ _SHARED_MEMORY_SHARE = 0.5  # of what may be written
 
 
 def enter_tree(most_bytes: int) -> tuple[str, ...]:
-    """Makes the workload's file tree and moves this process into it, with its current folder.
+    """Makes the workload's file tree and moves this process into it; keeps the current folder.
 
     For the first process of new user, mount and process namespaces.
 
@@ -78,7 +78,7 @@ def _is_kernels(place: str) -> bool:
 
 
 class _Tree:
-    """Places of the machine's file tree that are laid into the new root, one by one.
+    """Files and folders of the machine that are put into the workload's new root, one by one.
 
     Args:
         mounts: those that can be seen, by their places.
@@ -98,7 +98,7 @@ class _Tree:
         self.missing: list[str] = []
 
     def open_all(self) -> None:
-        """Opens all places to be laid, those above others first."""
+        """Opens all files and folders that go into the new root, parents first."""
         self._open_below("/")
 
     def _open_below(self, folder: str) -> None:
@@ -117,7 +117,7 @@ class _Tree:
                 self._open_below(entry.path)
 
     def lay(self) -> None:
-        """Lays all opened places into the new root, and closes them."""
+        """Puts all opened files and folders into the new root, and closes them."""
         for place, number in self._entries:
             try:
                 self._lay(place, number)
@@ -138,7 +138,7 @@ class _Tree:
                 self._lay_folder(place, number, target)
 
     def _lay_file(self, found: os.stat_result, number: int, target: str) -> None:
-        """Lays a file: a small one as a copy, which may be written to; a large one, or a mount, read-only."""
+        """Puts a file into the new root: a small one as a writable copy, a large one or a mount read-only."""
         opened = os.open(target, os.O_CREAT | os.O_WRONLY)
         try:
             if found.st_size > _COPIED_BYTES or os.path.ismount(f"/proc/self/fd/{number}"):
@@ -162,7 +162,7 @@ class _Tree:
 
 
 def _like(number: int, target: str) -> None:
-    """Gives a file or folder the owner, rights and times of an opened one."""
+    """Gives `target` the owner, rights and times of the opened file or folder `number`."""
     found = os.fstat(number)
     rights = stat.S_IMODE(found.st_mode)
     try:
@@ -176,7 +176,7 @@ def _like(number: int, target: str) -> None:
 
 
 def _overlay(lower: int, target: str) -> None:
-    """Lays an overlay over a folder: reads go to the folder, writes to one in memory."""
+    """Mounts an overlay of a folder at `target`: reads come from the folder, writes go to memory."""
     upper = f"{_STAGE}/written/{lower}"
     os.makedirs(f"{upper}/work")
     os.mkdir(f"{upper}/upper")
@@ -209,7 +209,7 @@ def _make_proc(target: str) -> None:
 
 
 def _release() -> tuple[int, ...]:
-    """First two numbers of the kernel's version."""
+    """First two numbers of the kernel's version, such as (6, 14)."""
     return tuple(int(number) for number in re.findall(r"\d+", os.uname().release)[:2])
 
 

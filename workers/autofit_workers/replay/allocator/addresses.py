@@ -16,13 +16,13 @@ _END = 1 << 62
 
 
 class AddressSpace:
-    """Address space of a device, as its free ranges."""
+    """Free ranges of a device's address space."""
 
     def __init__(self) -> None:
         self._holes = [(0, _END)]
 
     def reserve(self, num_bytes: int, *, alignment: int = SEGMENT_STEP_BYTES) -> int:
-        """Takes the lowest free range, and returns its first address, a multiple of `alignment`."""
+        """Takes the lowest `num_bytes` of free addresses; returns the first, a multiple of `alignment`."""
         for index, (start, end) in enumerate(self._holes):
             address = -(-start // alignment) * alignment
             if address + num_bytes <= end:

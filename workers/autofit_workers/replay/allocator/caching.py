@@ -13,7 +13,7 @@ from autofit_workers.replay.allocator.settings import DEFAULT_SETTINGS, SMALL_RE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentBlock:
-    """Block of a segment in a snapshot.
+    """Block of a segment in a snapshot of the allocator's memory.
 
     Attributes:
         offset: its distance in bytes from the segment's start.
@@ -28,7 +28,7 @@ class SegmentBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """Segment in a snapshot: contiguous device memory, as is each mapped part of an expandable segment.
+    """Contiguous device memory in a snapshot: a segment, or a mapped part of an expandable segment.
 
     Attributes:
         pool: `small` or `large`.
@@ -45,7 +45,7 @@ class Segment:
 def make_pools(
     settings: AllocatorSettings, *, limit_bytes: int | None, clock: EventClock = keeps_up
 ) -> BlockPools:
-    """Makes the pools for allocator settings; `limit_bytes` bounds what they reserve."""
+    """Makes the allocator's block pools for `settings`; they reserve at most `limit_bytes`."""
     kind = ExpandableBlockPools if settings.expandable_segments else BlockPools
     pools = kind(settings, limit_bytes=limit_bytes)
     pools.pending.clock = clock
@@ -82,7 +82,7 @@ class CachingAllocator:
 
     @property
     def reserved_bytes(self) -> int:
-        """Sum of the segments, which is what `torch.cuda.memory_reserved` reports."""
+        """Bytes of all segments, which `torch.cuda.memory_reserved` reports."""
         return self._pools.reserved_bytes
 
     @property
@@ -91,12 +91,12 @@ class CachingAllocator:
 
     @property
     def active_bytes(self) -> int:
-        """Sum of the blocks that are allocated or wait for other streams, as PyTorch's statistics call it."""
+        """Bytes of all blocks that are allocated, or freed but still used by other streams ("active")."""
         return self._pools.active_bytes
 
     @property
     def num_alloc_retries(self) -> int:
-        """Number of times that all cached memory was released for a request, successfully or not."""
+        """Number of times that all cached memory was released to serve a request, successfully or not."""
         return self._pools.num_alloc_retries
 
     @property
@@ -134,7 +134,10 @@ class CachingAllocator:
 
     @property
     def pending(self) -> PendingFrees[Block]:
-        """Freed blocks that wait for other streams, and that are told of the host's waits."""
+        """Freed blocks that other streams still use.
+
+        Has to be told of the host's waits.
+        """
         return self._pools.pending
 
     def empty_cache(self) -> int:

@@ -29,7 +29,7 @@ _RANGE_BYTES = 1 << 43
 
 
 class ExpandableBlockPools(BlockPools):
-    """Pools of one device with `expandable_segments:True`.
+    """Block pools of one device with `expandable_segments:True`.
 
     Two things bound a request: PyTorch's own check, which compares the limit with the segment that
     would be made without expandable segments, and the pages, which may be more than that; here no
@@ -57,7 +57,7 @@ class ExpandableBlockPools(BlockPools):
         return False  # PyTorch passes over blocks of expandable segments here
 
     def _lowest_extensible(self, size: int, pool: Pool) -> Block:
-        """Lowest cached or unmapped block that begins `size` bytes of such blocks, not all cached."""
+        """First block of the lowest run of cached and unmapped blocks of `size` bytes, not all cached."""
         for _, unmapped in pool.unmapped:
             previous = unmapped.prev
             start = previous if previous is not None and previous.state == CACHED else unmapped
@@ -103,7 +103,7 @@ class ExpandableBlockPools(BlockPools):
             self._unmap(block)
 
     def _unmap(self, block: Block) -> None:
-        """Gives back the pages that a cached block covers completely."""
+        """Unmaps the pages that a cached block covers completely."""
         pool = block.pool
         page_bytes = pool.page_bytes
         start = -(-block.address // page_bytes) * page_bytes

@@ -18,7 +18,7 @@ from autofit_workers.replay.allocator.streams import ONE_STREAM, Streams, betwee
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Action of the allocator: one entry of its history.
+    """One entry of the allocator's history, such as an allocation, a free or a new segment.
 
     Attributes:
         position: index of the event during which it happened.
@@ -61,7 +61,7 @@ def record_history(
     streams: Streams = ONE_STREAM,
     clock: EventClock = keeps_up,
 ) -> History:
-    """Replays events as `replay` does, without a limit, and returns what the allocator did.
+    """Replays events without a memory limit, and returns the history of the allocator's actions.
 
     Args:
         events: `i` allocates `sizes[i]` bytes, `~i` frees them.
@@ -124,7 +124,10 @@ class _Recorder:
         self.allocator.free(block)
 
     def run_found(self, num_bytes: int, stream: int) -> None:
-        """Runs the plan that was found in a request's block, which is free again by now."""
+        """Empties the cache, then allocates and frees the workspace of the cuDNN plan found by timing.
+
+        The block in which the plans were timed is free again by now.
+        """
         self.allocator.empty_cache()
         if num_bytes:
             self.free(self.allocate(num_bytes, None, stream), None)

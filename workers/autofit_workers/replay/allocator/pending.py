@@ -21,7 +21,7 @@ _Block = TypeVar("_Block", bound=Hashable)
 
 
 class StreamEvent(NamedTuple):
-    """CUDA event recorded on a stream where a block was freed that the stream uses.
+    """CUDA event recorded on a stream that uses a block, when the block is freed.
 
     Attributes:
         number: how many events were recorded before it, on all streams together.
@@ -36,17 +36,17 @@ EventClock = Callable[[StreamEvent], bool]
 
 
 def keeps_up(event: StreamEvent) -> bool:  # noqa: ARG001 (the signature of a clock)
-    """Clock of a device that keeps up with the host: every event is over."""
+    """Returns True: on a device that keeps up with the host, every CUDA event is complete."""
     return True
 
 
 def lags(event: StreamEvent) -> bool:  # noqa: ARG001 (the signature of a clock)
-    """Clock of a device that does nothing before the host waits for it: no event is over."""
+    """Returns False: on a device that does nothing before the host waits, no CUDA event is complete."""
     return False
 
 
 class PendingFrees(Generic[_Block]):
-    """Freed blocks that wait for events of other streams.
+    """Freed blocks that wait for CUDA events of the other streams that use them.
 
     Attributes:
         clock: of the device.
@@ -62,7 +62,7 @@ class PendingFrees(Generic[_Block]):
         self._waited_for: dict[int, int] = {}  # by stream, the events before this number are over
 
     def use(self, block: _Block, stream: int) -> None:
-        """Notes that another stream uses a block."""
+        """Notes that a stream other than the block's own uses a block."""
         self._uses.setdefault(block, {})[stream] = None
 
     def holds(self, block: _Block) -> bool:
@@ -89,7 +89,7 @@ class PendingFrees(Generic[_Block]):
             self._waited_for[each] = max(number, self._waited_for.get(each, 0))
 
     def over(self) -> list[_Block]:
-        """Returns the blocks that wait for nothing any more, each once."""
+        """Removes and returns the pending blocks whose events are complete on all streams."""
         blocks: list[_Block] = []
         for stream, queue in self._queues.items():
             waited_for = self._waited_for.get(stream, 0)
@@ -102,6 +102,6 @@ class PendingFrees(Generic[_Block]):
         return blocks
 
     def all_over(self) -> list[_Block]:
-        """Returns all pending blocks, as the host waits for all streams."""
+        """Returns all pending blocks, after noting that the host waits for all streams."""
         self.wait()
         return self.over()

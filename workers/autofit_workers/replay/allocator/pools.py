@@ -56,7 +56,7 @@ Watcher = Callable[[ActionKind, int, int, int], None]
 
 
 class AllocatorOutOfMemory(Exception):  # noqa: N818 (an answer of the model rather than a mistake)
-    """A request does not fit under the limit, even after all cached memory was released.
+    """A request does not fit under the memory limit, even after all cached memory was released.
 
     Attributes:
         requested_bytes: size of the block that was wanted, rounded up.
@@ -78,7 +78,7 @@ class AllocatorOutOfMemory(Exception):  # noqa: N818 (an answer of the model rat
 
 
 class Block:
-    """Stretch of a segment, and the handle of an allocation; valid until it is freed.
+    """Contiguous part of a segment, and the handle of an allocation until that is freed.
 
     Attributes:
         state: `ALLOCATED`, `CACHED`, `UNMAPPED` or `PENDING`.
@@ -134,7 +134,7 @@ def segment_block(address: int, size: int, pool: Pool, state: int) -> Block:
 
 
 def cut_block(block: Block, size: int) -> Block:
-    """Shortens `block` to `size`, and returns the rest as a cached block that is in no list yet."""
+    """Shortens `block` to `size`, and returns the rest as a cached block that is not in its pool yet."""
     rest = Block()
     rest.address = block.address + size
     rest.size = block.size - size
@@ -150,7 +150,7 @@ def cut_block(block: Block, size: int) -> Block:
 
 
 class BlockPools:
-    """Pools of one device, with memory in segments of fixed size.
+    """Block pools of one device, with segments of fixed size.
 
     Attributes:
         fronts: the first block of every segment, by address.
@@ -185,12 +185,12 @@ class BlockPools:
 
     @property
     def active_bytes(self) -> int:
-        """Sum in bytes of the blocks handed out or pending (counted afresh: not for loops)."""
+        """Bytes of all blocks handed out or pending; summed at each call, so not for loops."""
         cached = sum(size for pool in self._pools.values() for size, _, _ in pool.cached)
         return self.reserved_bytes - cached
 
     def pool(self, *, is_small: bool, stream: int = 0) -> Pool:
-        """Pool of a stream for requests of up to 1 MiB (`is_small`), or above."""
+        """Pool of a stream for requests of up to 1 MiB if `is_small`, else for larger requests."""
         pool = self._pools.get((stream, is_small))
         if pool is None:
             splits_all = is_small or self.is_expandable
@@ -272,12 +272,12 @@ class BlockPools:
             self.pending.use(block, stream)
 
     def take_after_events(self, size: int, pool: Pool) -> Block:
-        """Takes back pending blocks whose events are over, then a block as `take` does, as PyTorch does."""
+        """Hands out a block like `take`, after taking back the pending blocks whose events are complete."""
         self._take_back(self.pending.over())
         return self.take(size, pool)
 
     def free(self, block: Block) -> None:
-        """Takes a block back as `give` does, once the streams recorded for it are done with it."""
+        """Frees a block, which stays pending until the other streams recorded for it are done."""
         if block.state == ALLOCATED and self.pending.holds(block):
             block.state = PENDING
         else:
@@ -295,7 +295,7 @@ class BlockPools:
             self.watcher(ActionKind.FREE_COMPLETED, block.address, size, block.pool.stream)
 
     def release_cached(self) -> int:
-        """Gives back every segment that is cached as a whole; returns the bytes released.
+        """Releases every segment that is entirely cached; returns the bytes released.
 
         The host waits for all streams first, so that nothing is pending.
         """
@@ -338,7 +338,7 @@ class BlockPools:
             self.watcher(kind, address, num_bytes, pool.stream)
 
     def _grow(self, size: int, pool: Pool) -> Block | None:
-        """Makes a segment for `size`, or returns None where the limit forbids it."""
+        """Adds a segment for a block of `size` bytes; None if it would exceed the memory limit."""
         segment_bytes = self.settings.segment_bytes(size)
         if self.reserved_bytes + segment_bytes > self.limit_bytes:
             return None
@@ -348,7 +348,7 @@ class BlockPools:
         return block
 
     def _release_segment(self, block: Block) -> None:
-        """Gives back the segment of a whole, cached block; the caller removes the block from its pool."""
+        """Releases the segment that a cached block covers whole; the caller drops the block from its pool."""
         del self.fronts[block.address]
         self.addresses.release(block.address, block.size)
         self._count_lost(ActionKind.SEGMENT_FREE, block.address, block.size, block.pool)
@@ -363,7 +363,7 @@ class BlockPools:
         pool.cached[:] = kept
 
     def _release_oversize(self, size: int, pool: Pool) -> bool:
-        """Releases one cached block that `size` fits in, or else the largest ones until they add up to it.
+        """Releases the smallest oversize block that `size` fits in, else the largest, up to `size` in sum.
 
         Only blocks of max_split_size or more are released; those are never split, so they are whole
         segments. (A smaller one that `size` fits in would have been taken.)
@@ -385,7 +385,7 @@ class BlockPools:
         return released_bytes >= size
 
     def _collect_garbage(self) -> None:
-        """Releases the large segments that went unused longest, while above the threshold.
+        """Releases the large segments unused longest, while reserved memory is above the threshold.
 
         Each round releases all segments of at least average age, until enough is released; an age is the
         number of searches of the large pool since the block was cached.
@@ -411,7 +411,7 @@ def _is_whole_segment(block: Block) -> bool:
 
 
 def _least_extensible(cached: list[tuple[int, int, Block]], index: int) -> int:
-    """Index of the cached block to take: from the best fit on, while the next has less room to grow.
+    """Index of the block to take: from the best fit on, until the next block has no less room to grow.
 
     In expandable segments, a block before unmapped address space counts with the size that it could grow
     to, so that the growing end of a segment is used last.

@@ -22,7 +22,7 @@ from autofit_workers.replay.allocator.streams import ONE_STREAM, Streams, betwee
 
 
 class Choice(NamedTuple):
-    """Sizes that a request tries in turn where memory is short, or where it looks for a plan.
+    """Sizes in bytes that a request tries in turn when memory is short or when cuDNN times its plans.
 
     Attributes:
         asker: the number of the call that asks: an asker that was refused a size does not ask for it again.
@@ -146,7 +146,7 @@ def replay(
 
 
 def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Iterable[tuple[int, int]]:
-    """Events with their positions; on the way, `pools` are told of the host's waits."""
+    """Pairs of position and event; reading them tells `pools` of the host's waits."""
     if not streams.host_waits:
         return enumerate(events)
     stretches = between_waits(streams, len(events), pools.pending, pools.release_cached)
@@ -200,7 +200,7 @@ class _SpecialRequests:
         return block
 
     def run_found(self, request: int) -> None:
-        """Runs the plan that was found in the block of a request with a choice.
+        """Empties the cache, then takes and gives back the workspace of the cuDNN plan found by timing.
 
         Its block counts in the reserved bytes. In the allocated ones it is left out, because it is no more
         than its room was, beside what a block may be larger than its request.

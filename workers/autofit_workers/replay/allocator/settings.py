@@ -30,7 +30,7 @@ NUM_ROUNDUP_INTERVALS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorSettings:
-    """Allocator settings that change where a block comes from or how large it is.
+    """Settings of PyTorch's allocator that change which block a request gets or how large it is.
 
     Attributes:
         max_split_size_bytes: blocks of this size and above are neither split nor given to smaller
@@ -112,7 +112,7 @@ class AllocatorSettings:
 
     @classmethod
     def of_knob(cls, allocator: str) -> Self:
-        """Returns the settings of the knob `allocator`'s value, see `autofit_workers.spec.knobs.Knobs`."""
+        """Returns the allocator settings for a value of the knob `allocator`; see `Knobs`."""
         return cls.parse(allocator_conf(allocator))
 
     def round_size(self, num_bytes: int) -> int:
@@ -136,7 +136,7 @@ class AllocatorSettings:
 
     @property
     def non_split_rounding_bytes(self) -> int:
-        """Value of `max_non_split_rounding_bytes`, the large segment's size where it is None."""
+        """Value of `max_non_split_rounding_bytes`; the size of a large segment if that is None."""
         if self.max_non_split_rounding_bytes is None:
             return self.large_segment_size_bytes
         return self.max_non_split_rounding_bytes
@@ -171,7 +171,7 @@ def _fraction(key: str, value: str) -> float:
 
 
 def _divisions(key: str, value: str) -> int | tuple[int, ...]:
-    """Reads a number of divisions, such as `8`, or one for each size, as in `[256:8,512:4,>:1]`.
+    """Reads `roundup_power2_divisions`: a number, such as `8`, or one for each size, `[256:8,512:4,>:1]`.
 
     The latter means: 8 divisions from 256 MiB, 4 from 512 MiB, and 1 above those.
     """

@@ -1,4 +1,4 @@
-"""Streams of a replay's requests, other streams' uses of their blocks, and the host's waits."""
+"""CUDA streams of a replay's requests, the other streams that use their blocks, and the host's waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autofit_workers.spec.trace import Allocation, HostWait
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """Streams of requests, streams that use their blocks, and the host's waits for streams.
+    """CUDA streams of requests, the other streams that use their blocks, and the host's waits for streams.
 
     Attributes:
         of_requests: by request that is not on the default stream, its stream.

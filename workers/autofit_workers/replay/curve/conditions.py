@@ -1,4 +1,4 @@
-"""Conditions of a replay besides the batch size, and the memory that calls demand under them."""
+"""Conditions of a replay besides the batch size, and the workspaces of calls under these conditions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Level(StrEnum):
 
     @property
     def up_to(self) -> tuple[Level, ...]:
-        """Levels that a peak "up to" this level covers, this level first.
+        """Levels from this one down, over which a peak is the largest; likely covers itself alone.
 
         A workspace can also lower the peak, by the segment it leaves behind, hence the smaller
         ones; the likely peak is one assumption alone.
@@ -55,11 +55,11 @@ class Level(StrEnum):
 
     @property
     def clock(self) -> EventClock:
-        """Clock for blocks that other streams use: at high and worst they return only when the host waits."""
+        """Clock for events of other streams: `lags` at the high and worst levels, else `keeps_up`."""
         return lags if self in (Level.HIGH, Level.WORST) else keeps_up
 
     def settles(self, runs: Iterable[bool]) -> bool:
-        """Whether a batch size runs at this level, given whether it runs by each source of plans.
+        """Whether a batch size runs at this level, given whether it runs with the plans of each source.
 
         At the low level one source is enough, at the likely level half of them, otherwise all must agree.
         """
@@ -70,7 +70,7 @@ class Level(StrEnum):
 
 
 class Elsewhere(Protocol):
-    """Interface for demands on other possible cards; see `autofit_workers.replay.curve.other_cards`.
+    """Interface for workspaces on the other cards that may run a step; see `curve.other_cards`.
 
     Attributes:
         name: where the plans of these cards come from, for reports.
@@ -86,7 +86,7 @@ class Elsewhere(Protocol):
         conditions: Conditions,
         torch_release: tuple[int, int],
     ) -> tuple[Workspace, ...]:
-        """Demands found for the likely card, with low and high ends that span the other cards too."""
+        """Workspaces of calls on the likely card, with low and high ends that cover the other cards too."""
         ...
 
 
@@ -128,7 +128,7 @@ class Conditions:
 
     @property
     def workspace_source(self) -> str:
-        """Source of the convolutions' workspaces, in words for reports."""
+        """Description, for reports, of the source that convolution workspaces are taken from."""
         if not self.policy.enabled:
             return "PyTorch's own kernels"
         name = self.sources[0].name
@@ -140,7 +140,7 @@ class Conditions:
 
     @property
     def sources(self) -> tuple[PlanSource, ...]:
-        """Sources of the convolution plans, each replayed in turn; formulas where none is known."""
+        """Sources of convolution plans, each replayed in turn; formulas if none is given."""
         if not self.policy.enabled:
             return (FormulaPlans(self.architecture),)  # not asked
         return self.plans or (FormulaPlans(self.architecture),)
@@ -149,7 +149,7 @@ class Conditions:
 def demands(
     calls: Sequence[Call], conditions: Conditions, source: PlanSource, torch_release: tuple[int, int]
 ) -> tuple[Workspace, ...]:
-    """Workspace of each call beside its outputs; plans are asked for all convolutions at once.
+    """Workspace of each call under `conditions`; the plans of all convolutions are queried at once.
 
     Args:
         source: of the plans on the conditions' own card.
@@ -174,7 +174,7 @@ def demands(
 
 
 def _part(call: Call, rewrite: Rewrite) -> tuple[int, Call | None]:
-    """Bytes that a rewrite takes itself for a call, and the call that it leaves to the backend."""
+    """Workspace bytes of a rewrite itself for a call, and the call that it leaves to the backend, or None."""
     if not isinstance(call, Convolution) or rewrite.leaves(call) is not None:
         return 0, call
     return rewrite.own_bytes(call), rewrite.handed_on(call)

@@ -1,4 +1,4 @@
-"""Corrections that predictions add to the outputs of operators, each switched off by its name.
+"""Corrections: memory that predictions add beside operators' outputs, each switched off by its name.
 
 The names are those of `Allocation.correction`; `Conditions.corrections` says which are on.
 Convolution workspaces are not among them: their switch is the convolution policy.

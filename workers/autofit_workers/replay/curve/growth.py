@@ -51,21 +51,21 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Bytes of one source line alive after each step: from earlier steps (`older`), and from that step."""
+    """Bytes that a source line has alive after each step: made in earlier steps, and in the step itself."""
 
     older: list[int]
     newest: list[int]
 
     @property
     def may_grow(self) -> bool:
-        """Whether the line's memory may still grow, by the steps so far."""
+        """Whether the memory of a source line may still grow, judged by the steps traced so far."""
         recent = min(_RECENT, len(self.older) - 2)
         is_rising = recent > 0 and self.older[-1] - self.older[-1 - recent] >= LEAST_BYTES
         return is_rising or _rises_evenly(self.newest[len(self.newest) > _RECENT :])
 
     @property
     def rate(self) -> float:
-        """Growth of the line in bytes a step; 0 where it does not grow."""
+        """Growth of a source line's memory in bytes per step; 0 if it does not grow."""
         if _rises_to_its_end(self.older[1:]):
             return _slope(self.older)
         return _slope(self.newest) if _rises_evenly(self.newest[1:]) else 0
@@ -93,13 +93,13 @@ class LiveAfterSteps:
 
     @classmethod
     def of(cls, trace: Trace, sizes: Sequence[int] | None = None) -> Self:
-        """Returns the memory alive after the steps of a trace; of no step where their ends are unknown."""
+        """Returns the memory alive after each step of a trace; empty if the trace lacks the steps' ends."""
         ends = () if trace.seen is None else trace.seen.step_ends
         return cls(trace.allocations, trace.events, ends, sizes)
 
     @property
     def num_steps_that_tell(self) -> int:
-        """Number of steps to trace before looking again where memory may grow; else the number seen."""
+        """Number of steps to trace to tell whether memory grows; the traced number if no more are needed."""
         seen = len(self._ends)
         if not any(line.may_grow for line in self._lines.values()):
             return seen
@@ -109,7 +109,7 @@ class LiveAfterSteps:
 
     @property
     def growths(self) -> tuple[Growth, ...]:
-        """Growth of each line that grows, the largest first; empty below 8 traced steps."""
+        """Growth of each source line whose memory grows, the largest first; empty below 8 traced steps."""
         if len(self._ends) < _LOOKED_AT[0]:
             return ()
         rates = {source: round(line.rate) for source, line in self._lines.items()}
@@ -122,7 +122,7 @@ class LiveAfterSteps:
 
     @property
     def peak_rise(self) -> float:
-        """Rise of the allocated peak in bytes from step to step."""
+        """Mean rise of the allocated peak in bytes from step to step."""
         live, start, peaks = 0, 0, []
         for end in self._ends:
             peak = live
@@ -145,7 +145,7 @@ class LiveAfterSteps:
         return lines
 
     def _steps(self) -> Iterator[tuple[Counter[str], Counter[str]]]:
-        """Yields for each step the bytes of each line from earlier steps, and from that step."""
+        """Yields each source line's live bytes after each step: from earlier steps, and from the step."""
         older: Counter[str] = Counter()
         born: dict[int, int] = {}
         start = 0
@@ -172,14 +172,14 @@ class LiveAfterSteps:
 
 
 def _slope(values: Sequence[int]) -> float:
-    """Rise of a value per step, over whole periods up to the last step; the first step warms up."""
+    """Mean rise of `values` per step up to the last, over whole periods of 12, without the first step."""
     steps = len(values) - 2
     steps = steps // _PERIOD * _PERIOD or steps
     return (values[-1] - values[-1 - steps]) / steps if steps > 0 else 0
 
 
 def _rises_to_its_end(values: Sequence[int]) -> bool:
-    """Whether values rise to the end: no third lies below the one before, and the last rises enough.
+    """Whether values still rise in their last third, and no third reaches below the third before.
 
     It has to rise at half the mean rate or more.
     """
@@ -192,6 +192,6 @@ def _rises_to_its_end(values: Sequence[int]) -> bool:
 
 
 def _rises_evenly(values: Sequence[int]) -> bool:
-    """Whether the values rise by the same from each to the next, but for the rounding of blocks."""
+    """Whether values rise by at least 1024 bytes each time, equally but for the rounding of blocks."""
     rises = [after - before for before, after in itertools.pairwise(values)]
     return bool(rises) and min(rises) >= LEAST_BYTES and max(rises) - min(rises) <= _BLOCK_BYTES

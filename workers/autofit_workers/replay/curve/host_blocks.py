@@ -1,4 +1,4 @@
-"""Blocks of a step on a CPU: how much memory they take, and how much of it is written to.
+"""Memory of a step on a CPU: malloc blocks of its tensors, and how much of them is written to.
 
 PyTorch keeps no memory on the CPU: each tensor is a block of malloc's, freed as the tensor is
 (c10/core/impl/alloc_cpu.cpp, which aligns to 64 bytes). In a trial's process malloc maps a large
@@ -21,7 +21,7 @@ _OVERHEAD_BYTES = _ALIGNMENT_BYTES + 32 + 16
 
 
 class HostBlocks:
-    """Peaks of the blocks of a step at any batch size.
+    """Peak memory of a step on a CPU, from its malloc blocks, at any batch size.
 
     Args:
         curve: of traces for `autofit_workers.spec.protocol.HOST_ARCHITECTURE`.
@@ -32,26 +32,26 @@ class HostBlocks:
 
     @property
     def needs_traces(self) -> bool:
-        """Whether the step allocates differently at every size, so that each costs a trace."""
+        """Whether each batch size needs its own trace, because the step allocates differently."""
         return self._curve.needs_traces
 
     @property
     def identity(self) -> str:
-        """Identity of the step's trace, without the sizes measured on the machine."""
+        """Identity string of the step's trace, without the sizes measured on the machine."""
         trace = self._curve.at(TRACED_BATCH_SIZES[0]).trace
         tensors = tuple(a for a in trace.allocations if a.span_bytes is None)
         return dataclasses.replace(trace, allocations=tensors, events=(), marks=()).identity
 
     def touched_bytes(self, batch_size: int) -> int:
-        """Peak of the bytes that are written to, and so resident."""
+        """Peak in bytes of the memory that the step writes to, and that so is resident."""
         return self._curve.at(batch_size).live_bytes(Level.LOW, block_bytes)
 
     def asked_bytes(self, batch_size: int) -> int:
-        """Peak of the bytes that are asked for, which count against a limit of private writable memory."""
+        """Peak in bytes of memory from malloc, which counts against a limit of private writable memory."""
         return self._curve.at(batch_size).live_bytes(Level.LIKELY, block_bytes)
 
     def most_bytes(self, batch_size: int) -> int:
-        """Peak of the bytes that are asked for where oneDNN takes the most that is known of it."""
+        """Peak in bytes of memory from malloc, with the largest known scratch memory of oneDNN."""
         return self._curve.at(batch_size).live_bytes(Level.HIGH, block_bytes)
 
     def workspace_bytes(self, batch_size: int) -> int:

@@ -1,4 +1,4 @@
-"""Limit to the host's lead over the card: after about 1,000 queued launches of a stream the host waits.
+"""Limit to the host's lead over the card: the host waits after about 1,000 queued launches of a stream.
 
 The driver has room for 1,024 launches of a stream that the card has not begun with. The next one waits until
 the first of them begins, and what came before that one on the stream is then done. NVIDIA says that there are
@@ -25,13 +25,13 @@ _WITHOUT_LAUNCH = ("aten.empty", "aten.new_empty", "aten.resize_")
 
 
 def with_queue(streams: Streams, trace: Trace) -> Streams:
-    """Returns the streams of a trace with the host's waits for room in their queues added."""
+    """Returns `streams` with the host's waits for room in the launch queues of a trace's streams added."""
     waits = sorted((*streams.host_waits, *_waits_for_room(trace)), key=lambda wait: wait.position)
     return dataclasses.replace(streams, host_waits=tuple(waits))
 
 
 def _waits_for_room(trace: Trace) -> Iterator[HostWait]:
-    """Yields the host's waits for room in a queue, at every `_STEP`th launch of a stream."""
+    """Yields the host's waits for room in the launch queues, one for every 64th launch of a stream."""
     launched = collections.defaultdict[int, list[int]](list)
     for position, stream in _launches(trace):
         positions = launched[stream]
@@ -42,7 +42,7 @@ def _waits_for_room(trace: Trace) -> Iterator[HostWait]:
 
 
 def _launches(trace: Trace) -> Iterator[tuple[int, int]]:
-    """Yields positions in the events by which a kernel was surely launched, each with its stream.
+    """Yields position and stream of each event by which a kernel was surely launched.
 
     Each call that allocates counts once, however much it allocates. Calls that work in place are not seen
     here, so the host is no further ahead than these positions say.
@@ -59,7 +59,7 @@ def _launches(trace: Trace) -> Iterator[tuple[int, int]]:
 
 
 def _needs_kernel(allocation: Allocation) -> bool:
-    """Whether an operator writes the allocation, rather than leaving it unwritten or not returning it."""
+    """Whether an allocation is written by an ATen kernel; False for `aten.empty` and for scratch memory."""
     name = allocation.operator
     writes = name.startswith("aten.") and not name.startswith(_WITHOUT_LAUNCH)
     return writes and not allocation.correction and 0 not in allocation.shape

@@ -22,7 +22,7 @@ Demands = Callable[[str], Sequence[Workspace]]
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Convolution algorithm that a layer may take, with the workspaces of its calls.
+    """Convolution algorithm that a layer may use, with the workspaces of the layer's calls.
 
     Attributes:
         spans: the workspaces of the layer's calls, by the call.
@@ -38,19 +38,19 @@ class Candidate:
 
 
 def layer_of(call: Convolution) -> Convolution:
-    """Key of a layer that all its passes share: the call as a forward pass."""
+    """Key of a convolution layer, equal for all its passes: the call as a forward pass."""
     return dataclasses.replace(call, conv_pass=ConvPass.FPROP)
 
 
 def candidates(device_kind: str) -> tuple[str, ...]:
-    """Names of the algorithms that a layer may take, the device's default first."""
+    """Names of the convolution algorithms that a layer may use, the device's default first."""
     return conv.defaults(device_kind)[0], *CANDIDATES
 
 
 def options(
     calls: Sequence[object], demands: Demands, names: Sequence[str]
 ) -> dict[Convolution, list[Candidate]]:
-    """Candidates of every layer: the algorithms of `names` that apply to it.
+    """Candidates of every convolution layer: the algorithms in `names` that can compute the layer.
 
     Args:
         calls: those of a step, convolutions among them.
@@ -78,7 +78,7 @@ def smallest(choices: Sequence[Candidate]) -> Candidate:
 
 
 def least(calls: Sequence[object], demands: Demands, device_kind: str) -> tuple[Workspace, ...]:
-    """Workspace of each call where every layer has the algorithm with the smallest likely one."""
+    """Workspace of each call if every layer uses its algorithm with the smallest likely workspace."""
     by_default = demands(conv.defaults(device_kind)[0])
     chosen: dict[Convolution, Workspace] = {}
     for choices in options(calls, demands, candidates(device_kind)).values():

@@ -1,4 +1,4 @@
-"""Demands of calls on an unknown card: the smallest and the largest over several architectures.
+"""Workspaces of calls on an unknown card: the smallest and the largest over several architectures.
 
 To replay a step once for every architecture would cost as many replays. Instead each call takes at the
 low end what it takes on the card where it wants least, and at the high end what it takes where it wants
@@ -28,7 +28,7 @@ _Key = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Smallest and largest demand in bytes over the cards, and the largest at the worst level."""
+    """Smallest and largest workspace of a call over several cards, and the largest at the worst level."""
 
     low_bytes: int
     high_bytes: int
@@ -41,7 +41,7 @@ class _Ends:
 
 
 class OtherCards:
-    """Demands on the cards beside the likely one that a step may run on; `Conditions.elsewhere`.
+    """Workspaces on the other cards that a step may run on, for `Conditions.elsewhere`.
 
     Args:
         sources: the source of cuDNN's plans on each of the cards, by architecture; at least one.
@@ -64,7 +64,7 @@ class OtherCards:
         conditions: Conditions,
         torch_release: tuple[int, int],
     ) -> tuple[Workspace, ...]:
-        """Returns demands whose low and high ends span all cards.
+        """Workspaces `found` for the likely card, with low and high ends that cover all cards.
 
         Args:
             calls: the calls that demand memory.
@@ -91,7 +91,7 @@ class OtherCards:
     def _asking(
         self, conditions: Conditions, torch_release: tuple[int, int]
     ) -> Callable[[Sequence[Call]], list[_Ends]]:
-        """Returns a function that gives the ends of each call's demand over all cards."""
+        """Returns a function from calls to the smallest and largest workspace of each over all cards."""
         others = [
             (
                 dataclasses.replace(
@@ -113,7 +113,7 @@ class OtherCards:
     def _learn(
         self, calls: Iterable[Convolution], policy: _Key, ask: Callable[[Sequence[Call]], list[_Ends]]
     ) -> None:
-        """Asks for each call's demand at the neighbouring batch sizes of the grid, where not yet known."""
+        """Computes and keeps the `_Ends` of each convolution at the neighbouring batch sizes of the grid."""
         missing = {
             key: call.of_samples(size)
             for call in calls
@@ -143,12 +143,12 @@ class OtherCards:
 
 
 def _policy(conditions: Conditions) -> _Key:
-    """Conditions that decide among a convolution's plans on every card: algorithm and TF32."""
+    """Key of the conditions that decide among a convolution's plans: algorithm and TF32."""
     return conditions.conv_algo, conditions.allow_tf32
 
 
 def _spread(likely: Workspace, ends: _Ends) -> Workspace:
-    """Returns the likely workspace with its ends widened to `ends`.
+    """Returns the workspace `likely` with low, high and worst bytes widened to `ends`.
 
     When memory is short, the smaller plans are those of the likely card.
     """

@@ -1,4 +1,4 @@
-"""Peak curve: a step and its peak memory at any batch size, from traces of the step.
+"""Peak curve: the peak memory of a step at any batch size, from traces of the step.
 
 `curve.at(batch_size)` is the step at that size, `curve.on_card(batch_size, conditions)` its peaks
 and verdicts on a card.
@@ -25,7 +25,7 @@ _MOST_SIZES = 512  # remembered; 20 kB each of a usual network, 150 kB of a larg
 
 
 def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Knobs:
-    """Knob setting whose traces also serve for `knobs`.
+    """Knob setting to trace for `knobs`, shared by all settings with equal traces.
 
     On cards all convolution algorithms share one trace: their workspaces are computed at a replay; on the
     CPU (`for_host`) they are in the trace. The allocator's settings decide nothing before a replay.
@@ -38,7 +38,7 @@ def traced_knobs(knobs: Knobs, *, num_passes: int, for_host: bool = False) -> Kn
 
 
 class StepCurve(ABC):
-    """Base of the curves: a step at any batch size."""
+    """Base class of peak curves: a step at any batch size."""
 
     @property
     def needs_traces(self) -> bool:
@@ -47,26 +47,26 @@ class StepCurve(ABC):
 
     @abstractmethod
     def at(self, batch_size: int) -> SizedStep:
-        """The step at a batch size."""
+        """Step at a batch size, with the bytes of its allocations."""
         ...
 
     @property
     def any_trace(self) -> Trace:
-        """A trace of the step, at any batch size."""
+        """One of the step's traces, at any batch size."""
         return self.at(TRACED_BATCH_SIZES[0]).trace
 
     @abstractmethod
     def piece(self, batch_size: int) -> PeakCurve:
-        """Peak curve through traces that covers a batch size."""
+        """Peak curve that covers a batch size, through traces with equal events."""
         ...
 
     def on_card(self, batch_size: int, conditions: Conditions) -> StepOnCard:
-        """The step at a batch size under conditions."""
+        """Step at a batch size under conditions such as the card and the convolution algorithm."""
         return StepOnCard(self.at(batch_size), conditions)
 
 
 class PeakCurve(StepCurve):
-    """Curve of a step with the same events at every batch size; from one trace, at its size alone.
+    """Peak curve of a step with equal events at all batch sizes; from one trace, only at its batch size.
 
     Args:
         lines: what the step allocates at any batch size.
@@ -86,7 +86,7 @@ class PeakCurve(StepCurve):
 
     @classmethod
     def through(cls, traces: Sequence[Trace]) -> Self:
-        """Returns the curve through traces of one workload and knob setting at different batch sizes.
+        """Fits a peak curve to traces of one workload and knob setting at different batch sizes.
 
         Raises:
             BatchDependentEventsError: the traces differ in more than sizes that are products of
@@ -96,16 +96,16 @@ class PeakCurve(StepCurve):
 
     @property
     def any_trace(self) -> Trace:
-        """The first of the traces."""
+        """First of the step's traces."""
         return self.trace
 
     def piece(self, batch_size: int) -> PeakCurve:
-        """Returns the curve itself; a curve of one trace covers only that trace's batch size."""
+        """Returns the curve itself, which must cover the batch size."""
         assert self._lines.only_batch_size in (None, batch_size)
         return self
 
     def at(self, batch_size: int) -> SizedStep:
-        """The step at a batch size; remembered, as a search asks for its sizes again at every risk."""
+        """Step at a batch size; cached, because a search asks for equal sizes at every risk."""
         assert self._lines.only_batch_size in (None, batch_size)
         if batch_size not in self._sized:
             if len(self._sized) >= _MOST_SIZES:
@@ -114,7 +114,7 @@ class PeakCurve(StepCurve):
         return self._sized[batch_size]
 
     def agrees_with(self, trace: Trace) -> bool:
-        """Whether a trace at another size has the events and sizes that the curve gives there.
+        """Whether a trace has the events and sizes that the curve gives at the trace's batch size.
 
         A branch on the batch size, or a step that works in portions, shows only at some sizes.
         """
@@ -128,7 +128,7 @@ class PeakCurve(StepCurve):
 
 
 class TracedCurve(StepCurve):
-    """Curve of a step whose events depend on the batch size: one trace for every size asked.
+    """Peak curve of a step whose events depend on the batch size; traces every batch size asked for.
 
     Args:
         trace_at: traces the step at a batch size.
@@ -144,18 +144,18 @@ class TracedCurve(StepCurve):
         return True
 
     def at(self, batch_size: int) -> SizedStep:
-        """The step at a batch size, which is traced when it is first asked for."""
+        """Step at a batch size, traced at the first call."""
         return self.piece(batch_size).at(batch_size)
 
     def piece(self, batch_size: int) -> PeakCurve:
-        """The curve of the trace at a batch size."""
+        """Peak curve of the single trace at a batch size, traced at the first call."""
         if batch_size not in self._curves:
             self._curves[batch_size] = PeakCurve.through([self._trace_at(batch_size)])
         return self._curves[batch_size]
 
 
 class SingleSampleCurve(StepCurve):
-    """Curve of a step that differs where the batch is one sample, and nowhere else.
+    """Peak curve of a step whose events differ at batch size 1 alone.
 
     A slice of one sample is contiguous: what `labels[..., 1:].reshape(-1)` copies of several samples it only
     views of one, so that the events have an allocation less.
@@ -170,16 +170,16 @@ class SingleSampleCurve(StepCurve):
         self.several = several
 
     def at(self, batch_size: int) -> SizedStep:
-        """The step at a batch size."""
+        """Step at a batch size, with the bytes of its allocations."""
         return self.piece(batch_size).at(batch_size)
 
     def piece(self, batch_size: int) -> PeakCurve:
-        """Returns the curve that covers a batch size."""
+        """Peak curve of batch size 1, or of all larger batch sizes."""
         return self.single if batch_size == 1 else self.several
 
 
 class AccumulatedCurve(StepCurve):
-    """Curve of a step that accumulates gradients below the global batch size, and not from there on.
+    """Peak curve of a step that accumulates gradients only at batch sizes below the global batch size.
 
     Args:
         pieces: curve of the step that accumulates several batches.
@@ -192,9 +192,9 @@ class AccumulatedCurve(StepCurve):
         self._global_batch = global_batch
 
     def at(self, batch_size: int) -> SizedStep:
-        """The step at a batch size, in pieces below the global batch."""
+        """Step at a batch size; below the global batch size with accumulated gradients."""
         return self.piece(batch_size).at(batch_size)
 
     def piece(self, batch_size: int) -> PeakCurve:
-        """Returns the curve of the step at a batch size, accumulated or whole."""
+        """Peak curve with gradient accumulation below the global batch size, else without."""
         return self._pieces if batch_size < self._global_batch else self._whole

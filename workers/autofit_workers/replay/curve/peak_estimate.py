@@ -11,7 +11,7 @@ from autofit_workers.spec.trace import Allocation, Category, Trace
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveAllocation:
-    """Allocation alive at the allocated peak; its shape is that of the first trace."""
+    """Allocation alive at the allocated peak, with its bytes; the shape is that of the first trace."""
 
     allocation: Allocation
     num_bytes: int

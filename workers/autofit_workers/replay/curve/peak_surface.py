@@ -1,4 +1,4 @@
-"""Peak surface: a step at any batch size and any size of a sample, from traces of a few points.
+"""Peak surface: the peak memory of a step at any batch and sample size, from traces of a few points.
 
 A *size* is the number of tokens of a text, the side of an image, or whatever a workload's `make_batch` takes
 as `size`. What a size is rounded to, such as the patches of an image or the blocks of a kernel, makes steps:
@@ -18,7 +18,7 @@ from autofit_workers.spec.trace import Trace
 
 
 class PeakSurface:
-    """Peak curves of a step at any size of a sample.
+    """Peak curves of a step at any sample size, such as a sequence length.
 
     Args:
         traces: of one workload and one knob setting, by batch size and size of a sample. At one batch size
@@ -46,11 +46,11 @@ class PeakSurface:
         self._curves: dict[int, PeakCurve] = {}
 
     def knows(self, size: int) -> bool:
-        """Whether the surface covers a size: it leaves the surface's remainder."""
+        """Whether the surface covers a sample size: its remainder by `multiple` is the surface's."""
         return size % self.multiple == self.remainder
 
     def at(self, size: int) -> PeakCurve:
-        """Returns the peak curve at a size of a sample; made once."""
+        """Peak curve at a sample size; made once."""
         assert self.knows(size)
         if size not in self._curves:
             line = functools.cache(functools.partial(self._forms.line, step=size // self.multiple))

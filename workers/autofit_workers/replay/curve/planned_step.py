@@ -1,4 +1,4 @@
-"""Step at one batch size under conditions, with convolution plans from one source."""
+"""Step at one batch size on a card, with the convolution plans of one source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LEAST_SHARES = (1.01, 1.02, 1.04, 1.08, 1.16, 1.32)
 
 
 class Requests(NamedTuple):
-    """Sizes that the events of a trace request at a batch size.
+    """Sizes in bytes that a step's allocations request at a batch size, with smaller choices.
 
     Attributes:
         sizes: bytes of every allocation.
@@ -43,7 +43,7 @@ class Requests(NamedTuple):
 
 
 class PlannedStep:
-    """Demands of a step's calls by one source of plans, and replays of the step with them.
+    """Step with the convolution plans of one source: the workspaces of its calls, and its replays.
 
     Replays are remembered: sources, policies and cards that agree in all workspaces share them.
 
@@ -61,11 +61,11 @@ class PlannedStep:
 
     @cached_property
     def spans(self) -> tuple[Workspace, ...]:
-        """Workspace of every distinct call, at all levels."""
+        """Workspace of each distinct call in bytes: low, likely, high and worst."""
         return self._step.demands(self._conditions, self._source)
 
     def demanded(self, level: Level) -> Demanded:
-        """Bytes that calls demand at a level."""
+        """Workspace bytes of each distinct call at a level, for its first and for its later runs."""
         if level not in self._demanded:
             self._demanded[level] = self._work_out_demanded(level)
         return self._demanded[level]
@@ -77,16 +77,16 @@ class PlannedStep:
         return (*first, *(span.repeated.likely_bytes for span in self.spans))
 
     def sizes(self, level: Level) -> list[int]:
-        """Bytes of every allocation at a level."""
+        """Bytes of every allocation, with the workspaces at a level."""
         return self._step.sizes_with(self.demanded(level))
 
     def largest_workspace_bytes(self, level: Level) -> int:
-        """Largest workspace of any convolution at a level; scratch memory of other calls is left out."""
+        """Largest convolution workspace at a level in bytes, without other operators' scratch memory."""
         calls = zip(2 * self._step.calls, self.demanded(level), strict=True)
         return max((num_bytes for call, num_bytes in calls if isinstance(call, Convolution)), default=0)
 
     def plans(self, level: Level) -> list[tuple[int, Convolution]]:
-        """Bytes and call of each convolution whose workspace depends on the plan that cuDNN chooses."""
+        """Workspace bytes and call of each convolution whose workspace depends on cuDNN's choice of plan."""
         spans = 2 * self.spans
         calls = zip(2 * self._step.calls, spans, self.demanded(level), strict=True)
         return [
@@ -96,21 +96,21 @@ class PlannedStep:
         ]
 
     def found_bytes(self, level: Level) -> dict[int, int]:
-        """Bytes of the plan found, by the allocation in which cuDNN's plans are timed."""
+        """Workspace bytes of the plan that benchmark mode finds, by the allocation that it times plans in."""
         return {index: choice.found[0] for index, choice in self._rooms(self.demanded(level)).items()}
 
     def replay(self, level: Level = Level.LIKELY) -> Replay:
-        """Replays the events at a level without a memory limit."""
+        """Replays the step's events at a level of workspaces, without a memory limit."""
         return self.replay_with(self.demanded(level), clock=self.clock(level))
 
     def clock(self, level: Level) -> EventClock:
-        """Clock of a level where other streams use the step's blocks; else the same for all levels."""
+        """Event clock of a level; `keeps_up` at all levels if no other stream uses the step's blocks."""
         return level.clock if self._step.lines.streams.uses else keeps_up
 
     def replay_with(
         self, demanded: Demanded, *, clock: EventClock = keeps_up, stop_above_bytes: int | None = None
     ) -> Replay:
-        """Replays the events without a memory limit, with given bytes for the calls.
+        """Replays the events without a memory limit, with given workspace bytes of the calls.
 
         Args:
             demanded: bytes that the calls take.
@@ -138,7 +138,7 @@ class PlannedStep:
         return memory.keep(key, result)
 
     def least(self) -> Replay:
-        """Replays the events at the likely level in about the least memory they run in, retries allowed.
+        """Replays the events at the likely level in nearly the least memory they complete in, with retries.
 
         Where at least half of the reserved peak is alive at a time, the replay is that of `replay`.
         """
@@ -151,14 +151,14 @@ class PlannedStep:
         return _within_least(unrolled, settings, self._streams, clock)
 
     def live_bytes(self, demanded: Demanded) -> int:
-        """Peak of live bytes with given bytes for the calls; a replay reserves no less."""
+        """Peak of live bytes with given workspace bytes of the calls; no replay reserves less."""
         return self._step.memory.live_bytes(
             (self._step.batch_size, demanded),
             lambda: live_peak_bytes(*self._step.unrolled(self._step.sizes_with(demanded))),
         )
 
     def replay_within(self, limit_bytes: int, level: Level = Level.LIKELY) -> Replay:
-        """Replays the events at a level where no more than `limit_bytes` can be reserved.
+        """Replays the events at a level, with reserved memory limited to `limit_bytes`.
 
         At the limit the allocator releases its cache and asks again, and cuDNN falls back to the next
         plan whose workspace can be had (`run_single_conv` of Conv_v8.cpp).
@@ -180,7 +180,7 @@ class PlannedStep:
         return memory.keep(key, result)
 
     def requests(self) -> Requests:
-        """Requests that `replay_within` replays at the likely level, for a replay among other events."""
+        """Sizes that allocations request at the likely level, for a replay together with other events."""
         choices = self._step.lines.choices(self._tried(Level.LIKELY), self._timed)
         return Requests(self.sizes(Level.LIKELY), choices)
 
@@ -191,25 +191,25 @@ class PlannedStep:
 
     @cached_property
     def _timed(self) -> frozenset[int]:
-        """Numbers of the distinct calls whose plans benchmark mode times."""
+        """Indices of the distinct calls whose plans benchmark mode times."""
         if not self._conditions.policy.benchmark:
             return frozenset()
         return frozenset(number for number, span in enumerate(self.spans) if span.is_benchmark)
 
     def _tried(self, level: Level) -> tuple[tuple[int, ...], ...]:
-        """Sizes in bytes that each call tries in turn from a level down, in the order of `Demanded`."""
+        """Workspace bytes that each call tries in turn, from those at a level down; ordered as `Demanded`."""
         spans = zip(2 * self.spans, self.demanded(level), strict=True)
         return tuple(span.choices_up_to(size) for span, size in spans)
 
     def _rooms(self, demanded: Demanded) -> Choices:
-        """Allocations in which plans are timed, with their sizes, where every size can be had."""
+        """Choices of the allocations in which plans are timed, if memory suffices for every size."""
         return self._step.lines.choices([(size,) for size in demanded], self._timed)
 
 
 def _within_least(
     unrolled: Unrolled, settings: AllocatorSettings, streams: Streams, clock: EventClock
 ) -> Replay:
-    """Replays events in about the least memory that they run in.
+    """Replays events under the smallest tried memory limit at which they complete, else without a limit.
 
     The cache of a generation moves into a larger block with every token and leaves its old one, into which
     soon nothing fits; so do outputs that are concatenated one by one. Without a limit, reserved memory grows

@@ -29,7 +29,7 @@ MOST_POOLED = 2**31 - 1  # elements that a pool returns; its backward has no suc
 
 
 class _Counter(NamedTuple):
-    """Kernel that counts elements in 32 bits.
+    """GPU kernel that counts elements in 32 bits, with the largest number that it takes.
 
     Attributes:
         does: what the kernel does, in words that go before the number of elements.
@@ -67,7 +67,7 @@ _COUNTERS = {
 
 
 class _Cards(NamedTuple):
-    """Compute capabilities that a library's kernels are made for."""
+    """Range of compute capabilities that a library's kernels are built for."""
 
     name: str
     oldest: int
@@ -105,7 +105,7 @@ class Refusal(NamedTuple):
 def why_not_convolved(
     call: Convolution, conditions: Conditions, torch_release: tuple[int, int]
 ) -> str | None:
-    """Reason why a convolution is refused, in words; None where it is not. See `too_many_elements`."""
+    """Reason why PyTorch refuses a convolution, as text; None if it runs. See `too_many_elements`."""
     num_elements = too_many_elements(call, conditions, torch_release)
     if num_elements is None:
         return None
@@ -125,7 +125,7 @@ def why_not_convolved(
 def why_not_taken(
     operator: str, shape: Sequence[int], conditions: Conditions, torch_release: tuple[int, int]
 ) -> str | None:
-    """Reason why an operator refuses a tensor, in words; None where it does not.
+    """Reason why an operator refuses a tensor or a card, as text; None if it runs.
 
     Args:
         operator: one of `OPERATORS`, or of those whose allocations have a `counted_shape`.
@@ -148,7 +148,7 @@ def why_not_taken(
 
 
 def _why_not_there(cards: _Cards, architecture: str) -> str | None:
-    """Reason why a library's kernels do not run on an architecture, in words; None where they do."""
+    """Reason why a library's kernels do not run on an architecture, as text; None if they do."""
     capability = Architecture.of(architecture).capability
     if cards.oldest <= capability <= (cards.newest or capability):
         return None
@@ -161,7 +161,7 @@ def _why_not_there(cards: _Cards, architecture: str) -> str | None:
 
 
 def _why_not_attended(operator: str, shape: Sequence[int], release: tuple[int, int]) -> str | None:
-    """Reason why fused attention refuses a shape, in words; None where it does not.
+    """Reason why fused attention refuses a shape, as text; None if it runs.
 
     The shape is batch, heads, rows and head size; windows count as samples.
     """
@@ -177,7 +177,7 @@ def _why_not_attended(operator: str, shape: Sequence[int], release: tuple[int, i
 def too_many_elements(
     call: Convolution, conditions: Conditions, torch_release: tuple[int, int]
 ) -> int | None:
-    """Elements of a convolution's larger tensor if its kernel cannot index so many; else None.
+    """Elements of a convolution's larger tensor if they are too many for its kernel; else None.
 
     The direct kernel of depthwise convolutions checks them (`conv_depthwise2d_forward_out` in
     DepthwiseConv2d.cu, PyTorch 2.13); cuDNN and the other kernels of ATen split the batch.

@@ -1,4 +1,4 @@
-"""Cache of one step's replays and demands, shared by cards and algorithms that agree in them."""
+"""Cache of one step's replays and workspaces, shared by cards and algorithms with equal workspaces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Value = TypeVar("_Value")
 
 
 class ReplayMemory:
-    """Cache of a step's replays, demands and live bytes by their keys; each is emptied at 4096 entries."""
+    """Cache of a step's replays, workspaces and live bytes by key; each table is emptied at 4096 entries."""
 
     def __init__(self) -> None:
         self._known: dict[ReplayKey, Replay] = {}
@@ -30,16 +30,16 @@ class ReplayMemory:
         return self._known.get(key)
 
     def keep(self, key: ReplayKey, result: Replay) -> Replay:
-        """Remembers a replay, which may take the place of one with the same key, and returns it."""
+        """Caches a replay under a key, in place of an earlier one, and returns the replay."""
         return _keep(self._known, key, result)
 
     def demands(self, key: ReplayKey, work_out: Callable[[], tuple[Workspace, ...]]) -> tuple[Workspace, ...]:
-        """Workspaces of the calls, computed once: a search comes back to its batch sizes."""
+        """Workspaces of a step's calls under a key; `work_out` computes them if they are not cached."""
         known = self._demands.get(key)
         return _keep(self._demands, key, work_out()) if known is None else known
 
     def live_bytes(self, key: ReplayKey, work_out: Callable[[], int]) -> int:
-        """Peak of live bytes, computed once: it is asked for at every risk."""
+        """Peak of live bytes under a key; `work_out` computes it if it is not cached."""
         known = self._live_bytes.get(key)
         return _keep(self._live_bytes, key, work_out()) if known is None else known
 

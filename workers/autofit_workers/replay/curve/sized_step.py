@@ -18,7 +18,7 @@ from autofit_workers.spec.work import Convolution
 
 
 class SizedStep:
-    """Allocations of a step at one batch size, under any conditions.
+    """Step at one batch size with the sizes of its allocations, under any conditions.
 
     Args:
         lines: of the step.
@@ -38,12 +38,12 @@ class SizedStep:
 
     @cached_property
     def calls(self) -> list[Call]:
-        """Distinct calls that take memory beside their outputs."""
+        """Distinct calls with workspace or scratch memory, at the step's batch size."""
         return self.lines.calls_at(self.batch_size)
 
     @cached_property
     def convolutions(self) -> dict[int, Convolution]:
-        """Convolutions of the traced steps, by the number of the workspace among the allocations."""
+        """Convolution calls of the trace, by the index of their workspace among the allocations."""
         return {
             index: call
             for index, number in self.lines.call_of.items()
@@ -55,21 +55,21 @@ class SizedStep:
         return self.lines.sizes_at(self.batch_size)
 
     def demands(self, conditions: Conditions, source: PlanSource) -> tuple[Workspace, ...]:
-        """Workspace of every distinct call by a source of plans, at all levels; asked for once."""
+        """Workspace of each distinct call with the plans of `source`: low, likely, high and worst; cached."""
         return self.memory.demands(
             (self.batch_size, conditions, source),
             lambda: demands(self.calls, conditions, source, self.lines.torch_release),
         )
 
     def sizes_with(self, demanded: Demanded) -> list[int]:
-        """Bytes of every allocation, given the bytes that calls demand."""
+        """Bytes of every allocation, given the workspace bytes of the calls."""
         sizes = self._sizes.copy()
         for index, position in self.lines.position_of.items():
             sizes[index] = demanded[position]
         return sizes
 
     def unrolled(self, sizes: Sequence[int]) -> Unrolled:
-        """Events of the whole step, repetitions included, and the bytes of each allocation there.
+        """Events of the whole step with its repetitions, and the bytes of each allocation in them.
 
         Args:
             sizes: bytes of every allocation of the trace.
@@ -78,7 +78,7 @@ class SizedStep:
 
     @cached_property
     def lower_bound_bytes(self) -> int:
-        """Peak of live bytes without any workspace, a lower bound for every algorithm."""
+        """Peak of live bytes without any convolution workspace, a lower bound for every algorithm."""
         return live_peak_bytes(*self.unrolled(self._sizes_without_plans(Level.LOW)))
 
     def live_bytes(self, level: Level, block_bytes: Callable[[int], int]) -> int:
@@ -91,11 +91,11 @@ class SizedStep:
         return peak_of_blocks(events, [block_bytes(size) for size in sizes])
 
     def largest_estimate_bytes(self) -> int:
-        """Largest likely size of an estimated allocation in bytes, convolution workspaces left out."""
+        """Largest likely size in bytes of an allocation of estimated size, without convolution workspaces."""
         return max((call.likely_bytes for call in self.calls if isinstance(call, Workspace)), default=0)
 
     def convolution_modules(self) -> dict[Convolution, tuple[str, ...]]:
-        """Modules that call each distinct convolution layer."""
+        """Names of the modules that call each distinct convolution layer."""
         names: dict[Convolution, dict[str, None]] = {}
         for index, call in self.convolutions.items():
             names.setdefault(layer_of(call), {})[self.trace.allocations[index].module] = None
@@ -113,6 +113,6 @@ class SizedStep:
         return most
 
     def _sizes_without_plans(self, level: Level) -> Sequence[int]:
-        """Bytes of every allocation, estimated ones at a level, 0 for other calls' workspaces."""
+        """Bytes of every allocation: estimates at a level, 0 for workspaces and scratch formulas."""
         estimated = tuple(getattr(c, f"{level}_bytes") if isinstance(c, Workspace) else 0 for c in self.calls)
         return self.sizes_with(2 * estimated)

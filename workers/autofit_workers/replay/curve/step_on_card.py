@@ -1,4 +1,4 @@
-"""Step at one batch size under conditions: its predicted peaks, and whether it runs."""
+"""Step at one batch size on a card: its predicted peaks, and whether it runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autofit_workers.spec.work import Convolution
 
 
 class LikelyReplay(NamedTuple):
-    """Replay of a step at the likely level, with the sizes replayed.
+    """Replay of a step at the likely level, with the bytes of the allocations.
 
     Attributes:
         sizes: bytes of every allocation.
@@ -35,7 +35,7 @@ class LikelyReplay(NamedTuple):
 
 
 class WithinLimit(NamedTuple):
-    """Result of a step's likely replay where no more than a limit can be reserved.
+    """Result of a step's likely replay with limited reserved memory.
 
     Attributes:
         verdict: `FITS` where nothing was retried, `THRASH` or `OOM`.
@@ -50,7 +50,7 @@ class WithinLimit(NamedTuple):
 
 
 class StepOnCard:
-    """Peaks and verdicts of a step at one batch size under conditions.
+    """Peaks and verdicts of a step at one batch size on a card, under conditions.
 
     Args:
         step: at a batch size.
@@ -66,16 +66,16 @@ class StepOnCard:
 
     @cached_property
     def by_source(self) -> tuple[PlannedStep, ...]:
-        """The step with the plans of each of the conditions' sources."""
+        """Step planned with each source of convolution plans, in the order of the sources."""
         return tuple(PlannedStep(self.step, self.conditions, s) for s in self.conditions.sources)
 
     @property
     def by_first_source(self) -> PlannedStep:
-        """The step with the plans of the first source."""
+        """Step planned with the first source of convolution plans."""
         return self.by_source[0]
 
     def reserved_bytes(self, level: Level = Level.HIGH, *, stop_above_bytes: int | None = None) -> int:
-        """Reserved peak in bytes up to a level; with `stop_above_bytes`, the first value found above it."""
+        """Largest reserved peak in bytes up to a level; stops at the first one above `stop_above_bytes`."""
         if level is Level.LIKELY and len(self.by_source) > 1:
             return self._typical.replay().peak_reserved_bytes
         highest = 0
@@ -92,7 +92,7 @@ class StepOnCard:
         return highest
 
     def runs_within(self, limit_bytes: int, level: Level = Level.HIGH) -> bool:
-        """Whether the step runs under a limit, retries and smaller plans allowed.
+        """Whether the step completes within a memory limit, with retries and smaller plans allowed.
 
         A step with a call that is refused runs under no limit.
         """
@@ -113,7 +113,7 @@ class StepOnCard:
         return Verdict.THRASH if self.runs_within(budget_bytes, level) else Verdict.OOM
 
     def likely_within(self, limit_bytes: int) -> WithinLimit:
-        """Result of the likely replay under a limit, retries and smaller plans allowed."""
+        """Result at the likely level within a memory limit, with retries and smaller plans allowed."""
         verdict, typical = self.verdict(limit_bytes, Level.LIKELY), self._typical
         fits = verdict is Verdict.FITS
         replay = typical.replay() if fits else typical.replay_within(limit_bytes)
@@ -125,11 +125,11 @@ class StepOnCard:
         )
 
     def least_bytes(self) -> int:
-        """Approximately the least memory that the likely replay runs in, see `PlannedStep.least`."""
+        """Approximate least reserved bytes to complete at the likely level; see `PlannedStep.least`."""
         return self._typical.least().peak_reserved_bytes
 
     def refusal(self) -> Refusal | None:
-        """First call that is refused however much memory there is; None where all can run."""
+        """First call that PyTorch or a kernel refuses however much memory there is; None if all can run."""
         lines, allocations = self.step.lines, self.step.trace.allocations
         for index, shape in lines.refusable_at(self.step.batch_size):
             operator = allocations[index].operator
@@ -143,7 +143,7 @@ class StepOnCard:
         return None
 
     def likely(self) -> LikelyReplay:
-        """Replay that gives an estimate's likely peaks, with the sizes it was made from."""
+        """Replay at the likely level, with the sizes that it was made from."""
         typical = self._typical
         return LikelyReplay(
             sizes=typical.sizes(Level.LIKELY),
@@ -152,7 +152,7 @@ class StepOnCard:
         )
 
     def likely_bytes(self, calls: Sequence[Call]) -> list[int]:
-        """Likely workspace bytes of calls that need not be the step's own, under the step's conditions."""
+        """Likely workspace bytes of any given calls, under the step's conditions."""
         found = demands(calls, self.conditions, self.conditions.sources[0], self.step.lines.torch_release)
         return [each.likely_bytes for each in found]
 
@@ -199,11 +199,11 @@ class StepOnCard:
         return mixed_convolutions.options(self.step.calls, under, names)
 
     def largest_plan_bytes(self, level: Level) -> int:
-        """Largest workspace of a convolution whose plan cuDNN chooses; others do not count."""
+        """Largest workspace in bytes of the convolutions whose plan cuDNN chooses; 0 if there are none."""
         return max((num_bytes for num_bytes, _ in self._typical.plans(level)), default=0)
 
     def largest_plan_modules(self, level: Level) -> tuple[str, ...]:
-        """Modules whose convolution has the workspace of `largest_plan_bytes`; empty if that is 0."""
+        """Modules of the convolution whose cuDNN workspace is the largest; empty if that is 0 bytes."""
         plans = self._typical.plans(level)
         num_bytes, call = max(plans, key=lambda plan: plan[0], default=(0, None))
         if call is None or not num_bytes:
@@ -211,7 +211,7 @@ class StepOnCard:
         return self.step.convolution_modules()[mixed_convolutions.layer_of(call)]
 
     def reserved_with(self, workspaces: Mapping[Convolution, int], level: Level) -> int:
-        """Reserved peak with given workspaces for convolutions; other calls take theirs at a level."""
+        """Reserved peak in bytes with given convolution workspaces; scratch memory is that of a level."""
         planned = self.by_first_source
         sizes = tuple(
             workspaces[call] if isinstance(call, Convolution) else getattr(span, f"{level}_bytes")
@@ -221,7 +221,7 @@ class StepOnCard:
 
     @cached_property
     def _typical(self) -> PlannedStep:
-        """The step by the source whose likely reserved peak is the lower median.
+        """Step planned with the source whose likely reserved peak is the lower median.
 
         Of several sources with that peak, the choice does not depend on their order.
         """
@@ -236,7 +236,7 @@ class StepOnCard:
         return sorted(self.by_source, key=peaks)[(len(self.by_source) - 1) // 2]
 
     def _distinct(self, levels: Sequence[Level]) -> Iterator[tuple[PlannedStep, Demanded, EventClock]]:
-        """Yields step, demanded bytes and clock for each level and source, without duplicates."""
+        """Yields planned step, workspace bytes and event clock for each level and source, each once."""
         seen = set()
         for level in levels:
             for planned in self.by_source:

@@ -1,4 +1,4 @@
-"""Events of all passes of a generation, unrolled from the traced ones.
+"""Events of all passes of a generation, made by repeating the traced passes.
 
 An allocation that does not grow, is freed in its own pass and lies in the allocator's pool of small blocks
 gets the same block again in the next pass. Where all passes have too many events, such allocations are left
@@ -18,14 +18,14 @@ _MOST_ALLOCATIONS = 200_000  # of which a replay takes about a second
 
 
 class Unrolled(NamedTuple):
-    """Events of all passes, and the sizes in bytes of the allocations that they refer to."""
+    """Events of all passes of a generation, and the bytes of each of their allocations."""
 
     events: Sequence[int]
     sizes: Sequence[int]
 
 
 def unrolled(trace: Trace, sizes: Sequence[int]) -> Unrolled:
-    """Returns the events of a trace with the passes that repeat its last one.
+    """Returns a trace's events and sizes, continued by the untraced passes that repeat its last one.
 
     Args:
         sizes: bytes of every allocation of the trace.
@@ -52,7 +52,7 @@ def unrolled(trace: Trace, sizes: Sequence[int]) -> Unrolled:
 
 
 def unrolled_streams(trace: Trace) -> Streams:
-    """Streams of the events that `unrolled` returns.
+    """CUDA streams of the events of all passes of a generation, as `unrolled` returns them.
 
     The host's waits in the passes that repeat the last one are left out: without them no
     more memory comes back than with them, so that a peak is not too low.
@@ -66,7 +66,7 @@ def unrolled_streams(trace: Trace) -> Streams:
 
 
 def allocation_of(trace: Trace, number: int) -> Allocation:
-    """Traced allocation that an unrolled event's allocation, by its number, repeats."""
+    """Allocation of the trace that allocation `number` of the unrolled events repeats."""
     total = len(trace.allocations)
     if number < total:
         return trace.allocations[number]
@@ -79,7 +79,7 @@ def allocation_of(trace: Trace, number: int) -> Allocation:
 def _without_small(
     template: Sequence[int], sizes: Sequence[int], growth: Sequence[int], *, first: int
 ) -> Sequence[int]:
-    """Events of a pass without the small blocks that are allocated and freed in it.
+    """Events of a pass without the small blocks that are allocated and freed within the pass.
 
     Args:
         sizes, growth: of its allocations, which are numbered from `first` on.

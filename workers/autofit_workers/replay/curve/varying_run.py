@@ -1,4 +1,4 @@
-"""Run whose batches differ in length: its events at any lengths, from the traced batches.
+"""Run whose batches differ in length: events for batches of any lengths, from the traced batches.
 
     traced      model │ 311 │ 87 │ 902 │ 95 │ 411 │ 128      each pass of a batch up to the next one's
     warm-up     model │ 311 │ 87                             the first ones, which differ in their events
@@ -56,7 +56,7 @@ class _Batch:
 
 
 class VaryingRun:
-    """Events of a run at drawn batch lengths, from a trace of other lengths.
+    """Events of a training run for batches of given lengths, from a trace of batches of other lengths.
 
     Args:
         trace: of some batches of different lengths.
@@ -87,7 +87,7 @@ class VaryingRun:
 
     @classmethod
     def of(cls, trace: Trace, sizes: Sequence[int], demand: Demand) -> Self | None:
-        """Returns the run of a trace; None if its events never repeat, it uses streams or lacks lengths."""
+        """Makes the run from a trace; None if its events never repeat, it uses streams or lacks lengths."""
         lengths = trace.lengths
         uses_streams = any(each.stream or each.stream_uses for each in trace.allocations)
         if lengths is None or trace.seen is None or not trace.seen.step_ends or uses_streams:
@@ -100,7 +100,7 @@ class VaryingRun:
 
     @property
     def num_traced(self) -> int:
-        """Number of batches that the trace holds in full."""
+        """Number of batches that the trace holds from start to end."""
         return len(self._batches)
 
     @property
@@ -109,7 +109,7 @@ class VaryingRun:
         return len(self._trace.events) / max(len(self._batches), 1)
 
     def drawn(self, order: Sequence[Numbers]) -> tuple[list[int], list[int]]:
-        """Returns the events of a run with batches of the numbers in `order`, and the allocations' sizes.
+        """Returns events and allocation sizes of a run whose batches have the lengths in `order`.
 
         The model and the first batches, up to those that come again and again, are as they were traced.
         """
@@ -132,12 +132,12 @@ class VaryingRun:
 
     @cached_property
     def _most_ago(self) -> int:
-        """Largest number of batches back whose allocations a batch frees."""
+        """Age, in batches, of the oldest allocation that a batch frees."""
         return max((base - _FREE for batch in self._batches for base, _ in batch.events), default=0)
 
     @cached_property
     def num_steady(self) -> int:
-        """Number of traced batches, counted from the last, with repeating events; in whole periods."""
+        """Number of traced batches at the end of the trace whose events repeat, in whole periods."""
         steady = self._period + _num_alike(self._batches, self._period)
         return steady - steady % self._period
 
@@ -159,7 +159,7 @@ class VaryingRun:
 
     @cached_property
     def _allocations(self) -> dict[int, tuple[list[_VaryingSize], list[int]]]:
-        """Distinct varying sizes by place in the period, and for each allocation the number of its own."""
+        """Distinct size functions by place in the period, and each allocation's index among the functions."""
         num_steady = self.num_steady
         first = len(self._batches) - num_steady
         return {
@@ -206,7 +206,7 @@ class _VaryingSize:
     error: float
 
     def at(self, around: Sequence[Numbers]) -> int | Call:
-        """Bytes, or the call that they are computed from, given the numbers of the batches around."""
+        """Bytes of the allocation, or the call that determines them, from the batches' lengths."""
         numbers = around[self.place]
         if isinstance(self.of_numbers, Fitted):
             return self.of_numbers.at(numbers)
@@ -240,7 +240,10 @@ def _error(size: _VaryingSize) -> tuple[float, int]:
 
 
 def _batches_of(trace: Trace, lengths: Lengths) -> list[_Batch]:
-    """Events of each batch up to the next one's start; the last batch, whose end is unknown, is left out."""
+    """Traced batches with their events, without the last batch, whose end is unknown.
+
+    A batch ends where the next one starts.
+    """
     bounds = list(pairwise(lengths.starts))
     batch_of: dict[int, int] = {}
     firsts: list[int] = []
@@ -263,7 +266,7 @@ def _batches_of(trace: Trace, lengths: Lengths) -> list[_Batch]:
 
 
 def _period_of(batches: Sequence[_Batch]) -> int | None:
-    """Number of batches after which the same events come again, at the end of the trace; None if never."""
+    """Number of batches after which the events repeat at the end of the trace; None if they never do."""
     for period in range(1, min(_MOST_PERIOD, len(batches) // 2) + 1):
         least = max(period, _LEAST_ALIKE, round((1 - _MOST_WARM_UP) * len(batches)) - period)
         if _num_alike(batches, period) >= least:
@@ -278,5 +281,5 @@ def _num_alike(batches: Sequence[_Batch], period: int) -> int:
 
 
 def _around(numbers: Sequence[Numbers], place: int) -> tuple[Numbers, ...]:
-    """Numbers of a batch and its neighbours, by `_SHIFTS`; at an end those of the batch itself."""
+    """Lengths of a batch, the next and the previous one; beyond an end of the run those of its end."""
     return tuple(numbers[min(max(place + shift, 0), len(numbers) - 1)] for shift in _SHIFTS)

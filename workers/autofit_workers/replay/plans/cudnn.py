@@ -1,4 +1,4 @@
-"""Plans of libcudnn itself for a convolution on an absent card.
+"""Convolution plans from libcudnn itself, for a card that is not in the machine.
 
 Since 9.8 cuDNN plans from a description of a device instead of a device ("Deviceless ahead-of-time
 compilation" of its frontend's documentation). This module asks it through its C interface as PyTorch
@@ -27,11 +27,11 @@ MINIMUM_VERSION = 90800  # the first that plans without a device
 
 
 class CudnnError(RuntimeError):
-    """Libcudnn is missing, too old, or refuses."""
+    """libcudnn is missing, too old, or refuses a request."""
 
 
 class _Kind(IntEnum):
-    """Types of backend descriptors."""
+    """Types of cuDNN's backend descriptors."""
 
     CONVOLUTION = 1
     ENGINE = 2
@@ -47,7 +47,7 @@ class _Kind(IntEnum):
 
 
 class _Type(IntEnum):
-    """Types of attribute values."""
+    """Types of attribute values of cuDNN's backend descriptors."""
 
     DATA_TYPE = 1
     BOOLEAN = 2
@@ -143,14 +143,14 @@ class Cudnn:
             raise CudnnError(f"libcudnn cannot be loaded ({error})") from error
 
     def device(self, properties_json: str) -> Descriptor:
-        """Returns the descriptor of a card, from `DeviceProperties.to_json`."""
+        """Returns the cuDNN descriptor of a card, from its JSON text (`DeviceProperties.to_json`)."""
         text = properties_json.encode() + b"\0"
         device = self._make(_Kind.DEVICE_PROPERTIES)
         device.set(_Attribute.DEVICE_JSON, _Type.CHAR, ctypes.create_string_buffer(text, len(text)))
         return device.finalized()
 
     def plans(self, call: Convolution, device: Descriptor) -> tuple[Plan, ...]:
-        """Plans that PyTorch would try for a call, in its order; empty if cuDNN has none.
+        """Plans that PyTorch would try for a convolution, in the order of trying; empty if cuDNN has none.
 
         The plans of the heuristic come first, then those of the fallback list, both without plans that
         round their inputs to another type, which PyTorch drops.
@@ -180,7 +180,7 @@ class Cudnn:
                     yield plan
 
     def _plan(self, config: Descriptor, device: Descriptor) -> Plan | None:
-        """Plan of an engine configuration; None where PyTorch would pass over it."""
+        """Plan of an engine configuration; None if PyTorch would skip the configuration."""
         with self._make(_Kind.ENGINE) as engine:
             config.get(_Attribute.CONFIG_ENGINE, _Type.DESCRIPTOR, _pointers(engine))
             notes = (ctypes.c_int32 * _MAX_NOTES)()
@@ -207,7 +207,7 @@ class Cudnn:
         )
 
     def _graph(self, call: Convolution, owner: contextlib.ExitStack) -> Descriptor:
-        """Operation graph of one call; its parts live as long as `owner`."""
+        """Operation graph of one convolution call; its descriptors live as long as `owner`."""
 
         def make(kind: _Kind) -> Descriptor:
             return owner.enter_context(self._make(kind))
@@ -248,7 +248,7 @@ class Cudnn:
 
 
 class Descriptor:
-    """Backend descriptor of cuDNN, destroyed at the end of its `with` block or with its last reference."""
+    """Backend descriptor of cuDNN, destroyed at the end of its `with` block or when unreferenced."""
 
     def __init__(self, library: ctypes.CDLL, kind: _Kind) -> None:
         self._library = library
@@ -287,7 +287,7 @@ class Descriptor:
         return count.value
 
     def count(self, attribute: int, kind: int) -> int:
-        """Number of elements of an attribute."""
+        """Number of elements of an attribute of the descriptor."""
         count = ctypes.c_int64()
         status = self._library.cudnnBackendGetAttribute(
             self.pointer, int(attribute), int(kind), ctypes.c_int64(0), ctypes.byref(count), None
@@ -337,7 +337,7 @@ def strides_of(shape: Sequence[int], *, channels_last: bool) -> tuple[int, ...]:
 
 
 def _at_least_2d(call: Convolution) -> Convolution:
-    """Returns a call, a 1-D one as 2-D of height 1, as PyTorch runs it (`view1d_as_2d` of ConvUtils)."""
+    """Returns the call, a 1-D one as 2-D of height 1, as in PyTorch (`view1d_as_2d` of ConvUtils)."""
     if len(call.stride) > 1:
         return call
 

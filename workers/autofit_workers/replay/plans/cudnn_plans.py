@@ -1,4 +1,4 @@
-"""Convolution plans from libcudnn, where installed: asked for once, remembered on disk."""
+"""Convolution plans from an installed libcudnn, each queried once and cached on disk."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DEADLINE_SECONDS = 120.0
 
 
 class CudnnPlans:
-    """Plans of libcudnn for a card; a `PlanSource`.
+    """`PlanSource` that asks libcudnn for the convolution plans of a card.
 
     Args:
         properties: of the card.
@@ -44,7 +44,7 @@ class CudnnPlans:
 
     @staticmethod
     def is_available() -> bool:
-        """Whether the environment has a libcudnn, of any version: one too old fails when it is asked."""
+        """Whether a libcudnn of any version is installed; one that is too old fails at the first query."""
         return find_library("libcudnn.so.9") is not None
 
     @property
@@ -54,7 +54,7 @@ class CudnnPlans:
         return f"cuDNN {dotted(self._version or 0)}"
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Plans of each call, from libcudnn or its remembered answers; see `PlanSource`.
+        """Plans of each call, from libcudnn or from its cached answers; see `PlanSource`.
 
         Raises:
             CudnnError: the library cannot be used, or has no plan for a call.
@@ -73,7 +73,7 @@ class CudnnPlans:
         return found
 
     def prepare(self) -> None:
-        """Starts libcudnn's process, unless answers are known already, and returns at once.
+        """Starts libcudnn's process without waiting for it, unless answers are cached already.
 
         Raises:
             CudnnError: no process can be started.
@@ -97,7 +97,7 @@ class CudnnPlans:
                 self._read_line(line)
 
     def _read_line(self, line: bytes) -> None:
-        """Reads a cached answer; skips one that a full disk or a crash cut short, to be asked for again."""
+        """Reads a line of cached plans; ignores a line that a full disk or a crash cut short."""
         with suppress(ValueError, KeyError, TypeError, AttributeError):
             data = parse_json(line)
             known = {key: _plans(rows) for key, rows in data["plans"].items()}
@@ -105,7 +105,7 @@ class CudnnPlans:
             self._known |= known
 
     def _keep(self, answers: dict[str, list[list[Any]]]) -> None:
-        """Appends answers to the cache file, which other processes may do at the same time."""
+        """Appends plans to the cache file, to which other processes may append at the same time."""
         if self._cache is None:
             return
         line = json.dumps({"version": self._version, "plans": answers}, separators=(",", ":"))
@@ -118,7 +118,7 @@ class CudnnPlans:
 
 
 class _PlanServer:
-    """Handle of the process of `autofit_workers.replay.plans.plan_server`, started when first asked."""
+    """Handle of the process that holds libcudnn (`plan_server`), started at the first request."""
 
     def __init__(self) -> None:
         self._process: ChildProcess | None = None

@@ -1,4 +1,4 @@
-"""Device properties that cuDNN needs to plan for a card that is absent.
+"""Properties of a card that cuDNN needs to plan for it while the card is not in the machine.
 
 cuDNN plans convolutions for an absent card from a JSON of its device properties ("Deviceless
 ahead-of-time compilation" in the documentation of its frontend, cuDNN 9.8 and later). Most properties are
@@ -76,7 +76,7 @@ ARCHITECTURE_LIMITS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceProperties:
-    """Properties of a card, as in `cudaDeviceProp`, in which cards of one architecture differ.
+    """Properties of one card (`cudaDeviceProp`) that differ among cards of the same architecture.
 
     Attributes:
         name: the name CUDA gives the card.
@@ -109,7 +109,7 @@ class DeviceProperties:
         return ARCHITECTURE_LIMITS[self.architecture]
 
     def to_json(self) -> str:
-        """Value of `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION` for this card.
+        """JSON text of the card's properties, for `CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION`.
 
         Field names are those that libcudnn reads and writes; all of them but the two counts of
         multiprocessors and `maxThreadsDim` have to be there (tried with cuDNN 9.27).

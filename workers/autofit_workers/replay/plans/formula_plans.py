@@ -24,7 +24,7 @@ _NO_ENGINE = -1
 
 @dataclass(frozen=True)
 class FormulaPlans:
-    """Plan source that computes workspaces by formulas for an architecture; a `PlanSource`.
+    """`PlanSource` that computes convolution workspaces by formulas for an architecture.
 
     Attributes:
         architecture: `sm_XY` of the card.
@@ -39,7 +39,7 @@ class FormulaPlans:
         return Architecture.of(self.architecture).capability
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Plans of each call, see `PlanSource`; the last plan of a call needs no workspace."""
+        """Convolution plans of each call, see `PlanSource`; a call's last plan needs no workspace."""
         return [self._plans(call) for call in calls]
 
     def _plans(self, call: Convolution) -> tuple[Plan, ...]:
@@ -58,7 +58,7 @@ class FormulaPlans:
         return (*(Plan(_NO_ENGINE, size, uses_tensor_cores=True) for size in sizes), nothing)
 
     def _uses_tensor_cores(self, call: Convolution) -> bool:
-        """Whether the card has tensor cores for a call: all types since sm_80, float16 since sm_70."""
+        """Whether the card has tensor cores for a call's data type: float16 since sm_70, all since sm_80."""
         return self._capability >= 80 or (self._capability >= 70 and call.dtype == "float16")
 
 

@@ -1,4 +1,4 @@
-"""Convolution plans interpolated between the batch sizes at which a source was asked.
+"""Convolution plans interpolated between the batch sizes at which another source was queried.
 
 A workspace is copies of feature maps, so it grows in a line with the batch as long as cuDNN keeps
 to the same kernels. A search over batch sizes then asks at a few sizes, and at those in between
@@ -15,14 +15,17 @@ from autofit_workers.spec.work import Convolution
 
 
 class GridPlans(PassedOn):
-    """Plan source that asks another at powers of two and halfway between them; a `PlanSource`."""
+    """`PlanSource` that queries another source at 1, 2, 3, 4, 6, 8, … samples and interpolates between."""
 
     def __init__(self, source: PlanSource) -> None:
         super().__init__(source)
         self._known: dict[tuple[object, ...], tuple[Plan, ...]] = {}
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Plans of each call, see `PlanSource`; interpolated where the first kernel stays the same."""
+        """Plans of each convolution in cuDNN, interpolated if the first kernels of both neighbours are equal.
+
+        See `PlanSource`.
+        """
         keys = [(*layer(call), call.input_shape[0]) for call in calls]
         new = {key: call for key, call in zip(keys, calls, strict=True) if key not in self._known}
         ends = {key: _ends(call) for key, call in new.items()}
@@ -44,7 +47,10 @@ class GridPlans(PassedOn):
 
 
 def layer(call: Convolution) -> tuple[object, ...]:
-    """Key of a call: all but its number of samples; a tuple, as it is made for every batch size."""
+    """Key of a convolution call, regardless of its number of samples.
+
+    A tuple, as it is made for every batch size.
+    """
     return (
         call.conv_pass,
         call.input_shape[1:],
@@ -60,7 +66,7 @@ def layer(call: Convolution) -> tuple[object, ...]:
 
 
 def neighbours(num_samples: int) -> tuple[int, int]:
-    """Sizes of 1, 2, 3, 4, 6, 8, 12, … that `num_samples` lies between; itself twice if it is one."""
+    """Nearest sizes below and above `num_samples` among 1, 2, 3, 4, 6, 8, 12, …; equal if it is one."""
     power = 1 << (num_samples.bit_length() - 1)
     middle = power + power // 2
     if num_samples in (power, middle):
@@ -69,7 +75,7 @@ def neighbours(num_samples: int) -> tuple[int, int]:
 
 
 def _ends(call: Convolution) -> tuple[int, int]:
-    """Batch sizes at which a call is asked; none above the samples that cuDNN runs at once."""
+    """Batch sizes around a call's at which plans are queried; at most the samples that cuDNN runs at once."""
     num_samples = call.input_shape[0]
     low, high = neighbours(num_samples)
     high = min(high, samples_at_once(call))
@@ -79,7 +85,7 @@ def _ends(call: Convolution) -> tuple[int, int]:
 def _interpolated(
     num_samples: int, low: int, high: int, at_low: tuple[Plan, ...], at_high: tuple[Plan, ...]
 ) -> tuple[Plan, ...] | None:
-    """Plans at a size between two; None where the first plans differ, and the source has to be asked."""
+    """Plans interpolated between two batch sizes; None if the kernels of their first plans differ."""
     if low == high:
         return at_low
     if at_low[0].engine != at_high[0].engine:

@@ -12,7 +12,7 @@ from autofit_workers.spec.work import Convolution
 
 @dataclass(frozen=True)
 class MiopenPlans:
-    """Empty `PlanSource` for AMD's cards: MIOpen's plans are unknown, so a call is an error.
+    """`PlanSource` for AMD's cards that raises for any call, as MIOpen's plans are unknown.
 
     MIOpen takes the solution that its database or a search finds best on the card; no table of their
     workspaces is known, and none was measured. `autofit.predict.unpredictable` refuses such steps earlier.
@@ -22,7 +22,9 @@ class MiopenPlans:
     knows_the_order: ClassVar[bool] = False
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Returns no plans, for no calls; see `PlanSource`.
+        """Returns an empty list if there are no calls; raises for any call.
+
+        See `PlanSource`.
 
         Raises:
             LookupError: `calls` is not empty.

@@ -1,4 +1,4 @@
-"""Plans of cuDNN for a convolution, in the order in which PyTorch tries them.
+"""Plans by which cuDNN can compute a convolution, in the order in which PyTorch tries them.
 
 PyTorch takes the first plan that can be built and whose workspace can be allocated, and keeps it
 (`run_single_conv` of aten/src/ATen/native/cudnn/Conv_v8.cpp). Where plans come from is a
@@ -16,7 +16,7 @@ from autofit_workers.spec.work import Convolution
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Way in which cuDNN can compute a convolution.
+    """One of the ways in which cuDNN can compute a convolution, with the workspace in bytes.
 
     Attributes:
         engine: cuDNN's number of the kernel family; negative where no cuDNN was asked.
@@ -32,7 +32,7 @@ class Plan:
 
 
 class PlanSource(Protocol):
-    """Interface for the plans of convolutions on one card.
+    """Interface of an object that gives cuDNN's plans for convolutions on one card.
 
     Attributes:
         name: where the plans come from, for reports.
@@ -46,12 +46,12 @@ class PlanSource(Protocol):
     def knows_the_order(self) -> bool: ...
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Plans of each call, in PyTorch's order; never empty."""
+        """Plans of each convolution call, in the order in which PyTorch tries them; never empty."""
         ...
 
 
 class PassedOn:
-    """Base of plan sources that answer by asking another source.
+    """Base class of plan sources that get their plans from another source.
 
     Args:
         source: the source that is asked.
@@ -62,10 +62,10 @@ class PassedOn:
 
     @property
     def name(self) -> str:
-        """Name of the source that is asked, see `PlanSource`."""
+        """Name of the underlying plan source, see `PlanSource`."""
         return self._source.name
 
     @property
     def knows_the_order(self) -> bool:
-        """Whether PyTorch takes the asked source's first plan, see `PlanSource`."""
+        """Whether PyTorch takes the first plan of the underlying source, see `PlanSource`."""
         return self._source.knows_the_order

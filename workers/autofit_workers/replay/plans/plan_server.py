@@ -1,4 +1,4 @@
-"""Main program of the process that holds libcudnn: it answers convolutions with their plans, as JSON lines.
+"""Main program of the process that holds libcudnn: gets convolutions and returns plans, as JSON lines.
 
 libcudnn has a process of its own because it is a gigabyte, prints to stderr what it misses of a driver, and
 would take its caller with it if it crashed.
@@ -16,7 +16,7 @@ from autofit_workers.spec.trace import convolution_from_dict
 
 
 def main(requests_fd: int, answers_fd: int) -> None:
-    """Answers requests for plans, one JSON line after another, until an empty line comes.
+    """Answers requests for convolution plans, one JSON line each, until an empty line comes.
 
     A request, with the card as cuDNN's JSON, is `{"device": "…", "calls": [{…}, …]}`; its answer
     `{"version": 92700, "plans": [[[engine, workspace_bytes, uses_tensor_cores, is_deterministic], …], …]}`

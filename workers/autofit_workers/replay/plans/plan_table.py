@@ -1,4 +1,4 @@
-"""Shipped tables of cuDNN's plans: their file format, and how a plan is carried to another call.
+"""Shipped tables of cuDNN's convolution plans: file format, and scaling of a plan to another convolution.
 
 One file for each architecture and version of cuDNN, written by `tests/bench/plan_table.py`. A
 workspace is mostly copies of the call's tensors in another layout, so it is kept as copies:
@@ -45,7 +45,7 @@ Features = tuple[int, ...]
 
 
 def reduced(plans: Sequence[Plan]) -> tuple[Plan, ...]:
-    """Plans that a policy of `autofit_workers.replay.plans.workspace` could take.
+    """Subset of plans that any policy of `autofit_workers.replay.plans.workspace` could take.
 
     The first plan of all, of those without tensor cores, of the deterministic ones and of those that are
     both, in their order; then the smallest and the largest of all and the largest without tensor cores,
@@ -66,7 +66,7 @@ def reduced(plans: Sequence[Plan]) -> tuple[Plan, ...]:
 
 
 def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
-    """Encodes plans as multiples of the call's tensors, a rest in percent or bytes, and flags.
+    """Encodes plans: workspaces as multiples of the call's tensors and a rest in percent or bytes, and flags.
 
     Flags are 1 for tensor cores plus 2 for the same bits on every run.
     """
@@ -76,7 +76,7 @@ def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
 
 
 def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copies:
-    """Encodes one plan by the sum of few copies of the call's tensors that leaves little over.
+    """Encodes one plan, its workspace by few copies of the call's tensors that leave a small remainder.
 
     A rest up to `exact_bytes` is kept to the byte, and a larger one rounded up: whether a workspace goes into
     the segment that one of the same copies left behind depends on which of the two is larger.
@@ -99,7 +99,7 @@ def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copie
 
 
 def plan_of(call: Convolution, kept: Copies) -> Plan:
-    """Decodes a plan of `copies`, for the same call or another.
+    """Decodes a plan that `copies` encoded, scaled to the tensors of `call`.
 
     The table has no engine numbers. Plans of the same copies get the same negative number, so that
     `GridPlans` sees where the kernels change.
@@ -140,7 +140,7 @@ def _vector_channels(element_bytes: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Kind of calls, among which the nearest neighbour of a call is looked for.
+    """Kind of convolution calls; a call's nearest neighbour is searched among calls of its kind.
 
     Attributes:
         filter: `1x1`, `3x3`, `1d` (one side is longer than 1), `3d`, or `larger`.
@@ -175,7 +175,7 @@ class Kind:
 
 
 def likeness(key: str, other: str) -> tuple[bool, ...]:
-    """Likeness of two kinds by their keys, for sorting: the words most telling about plans come first."""
+    """Similarity of two kinds' keys as a sort key; the words most telling about plans come first."""
     conv_pass, dtype, layout, *shape = (a == b for a, b in zip(key.split(), other.split(), strict=True))
     return (dtype, layout, conv_pass, *shape)
 
@@ -192,7 +192,7 @@ def _filter_kind(sides: tuple[int, ...]) -> str:
 
 
 def features(call: Convolution) -> Features:
-    """Features of a call within its kind: samples, channels and filters per group, pixels, taps, groups."""
+    """Features of a convolution: samples, channels and filters per group, pixels, taps, groups."""
     return (
         call.input_shape[0],
         call.weight_shape[1],
@@ -215,7 +215,7 @@ _Position = tuple[float, ...]
 
 
 def _position(of: Features, vector_channels: int) -> _Position:
-    """Coordinates of a call's features, in which a distance is the sum of absolute differences."""
+    """Coordinates of a call; the L1 distance between two calls' coordinates measures their unlikeness."""
     num_samples, *geometry = of
     log = math.log2(max(1, num_samples))
     log_pixels, others = _position_of_geometry(tuple(geometry), vector_channels)
@@ -224,7 +224,7 @@ def _position(of: Features, vector_channels: int) -> _Position:
 
 @functools.lru_cache(maxsize=_MEMOIZED_GEOMETRIES)
 def _position_of_geometry(geometry: tuple[int, ...], vector_channels: int) -> tuple[float, _Position]:
-    """Part of a position that does not depend on samples: log2 of pixels, and the later coordinates."""
+    """Coordinates of a call that do not depend on samples: log2 of pixels, and the later coordinates."""
     logs = [math.log2(max(1, feature)) for feature in geometry]
     weighted = zip(_WEIGHTS[1:], logs, strict=True)
     uneven = (_UNEVEN * (number % vector_channels > 0) for number in geometry[:2])
@@ -232,7 +232,7 @@ def _position_of_geometry(geometry: tuple[int, ...], vector_channels: int) -> tu
 
 
 class Neighbours:
-    """Calls of one kind in a table, for finding the nearest to another call.
+    """Convolution calls of one kind in a plan table, for finding the nearest to a given call.
 
     Args:
         rows: the features of each call with the number of its plans.
@@ -247,7 +247,7 @@ class Neighbours:
         return len(self._numbers)
 
     def nearest(self, of: Features) -> int:
-        """Number of the plans of a call with features `of`, or of its nearest neighbour."""
+        """Index of the plans of the call with features `of`, or of the nearest call in the table."""
         if of not in self._numbers:  # most calls of the usual networks are in the table itself
             of = self._places.nearest(of)
         return self._numbers[of]
@@ -258,7 +258,7 @@ class Neighbours:
 
 
 class _Places:
-    """Positions of calls, shared by the tables of most architectures, which have the same calls.
+    """Positions of calls for nearest-neighbour search, shared by the tables with equal calls, as most are.
 
     Attributes:
         nearest: returns the features of the known call that is nearest to another; remembered.
@@ -295,7 +295,7 @@ class _Places:
         return found
 
     def _bound(self, of: Features, here: _Position) -> float:
-        """Bound just above the distance to the same layer at another number of samples, or infinity."""
+        """Upper bound of the distance to search: that to the call's layer at other samples, or infinity."""
         sizes = self._samples.get(of[1:], ())
         positions = (_position((n, *of[1:]), self._vector_channels) for n in sizes)
         near = (sum(map(abs, map(float.__sub__, position, here))) for position in positions)
@@ -308,7 +308,7 @@ def _places(known: tuple[Features, ...], vector_channels: int) -> _Places:
 
 
 class PlanTable:
-    """Table of one cuDNN version's plans on one architecture.
+    """Table of one cuDNN version's convolution plans on one architecture.
 
     Args:
         document: the file, as `tests/bench/plan_table_file.py` writes it.
@@ -335,7 +335,7 @@ class PlanTable:
         return cls(json.loads(gzip.decompress(data)))
 
     def plans(self, call: Convolution) -> tuple[Plan, ...]:
-        """Plans of a call or, scaled to it, of the most similar call of the table."""
+        """Plans of a convolution, or those of the most similar one in the table, scaled to its size."""
         key = Kind.of(call).key
         if key not in self._neighbours:
             vector_channels = _vector_channels(call.element_bytes)
@@ -345,7 +345,7 @@ class PlanTable:
         return tuple(plan_of(call, self._codes[code]) for code in self._plans[number])
 
     def _rows(self, key: str) -> Iterator[tuple[Features, int]]:
-        """Yields the features of each call of one kind with the number of its plans."""
+        """Yields the features of each call of one kind, and the index of its plans."""
         question, shape = split_key(key)
         if shape not in self._shapes:
             return
@@ -356,7 +356,7 @@ class PlanTable:
                     yield (int(num_samples), *geometry), number
 
     def _most_alike(self, key: str, vector_channels: int) -> Neighbours:
-        """Calls of the most similar kind that the table has, for a kind that it lacks.
+        """Calls of the table's kind that is most similar to a kind that the table lacks.
 
         Raises:
             ValueError: the table is empty.
@@ -370,14 +370,14 @@ class PlanTable:
 
 
 def split_key(key: str) -> tuple[str, str]:
-    """Splits the key of a kind into pass, type and layout, and into filter, grouping and reach."""
+    """Splits a kind's key into two: pass, type and layout; filter, grouping and reach."""
     words = key.split()
     return " ".join(words[:3]), " ".join(words[3:])
 
 
 @functools.cache
 def held_tables() -> tuple[tuple[int, tuple[int, int]], ...]:
-    """Shipped tables, each as compute capability and the first two numbers of cuDNN's version."""
+    """Compute capability and cuDNN version (major, minor) of each shipped plan table."""
     names = (
         entry.name for entry in importlib.resources.files("autofit_workers.replay").joinpath("data").iterdir()
     )
@@ -392,12 +392,12 @@ def held_tables() -> tuple[tuple[int, tuple[int, int]], ...]:
 
 @functools.cache
 def load_table(capability: int, version: tuple[int, int]) -> PlanTable:
-    """Loads one of the `held_tables`; remembered."""
+    """Loads the shipped table of a compute capability and a cuDNN version; cached."""
     name = file_name(capability, version)
     path = importlib.resources.files("autofit_workers.replay").joinpath("data", name)
     return PlanTable.from_bytes(path.read_bytes())
 
 
 def file_name(capability: int, version: tuple[int, int]) -> str:
-    """File name of a table in `autofit_workers/replay/data`."""
+    """File name of a plan table in `autofit_workers/replay/data`."""
     return f"sm_{capability}-{version[0]}.{version[1]}.json.gz"

@@ -18,7 +18,7 @@ _MEMOIZED_CALLS = 100_000
 
 @dataclass(frozen=True)
 class TablePlans:
-    """Plans that a cuDNN gave for the most similar convolution of a table; a `PlanSource`.
+    """Plan source that takes the plans of the most similar convolution in a shipped table; a `PlanSource`.
 
     cuDNN decides by the architecture alone, not by the card. The table is that of the newest
     architecture that is not newer than this one, and of the nearest version of cuDNN; `name` says which
@@ -76,7 +76,7 @@ class TablePlans:
         return name
 
     def plans(self, calls: Sequence[Convolution]) -> list[tuple[Plan, ...]]:
-        """Plans of each call by the table, see `PlanSource`."""
+        """Convolution plans of each call from the shipped table, see `PlanSource`."""
         held = _held(self.architecture, self._wanted)
         return [_plans(*held, call) for call in calls]
 
@@ -87,7 +87,7 @@ class TablePlans:
 
 @functools.cache
 def _held(name: str, version: tuple[int, int]) -> tuple[int, tuple[int, int]]:
-    """Compute capability and cuDNN version of the table used for an architecture and a version."""
+    """Compute capability and cuDNN version of the shipped table to use for an architecture and a version."""
     wanted = Architecture.of(name).capability
     tables = held_tables()
     capability = max((known for known, _ in tables if known <= wanted), default=None)

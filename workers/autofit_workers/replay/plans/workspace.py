@@ -1,4 +1,4 @@
-"""Workspace of a convolution by policy: memory beside its output, which no operator shows.
+"""Workspace of a convolution by backend policy: memory beside the output that no operator shows.
 
 The module knows which convolutions PyTorch gives to cuDNN, and which of cuDNN's plans it takes under each
 policy; the plans themselves come from a `PlanSource`. PyTorch's own kernels need im2col columns or nothing.
@@ -33,7 +33,7 @@ def workspace(
     allow_tf32: bool = True,
     knows_the_order: bool = True,
 ) -> Workspace:
-    """Workspace of one call that PyTorch hands to cuDNN.
+    """Workspace, low to worst, of one convolution that PyTorch runs with cuDNN under a policy.
 
     `run_single_conv` of Conv_v8.cpp takes the first plan that fits; the low end is the smallest
     plan, to which it comes down when memory is short. With benchmark it allocates the largest
@@ -63,7 +63,7 @@ def workspace(
 
 
 def _taken(sizes: Sequence[int], policy: ConvPolicy, *, knows_the_order: bool) -> Workspace:
-    """Workspace that PyTorch takes under a policy, of plans with `sizes` in bytes in its order."""
+    """Workspace, low to worst, under a policy, from the plans' sizes in bytes in PyTorch's order."""
     if policy.benchmark:
         largest_first = tuple(sorted(set(sizes), reverse=True))
         largest_bytes = largest_first[0]
@@ -86,7 +86,7 @@ def samples_at_once(call: Convolution) -> int:
 
 
 def at_once(call: Convolution) -> Convolution:
-    """Part of a call that cuDNN runs at once and plans for: the call with no more samples than that."""
+    """Convolution call, cut to the number of samples that cuDNN runs at once and plans for."""
     most_samples = samples_at_once(call)
     return call if call.input_shape[0] <= most_samples else call.of_samples(most_samples)
 
@@ -105,12 +105,12 @@ def native_workspace(call: Convolution) -> Workspace:
 
 
 def is_depthwise(call: Convolution) -> bool:
-    """Whether a call convolves every channel by itself (`ConvParams::is_depthwise` of Convolution.cpp)."""
+    """Whether a call convolves each channel by itself (`ConvParams::is_depthwise` of Convolution.cpp)."""
     return call.groups == call.input_shape[1] > 1
 
 
 def goes_to_cudnn(call: Convolution, capability: int, torch_release: tuple[int, int]) -> bool:
-    """Whether PyTorch, with cuDNN enabled, gives a call to cuDNN instead of its own kernels.
+    """Whether PyTorch, with cuDNN enabled, runs a convolution by cuDNN instead of its own kernels.
 
     `use_cudnn` of Convolution.cpp: cuDNN has bfloat16 from compute capability 8.0 on.
 

@@ -1,4 +1,4 @@
-"""Seconds of collectives, by bytes, the links between ranks, and the algorithm that NCCL would choose.
+"""Predicted seconds of collectives, by bytes, links between ranks, and the algorithm NCCL would choose.
 
     seconds = start + steps · hop + bytes on a link / (bandwidth · share)
 
@@ -29,7 +29,7 @@ SCHEMA = "autofit.links/1"
 
 
 class Exchange(StrEnum):
-    """Kind of a collective operation among ranks."""
+    """Kind of a collective operation among ranks, such as all-reduce."""
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
@@ -63,7 +63,7 @@ _AS_ALL_REDUCE = frozenset({Exchange.ALL_REDUCE, Exchange.OTHER})
 
 
 def exchange_of(operator: str) -> Exchange:
-    """Kind of a collective, by PyTorch's name of its operator."""
+    """Kind of collective, such as all-reduce, by PyTorch's operator name."""
     name = operator.partition(".")[2].replace("_", "")
     found = (begin for begin in _BY_NAME if name.startswith(begin))
     longest = max(found, key=len, default="")
@@ -96,7 +96,7 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """Link between cards, or between nodes.
+    """Link between cards or between nodes, with its speeds under NCCL.
 
     Attributes:
         protocols: those that NCCL can take; the quickest counts.
@@ -113,7 +113,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Links that join the cards of a node, and the nodes.
+    """Links between the cards of a node and between nodes, with bandwidths.
 
     Attributes:
         name: of the links within a node.
@@ -135,18 +135,18 @@ class Network:
     num_rows: int = 0
 
     def spans_nodes(self, group: Group) -> bool:
-        """Whether ranks of a group are on several nodes."""
+        """Whether the ranks of a group are on more than one node."""
         return (group.num_ranks - 1) * group.stride >= self.num_cards
 
     def in_words(self, groups: Iterable[Group]) -> str:
-        """Links assumed to join the ranks of `groups`, in words."""
+        """Sentence about the links that are assumed to join the ranks of `groups`."""
         said = f"ranks are joined by {_NAMES[self.name]} in nodes of {self.num_cards} cards"
         if any(map(self.spans_nodes, groups)):
             said += f", and nodes by {self.nic / 1e9:.3g} GB/s for each card"
         return f"{said}, as is assumed; no step of several ranks was ever compared with a real one"
 
     def link(self, group: Group) -> Link:
-        """Slowest link that a group's collectives go over."""
+        """Slowest link that the collectives of a group of ranks use: between nodes, or within one."""
         return self.between if self.spans_nodes(group) else self.within
 
     def seconds(self, exchange: Exchange, num_bytes: int, group: Group) -> float:
@@ -184,7 +184,7 @@ class Network:
 
 
 def _algorithms(exchange: Exchange, n: int, tree: float) -> tuple[tuple[float, float, float], ...]:
-    """Steps, share of the bytes on a link, and share of its bandwidth, for each algorithm."""
+    """Number of steps, share of the bytes per link and share of the bandwidth, for each NCCL algorithm."""
     if exchange in _AS_ALL_REDUCE:
         on_link = 2 * (n - 1) / n
         return (2 * (n - 1), on_link, 1.0), (2 * math.log2(n), on_link, tree)
@@ -194,7 +194,7 @@ def _algorithms(exchange: Exchange, n: int, tree: float) -> tuple[tuple[float, f
 
 
 def network_of(name: str, architecture: str) -> Network | None:
-    """Network of cards with a name; None where neither the name nor the architecture is known.
+    """Network that joins cards of a model; None if neither the name nor the architecture is known.
 
     Args:
         name: as CUDA has it.

@@ -1,4 +1,4 @@
-"""Constants of kernel classes, from constants.toml: the shares of its limits that a device reaches."""
+"""Constants of kernel classes from constants.toml: the shares of a device's limits that kernels reach."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class GroupedConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassConstants:
-    """Constants of a class of kernels, or of a variant of the class.
+    """Constants that predict the times of a class of kernels, or of a variant of the class.
 
     Attributes:
         bandwidth: the share of the memory's bytes a second that it moves.
@@ -81,7 +81,7 @@ class HostConstants:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Constants of all kernel classes and of the host.
+    """Constants of all kernel classes and of the host, from which times are predicted.
 
     Attributes:
         classes: by a class of kernels, or by class and variant: `convolution fprop channels_last`.

@@ -1,4 +1,4 @@
-"""Seconds of kernels on a device, by the constants of their classes."""
+"""Predicted seconds of kernels on a device, by the constants of their classes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _USUAL_TAPS = 9
 
 
 class OperatorCosts(Protocol):
-    """Interface for the seconds of operators on a device.
+    """Interface for the predicted seconds of operators on a device.
 
     Attributes:
         is_synchronous: whether the host waits for each of them.
@@ -33,14 +33,14 @@ class OperatorCosts(Protocol):
 
     @property
     def host(self) -> HostConstants:
-        """Constants of the host's launch times."""
+        """Constants of the host's launch times in seconds."""
 
     def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
         """Number of kernels that an operator launches, and the class and seconds of each."""
 
 
 class Costs:
-    """Seconds of kernels on one card, each computed once.
+    """Predicted seconds of kernels on one card, each computed once.
 
     Args:
         speeds: of the device.
@@ -81,7 +81,7 @@ class Costs:
 
     @property
     def host(self) -> HostConstants:
-        """Constants of the host's launch times."""
+        """Constants of the host's launch times in seconds."""
         return self.constants.host
 
     def of(self, work: Work) -> tuple[int, tuple[tuple[KernelClass, float], ...]]:
@@ -91,14 +91,14 @@ class Costs:
         return launches, tuple((kernel.kind, self.seconds(kernel)) for kernel in kernels)
 
     def kernels(self, work: Work) -> tuple[Kernel, ...]:
-        """Kernels that an operator runs."""
+        """GPU kernels that an operator runs, computed once."""
         if work not in self._kernels:
             kernels = kernels_of(work, allow_tf32=self._allow_tf32, conv_tf32=self._conv_tf32)
             self._kernels[work] = kernels if work.group is None else tuple(map(self._with_rows, kernels))
         return self._kernels[work]
 
     def _with_rows(self, kernel: Kernel) -> Kernel:
-        """Returns the kernel, in class `ALL_REDUCE` if real all-reduces were timed over its links."""
+        """Returns the kernel, moved to class `ALL_REDUCE` if real all-reduces were timed over its links."""
         network, group = self.network, kernel.group
         if network is None or group is None or kernel.variant != Exchange.ALL_REDUCE:
             return kernel
@@ -144,7 +144,7 @@ class Costs:
         return at_work * self._factors.get(kernel.kind, 1.0) + started
 
     def _arithmetic(self, kernel: Kernel, known: ClassConstants) -> tuple[float, float]:
-        """Seconds of a kernel's products, and the share of them that memory traffic hides."""
+        """Seconds of a kernel's matrix product, and the share of its overlap with memory traffic."""
         if kernel.product is None:
             return 0.0, 1.0
         product = kernel.product
@@ -174,7 +174,7 @@ class Costs:
         return seconds, known.product.overlapped
 
     def _class(self, kernel: Kernel) -> ClassConstants:
-        """Most exact constants of a kernel: by data type or units and variant, by either, or by class."""
+        """Most specific constants of a kernel: by data type or units and variant, by either, or by class."""
         classes = self.constants.classes
         units = self.speeds.units(kernel.dtype)
         exact = [f"{of} {kernel.variant}" for of in (kernel.dtype, *units)] if kernel.variant else []

@@ -1,4 +1,4 @@
-"""Confidence of a predicted time: residuals by class of kernels and by card, combined over the step.
+"""Confidence of a predicted step time, from past errors by class of kernels and by card.
 
 The error of a class of kernels is the same for all of its kernels, and independent of other classes: each
 counts by its share of the step's time. The error of a card comes on top of all of them.
@@ -35,7 +35,7 @@ _SHOWN_SHARE = 0.01  # of the time, from which on a class without rows is named
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
-    """Error of predicted times for a class of kernels or a card.
+    """Spread of the errors of predicted times, for a class of kernels or a card.
 
     Attributes:
         sigma: standard deviation of log(measured / predicted).
@@ -57,7 +57,7 @@ class Residual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confidence:
-    """Confidence of the predicted time of a step.
+    """Confidence of the predicted time of a step: its spread and how much is measured.
 
     Attributes:
         sigma: standard deviation of log(measured / predicted) of the whole step.
@@ -74,14 +74,14 @@ class Confidence:
     is_stated: bool
 
     def ends(self, seconds: float, level: float) -> tuple[float, float]:
-        """Interval around likely seconds that holds the real ones with probability `level`, such as 0.8."""
+        """Interval in seconds around a predicted time that holds the real one with probability `level`."""
         factor = math.exp(NormalDist().inv_cdf((1 + level) / 2) * self.sigma)
         return seconds / factor, seconds * factor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeResiduals:
-    """Errors of predicted times, by class of kernels and by card.
+    """Spreads of the errors of predicted times, by class of kernels and by card.
 
     Attributes:
         classes: by class of kernels, and `host`.
@@ -103,7 +103,7 @@ class TimeResiduals:
 
     @classmethod
     def from_toml(cls, text: str) -> Self:
-        """Reads the data file; raises `ValueError` for another schema."""
+        """Parses the text of residuals.toml; raises `ValueError` for another schema."""
         data = tomllib.loads(text)
         if data.get("schema") != SCHEMA:
             raise ValueError(f"expected residuals of schema {SCHEMA}, got {data.get('schema')!r}")
@@ -119,13 +119,13 @@ class TimeResiduals:
         )
 
     def exchange_factor(self, clock: StepClock) -> float:
-        """Factor by which a step's collectives may take longer than predicted, by their sigma."""
+        """Factor by which a step's collectives may take longer than predicted: one standard deviation."""
         nowhere = Residual(sigma=0.0)
         kinds = EXCHANGES & clock.class_seconds.keys()
         return math.exp(max(self._of_class(kind, nowhere).sigma for kind in kinds))
 
     def of(self, clock: StepClock, speeds: Speeds, *, conv_algo: str = "", late: float = 0.0) -> Confidence:
-        """Confidence of the time of a step on a device.
+        """Confidence of the predicted time of a step on a device.
 
         Args:
             conv_algo: the algorithm of convolutions, where it is not cuDNN's own choice.
@@ -159,7 +159,7 @@ class TimeResiduals:
         )
 
     def scaled(self, confidence: Confidence, *, is_of_setting: bool) -> Confidence:
-        """Confidence of a time that is scaled by measured steps of its workload on its card."""
+        """Confidence of a predicted time that is scaled by measured steps of the workload on the card."""
         sigma = self.setting_sigma if is_of_setting else self.other_sigma
         sigma = min(sigma, confidence.sigma)
         return dataclasses.replace(
@@ -176,7 +176,7 @@ class TimeResiduals:
 
 
 def _shares(clock: StepClock, conv_algo: str) -> dict[str, float]:
-    """Shares of a step's time by class of kernels, and for waiting on the host."""
+    """Shares of a step's time by class of kernels, and the share of waiting for the host."""
     shares = {HOST: clock.waiting_seconds / clock.seconds}
     for kind, seconds in clock.class_seconds.items():
         name = f"{kind} {conv_algo}" if conv_algo and kind in CONVOLUTIONS else str(kind)
@@ -186,5 +186,5 @@ def _shares(clock: StepClock, conv_algo: str) -> dict[str, float]:
 
 @functools.cache
 def time_residuals() -> TimeResiduals:
-    """Residuals that come with this version, read from residuals.toml once."""
+    """Residuals shipped with this version of autofit, read from residuals.toml once."""
     return TimeResiduals.from_toml(text_of("residuals.toml"))

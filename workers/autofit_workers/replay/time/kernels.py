@@ -1,4 +1,4 @@
-"""Kernels that operators run on a device, each with its class, products and bytes."""
+"""GPU kernels that operators run, each with its class, matrix product and bytes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXCHANGES = frozenset({KernelClass.ALL_REDUCE, KernelClass.COLLECTIVE})
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Product of an m×k matrix with a k×n matrix, `batch` times."""
+    """Product of an m×k matrix with a k×n matrix, computed `batch` times."""
 
     m: int
     n: int
@@ -57,7 +57,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """Kernel, or several that are alike and follow each other.
+    """GPU kernel, or several alike that follow each other, with class, bytes and matrix product.
 
     Attributes:
         kind: its class.
@@ -82,7 +82,7 @@ class Kernel:
 
 
 def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) -> tuple[Kernel, ...]:
-    """Kernels that an operator runs.
+    """GPU kernels that an operator runs, with their bytes and products.
 
     Args:
         allow_tf32: whether tensor cores may make products of float32 matrices, …
@@ -125,7 +125,7 @@ def _bytes(*operands: Operand) -> int:
 
 
 def _element_by_element(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of an operator without a maker: elementwise if flagged pointwise, else of class `OTHER`."""
+    """Kernel of an operator without a rule: elementwise if flagged pointwise, else of class `OTHER`."""
     return _of_class(KernelClass.ELEMENTWISE)(work) if "pointwise" in work.flags else _other(work)
 
 
@@ -134,7 +134,7 @@ def _other(work: Work) -> tuple[Kernel, ...]:
 
 
 def _of_class(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
-    """Maker of a kernel of a class that goes through its operands once."""
+    """Returns a function from work to a kernel of class `kind` that goes through each operand once."""
 
     def make(work: Work) -> tuple[Kernel, ...]:
         is_elementwise = kind is KernelClass.ELEMENTWISE  # it computes in what it returns
@@ -161,7 +161,7 @@ def _softmax(work: Work) -> tuple[Kernel, ...]:
 
 
 def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
-    """Maker of a kernel whose threads read and write one element at a time, as vLLM's own do."""
+    """Returns a function from work to a kernel that accesses single elements, as vLLM's own kernels do."""
 
     def make(work: Work) -> tuple[Kernel, ...]:
         return (Kernel(kind, _bytes(*work.inputs, *work.outputs), work.inputs[0].dtype, None, "one_by_one"),)
@@ -186,13 +186,13 @@ def _copy_in(work: Work) -> tuple[Kernel, ...]:
 
 
 def _copy_together(work: Work) -> tuple[Kernel, ...]:
-    """Kernel that copies tensors into one, which is padded and the last of the inputs."""
+    """Kernel that copies tensors into one padded tensor, the last of the inputs."""
     whole = work.inputs[-1]
     return (Kernel(KernelClass.COPY, _bytes(*work.inputs), whole.dtype),)
 
 
 def _copy_apart(work: Work) -> tuple[Kernel, ...]:
-    """Kernel that copies one tensor, the first of the inputs, into the others."""
+    """Kernel that splits the first input, by copying it into the other inputs."""
     first = work.inputs[0]
     return (Kernel(KernelClass.COPY, 2 * first.num_bytes, first.dtype),)
 
@@ -240,7 +240,7 @@ def _layout(operand: Operand) -> str:
 
 
 def _layer_norm_backward(work: Work) -> tuple[Kernel, ...]:
-    """Kernels of layer norm backward: the input's gradient, and the sums of those of weight and bias."""
+    """Kernels of layer norm backward: the input's gradient, and the sums for weight and bias."""
     big = [each for each in work.inputs if len(each.shape) > 1][:2]
     dtype = work.inputs[0].dtype
     return (
@@ -250,7 +250,7 @@ def _layer_norm_backward(work: Work) -> tuple[Kernel, ...]:
 
 
 def _index(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of indexing, which reads as much of its first input as it returns."""
+    """Kernel of indexing, which reads as many bytes of its first input as it returns."""
     written = _bytes(*work.outputs)
     moved = 2 * written + _bytes(*work.inputs[1:])
     return (Kernel(KernelClass.INDEX, moved, (work.outputs or work.inputs)[0].dtype),)
@@ -260,7 +260,7 @@ _TENSORS_OF_A_LAUNCH = 32  # of a kernel on lists: 110, 64, 48, 36, 30 for 1 to 
 
 
 def _on_lists(work: Work) -> tuple[Kernel, ...]:
-    """Kernels on lists of tensors, which read all lists and write the first or new ones."""
+    """Kernel of an operator on lists of tensors, which reads all lists and writes the first or new ones."""
     moved = _bytes(*work.inputs, *work.outputs)
     if "fused" in work.operator:
         moved = 2 * _bytes(*work.inputs)
@@ -340,7 +340,7 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
 
 
 def _recurrent(work: Work) -> tuple[Kernel, ...]:
-    """Kernel of recurrent layers of cuDNN and oneDNN, at least: each step multiplies with all weights."""
+    """Kernel of recurrent layers of cuDNN and oneDNN, a lower bound: each step multiplies all weights."""
     sequence = work.inputs[0]
     tokens, width = math.prod(sequence.shape[:-1]), sequence.shape[-1]
     weights = sum(each.num_elements for each in work.inputs if len(each.shape) == 2)

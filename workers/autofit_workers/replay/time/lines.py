@@ -1,4 +1,4 @@
-"""Work of a step at any batch size, from its traces at several: dimensions are lines in the batch size.
+"""Operators' work in a step at any batch size, from traces at several; dimensions are lines.
 
 Calls that have the same lines have the same work at every size, so that it is made once of all of them. Where
 traces differ in more than such dimensions, a step's work is known at the traced sizes alone.
@@ -27,7 +27,7 @@ from autofit_workers.spec.work import Group, Operand, Work, WorkCall
 
 
 class BatchDependentWorkError(ValueError):
-    """Operators of a step depend on the batch size, so its work needs a trace at that size."""
+    """Operators of a step follow no formula in the batch size, so each size needs its own trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Repeated:
 
 
 class EventWait(NamedTuple):
-    """Wait of the host until one call, and those before it on its stream, are done.
+    """Wait of the host until one call, and earlier calls on its stream, are done.
 
     Attributes:
         number: of the call before which it waits.
@@ -60,7 +60,7 @@ class EventWait(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepWork:
-    """Work of a step's operators, and the host's waits for it.
+    """Operators of a step with their inputs and outputs, and the host's waits for the device.
 
     Attributes:
         calls: in their order. Those that are alike share one `Work`.
@@ -79,14 +79,14 @@ class StepWork:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """Groups of ranks that exchange anything, each once."""
+        """Distinct groups of ranks that exchange data in the step."""
         found = (call.work.group for call in self.calls if call.work.group is not None)
         return tuple(dict.fromkeys(found))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkLines:
-    """Work of a step at any batch size; from a single trace, at that trace's size alone.
+    """Operators' work in a step at any batch size; from a single trace, at that trace's size alone.
 
     Attributes:
         course: the step at the first of the traces; other sizes have its calls in the same order.
@@ -102,7 +102,7 @@ class WorkLines:
 
     @classmethod
     def through(cls, traces: Sequence[Trace]) -> Self:
-        """Returns lines through traces of one workload and one knob setting at different batch sizes.
+        """Fits the work of a step to traces of one workload and knob setting at different batch sizes.
 
         Raises:
             BatchDependentWorkError: the traces differ in more than dimensions that are lines.
@@ -126,7 +126,7 @@ class WorkLines:
         return cls(course=steps[0], works=works, number_of=number_of, only_batch_size=only)
 
     def at(self, batch_size: int) -> StepWork:
-        """Returns the work of the step at a batch size."""
+        """Operators' work in the step at a batch size."""
         assert self.only_batch_size in (None, batch_size)
         works = [lines.at(batch_size) for lines in self.works]
         calls = [
@@ -137,7 +137,7 @@ class WorkLines:
 
 
 def work_of(trace: Trace) -> StepWork:
-    """Returns the work of the last step of a trace, at its own batch size."""
+    """Operators' work in the last step of a trace, at the trace's batch size."""
     start, stop = last_step(trace.marks, len(trace.events))
     positions = [call.position for call in trace.work]
     in_step = [wait for wait in trace.host_waits if start <= wait.position <= stop]
@@ -158,7 +158,7 @@ def work_of(trace: Trace) -> StepWork:
 def _event_waits(
     calls: Sequence[WorkCall], positions: Sequence[int], waits: Sequence[HostWait]
 ) -> tuple[EventWait, ...]:
-    """Waits of the host for one stream each; none for a stream that was given nothing by then."""
+    """Host's waits for single streams, each for the stream's last call so far; none for an idle stream."""
     by_stream: defaultdict[int, list[int]] = defaultdict(list)
     for number, call in enumerate(calls):
         by_stream[call.stream].append(number)
@@ -175,7 +175,7 @@ def _event_waits(
 
 @dataclass(frozen=True, slots=True)
 class _OperandLines:
-    """Operand with lines in the batch size for dimensions."""
+    """Operand whose dimensions are lines in the batch size."""
 
     blank: Operand
     shape: tuple[Line, ...]
@@ -191,7 +191,7 @@ class _OperandLines:
 
 @dataclass(frozen=True, slots=True)
 class _WorkLines:
-    """Work whose operands have lines in the batch size for dimensions."""
+    """Work of an operator, with operands whose dimensions are lines in the batch size."""
 
     blank: Work
     inputs: tuple[_OperandLines, ...]
@@ -225,7 +225,7 @@ class _WorkLines:
 
 
 def _numbered(works: Sequence[Sequence[Work]]) -> tuple[list[tuple[Work, ...]], list[int]]:
-    """Distinct columns of work over the traces, and for each call the number of its column.
+    """Distinct tuples of a call's work in every trace, and for each call the index of its tuple.
 
     Told apart by identity: a trace has equal work once, and a hash of all operands takes longer.
     """
@@ -242,7 +242,7 @@ def _numbered(works: Sequence[Sequence[Work]]) -> tuple[list[tuple[Work, ...]], 
 
 
 def _is_same_course(first: StepWork, other: StepWork) -> bool:
-    """Whether two steps differ in dimensions alone."""
+    """Whether two steps have equal calls in equal order, but for the dimensions of tensors."""
     return (
         len(first.calls) == len(other.calls)
         and first.in_backward == other.in_backward
@@ -254,7 +254,7 @@ def _is_same_course(first: StepWork, other: StepWork) -> bool:
 
 
 def _kind(call: WorkCall) -> tuple[object, ...]:
-    """Key of a call that is equal for calls whose work differs in dimensions alone."""
+    """Key of an operator call, equal for calls that differ in dimensions alone."""
     work = call.work
     operands = [(each.dtype, each.layout, each.repeated) for each in (*work.inputs, *work.outputs)]
     of_work = work.operator, len(work.inputs), operands, len(work.convolutions), work.flags, work.group
@@ -262,7 +262,7 @@ def _kind(call: WorkCall) -> tuple[object, ...]:
 
 
 def _in_backward(trace: Trace, positions: Sequence[int]) -> tuple[bool, ...]:
-    """For each call, whether the last mark before it begins a backward pass."""
+    """Whether each call is in a backward pass, by the last mark before the call."""
     starts = [mark.position for mark in trace.marks]
     begins_backward = [False, *(mark.name.endswith(" backward") for mark in trace.marks)]
     return tuple([begins_backward[bisect_right(starts, position)] for position in positions])

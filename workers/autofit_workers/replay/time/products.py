@@ -1,4 +1,4 @@
-"""Seconds of a product of matrices: tiles of the result, dealt out to the units in waves.
+"""Seconds of a matrix product: tiles of the result, dealt out to the multiprocessors in waves.
 
 A kernel makes the result in tiles, several at a time on each multiprocessor, so that a last wave may leave
 most of them without work; where there are few tiles the sum is split, and the parts are added afterwards.
@@ -32,7 +32,7 @@ _RESIDENT = 32768
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProductConstants:
-    """Constants that tell how near to a device's peak the products of a class of kernels come.
+    """Constants of how close to a device's peak the matrix products of a class of kernels come.
 
     Attributes:
         efficiency: of the widest tiles, of long sums.
@@ -62,7 +62,7 @@ def product_seconds(
     constants: ProductConstants,
     tiles: Sequence[Tile] = TILES,
 ) -> float:
-    """Seconds of a matrix product's arithmetic, by the tile and the split that are fastest.
+    """Seconds of a matrix product's arithmetic, with the fastest tile and the fastest split of the sum.
 
     Args:
         flops: per second, of the whole device.
@@ -93,6 +93,6 @@ def product_seconds(
 
 
 def _filled(resident: int, half: float) -> float:
-    """Share of its rate that a unit reaches with `resident` results to work on."""
+    """Share of a multiprocessor's full rate with `resident` output elements in work at once."""
     resident = min(resident, _RESIDENT)
     return resident / (resident + half) * (_RESIDENT + half) / _RESIDENT

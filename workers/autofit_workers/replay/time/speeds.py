@@ -1,4 +1,4 @@
-"""Speed limits of a device: arithmetic by data type, bytes a second."""
+"""Speed limits of a device: FLOP per second by data type, and bytes per second of its memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TF32 = "tf32"  # float32 whose products are made by tensor cores, with 10 bits o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speeds:
-    """Speed limits of a device.
+    """Speed limits of a device: FLOP per second by data type, memory bandwidth and more.
 
     Attributes:
         name: of the device.
@@ -42,11 +42,11 @@ class Speeds:
     launch_seconds: float = 1.5e-6
 
     def product_flops(self, dtype: str) -> float:
-        """FLOP per second of matrix products in a data type; of vector units where no other unit has it."""
+        """FLOP per second of matrix products in a data type; on vector units if no tensor core has it."""
         return self.flops.get(dtype, self.vector_flops)
 
     def units(self, dtype: str) -> tuple[str, ...]:
-        """Units that make products in a data type, as constants name them: `tensor` cores or `vector` units.
+        """Units for products in a data type, by their constants' names: `tensor` cores or `vector` units.
 
         Those of cards for desktops and inference (sm_86, sm_89, sm_120) are `narrow tensor` cores first.
         """

@@ -30,7 +30,7 @@ CONVOLUTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class TimedCall:
-    """Times of an operator of a step.
+    """Start, end and launch time in seconds of an operator in a step.
 
     Attributes:
         start_seconds, end_seconds: of its kernels on the device, from the step's begin.
@@ -44,7 +44,7 @@ class TimedCall:
 
 @dataclass(frozen=True, slots=True)
 class StepClock:
-    """Times of a step on a device, and of each of its operators.
+    """Predicted times in seconds of a step on a device, and of each of the step's operators.
 
     Attributes:
         calls: of the step, in its order.
@@ -79,7 +79,7 @@ def clocked(
     convolution_cost: float = 1.0,
     exchange_cost: float = 1.0,
 ) -> StepClock:
-    """Returns the times of a step on a device.
+    """Simulates a step on a device, and returns the times of the step and its operators.
 
     Args:
         calls: of the step.
@@ -122,7 +122,7 @@ def clocked(
 
 
 def kernel_seconds(kernel: Kernel, costs: Costs, convolution_cost: float = 1.0) -> float:
-    """Seconds of a kernel on the device, see `clocked`."""
+    """Predicted seconds of a kernel on the device; `convolution_cost` as in `clocked`."""
     return costs.seconds(kernel) * _factor(kernel.kind, convolution_cost)
 
 
@@ -133,7 +133,7 @@ def _factor(kind: KernelClass, convolution_cost: float, exchange_cost: float = 1
 
 
 def step_seconds(step: StepWork, clock: StepClock) -> float:
-    """Seconds of a step with the passes of a generation that were not traced.
+    """Seconds of a step, including the passes of a generation that were not traced.
 
     Args:
         clock: of the traced part.
@@ -163,7 +163,7 @@ class _Launched:
 
 
 class _Lanes:
-    """Timelines of the streams of one device, side by side.
+    """Simulated timelines of the streams of one device, side by side.
 
     Args:
         start: when the step begins.
@@ -185,7 +185,7 @@ class _Lanes:
         self._exchanges_until = start
 
     def launch(self, call: WorkCall, at: float, seconds: float) -> None:
-        """Adds the next call, which the host launched at `at`."""
+        """Adds the next operator call, which the host launched at time `at`, to its stream."""
         number = len(self._spans)
         after = tuple(number - distance for distance in call.after if distance <= number)
         is_exchange = call.work.group is not None
@@ -202,7 +202,7 @@ class _Lanes:
         self._waiting.setdefault(call.stream, deque()).append(launched)
 
     def done_at(self, number: int | None = None) -> float:
-        """Time in seconds at which a launched call is done; of all calls for None."""
+        """Time in seconds at which a launched call is done, or all calls if None is given."""
         wanted = None if number is None or number >= len(self._spans) else number
         while self._waiting and (wanted is None or self._spans[wanted] is None):
             self._run_next()
@@ -214,7 +214,7 @@ class _Lanes:
 
     @property
     def spans(self) -> list[tuple[float, float]]:
-        """Begin and end of each call, once all are done."""
+        """Start and end of each call in seconds, once all calls are done."""
         return [span for span in self._spans if span is not None]
 
     @property
@@ -227,7 +227,7 @@ class _Lanes:
         return _length(_merged((*kernels, *beside))) - _length(kernels)
 
     def _run_next(self) -> None:
-        """Runs the call that can begin first, of those that are first on their streams."""
+        """Simulates the call that can start first, of the first calls waiting on each stream."""
         if len(self._waiting) == 1:
             (stream,) = self._waiting
         else:
@@ -262,7 +262,7 @@ class _Lanes:
         return start
 
     def _slowed(self, start: float, seconds: float) -> float:
-        """Time in seconds at which a kernel ends that a collective runs beside, and so slows down."""
+        """End time in seconds of a kernel that is slowed down by a concurrent collective."""
         beside = min(seconds * self._slowdown, self._exchanges_until - start)
         longer = beside - beside / self._slowdown
         self.slowed_seconds += longer
@@ -285,7 +285,7 @@ def _length(spans: Iterable[tuple[float, float]]) -> float:
 
 
 class _OnDevice:
-    """Launches and seconds of work on the device, computed once for each work, by identity."""
+    """Cache of the launches and the seconds on the device of each work, by identity."""
 
     def __init__(self, costs: OperatorCosts, convolution_cost: float, exchange_cost: float) -> None:
         self._costs = costs

@@ -1,4 +1,4 @@
-"""Reading of this package's data files."""
+"""Reads the data files of the package, such as constants.toml."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from autofit_workers.replay.time.tables import text_of
 
 @functools.cache
 def tiles_of(dtype: str, architecture: str, *, is_batched: bool) -> tuple[Tile, ...]:
-    """Tiles of cuBLAS's matrix products in a data type.
+    """Tile sizes of cuBLAS's kernels for matrix products in a data type.
 
     Args:
         architecture: `sm_XY`; one that is not known has the tiles of the next older one.

@@ -1,4 +1,4 @@
-"""Gives a constant of a script's code, such as its batch size, another value."""
+"""Changes the value of a constant in a script's code, such as its batch size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def with_constant(source: bytes, path: str, name: str, value: int) -> ast.Module
 
 
 class _Constants(ast.NodeTransformer):
-    """Puts a number in the place of constants that are assigned to a name, or are a parameter's default."""
+    """AST transformer that replaces the constant assigned to a variable, or used as a parameter's default."""
 
     def __init__(self, name: str, value: int) -> None:
         self._name = name

@@ -1,4 +1,4 @@
-"""Leaves out libraries' own searches for a batch size, which a script may begin with.
+"""Disables the batch-size searches of Lightning and Ultralytics in a script, and notes Accelerate's.
 
 Such a search tries sizes until the card's memory is exhausted. On a fake GPU nothing is ever exhausted, and
 a trial ends within its first steps: the answer would be that of the search's first size. So the search is
@@ -20,7 +20,7 @@ _ASK = "ask `autofit tune` for the largest that fits"
 
 
 def leave_out_searches(note: _Note) -> None:
-    """Leaves out searches of libraries that this process imports from here on, for good.
+    """Disables the batch-size searches of libraries that this process imports from now on; not undone.
 
     Args:
         note: takes a sentence for the reader of the answer.
@@ -32,7 +32,7 @@ def leave_out_searches(note: _Note) -> None:
 
 
 def _of_lightning(note: _Note, module: ModuleType) -> None:
-    """Leaves out Lightning's `BatchSizeFinder`, which `Tuner.scale_batch_size` runs too."""
+    """Disables Lightning's `BatchSizeFinder`, which `Tuner.scale_batch_size` runs too."""
     names: Any = module
 
     def scale(trainer: Any, *_args: Any, batch_arg_name: str = "batch_size", **_kwargs: Any) -> int | None:
@@ -47,7 +47,7 @@ def _of_lightning(note: _Note, module: ModuleType) -> None:
 
 
 def _of_accelerate(note: _Note, module: ModuleType) -> None:
-    """Notes calls of Accelerate's `find_executable_batch_size`.
+    """Adds a note to the answer when a script calls Accelerate's `find_executable_batch_size`.
 
     transformers calls that for `auto_find_batch_size`.
     """
@@ -74,7 +74,7 @@ def _of_accelerate(note: _Note, module: ModuleType) -> None:
 
 
 def _of_ultralytics(note: _Note, module: ModuleType) -> None:
-    """Leaves out Ultralytics' AutoBatch, which runs for `batch=-1` or a share of the card."""
+    """Disables Ultralytics' AutoBatch, which runs for `batch=-1` or a share of the card."""
     names: Any = module
     default = inspect.signature(names.autobatch).parameters["batch_size"].default
 

@@ -1,4 +1,4 @@
-"""Learns the lengths of a script's batches, where they differ from step to step.
+"""Learns the sequence lengths of a script's batches, where lengths differ from step to step.
 
     trained on              64 × 311   64 × 87   64 × 902     the steps that are traced
     coming from the loader  64 × 95    64 × 411  64 × 128 …   read on the CPU, and not trained on
@@ -31,7 +31,7 @@ _NUM_DRAWN = 48  # steps that are traced where no loader tells of batches to com
 
 
 class LengthWatch:
-    """Learns the lengths of the batches of one run of a script.
+    """Learns the sequence lengths of the batches of one run of a script.
 
     Args:
         batches: the batches of that run.
@@ -41,7 +41,7 @@ class LengthWatch:
         self._batches = batches
 
     def wants_more(self, num_steps: int) -> bool:
-        """Whether more steps would tell more than `num_steps` do."""
+        """Whether more than `num_steps` steps are needed to learn the batches' lengths."""
         passes = self._batches.trained_passes
         numbers = _differing([_shapes_of(each) for each in _whole(passes)])
         if not numbers:
@@ -50,7 +50,7 @@ class LengthWatch:
         return num_steps < (_NUM_STEPS[len(numbers[0])] if has_loader else _NUM_DRAWN)
 
     def lengths(self) -> Lengths | None:
-        """Lengths learned, once the script has made its steps; None where all batches are alike."""
+        """Batch lengths learned, once the script has made its steps; None if all batches are of one shape."""
         passes = self._batches.trained_passes
         shapes = [_shapes_of(each) for each in passes]
         whole = [_shapes_of(each) for each in _whole(passes)]
@@ -92,7 +92,7 @@ def _unless_it_fails(coming: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
 
 
 def _whole(passes: Sequence[Pass]) -> list[Pass]:
-    """Passes on batches of the usual number of samples: the last batch of an epoch may have fewer."""
+    """Forward passes on batches of the usual number of samples: the last batch of an epoch may have fewer."""
     counts = [None if each.batch is None else each.batch.num_collated for each in passes]
     usual = max(counts, key=counts.count, default=None)
     return [each for each, count in zip(passes, counts, strict=True) if count == usual]
@@ -103,7 +103,7 @@ def _shapes_of(each: Pass) -> _Shapes:
 
 
 def _differing(batches: Sequence[_Shapes]) -> list[tuple[int, ...]]:
-    """For each batch, the numbers in which the batches differ; empty where they do not."""
+    """Per batch, the dimensions that vary between batches, or its element count; empty if all are alike."""
     if len(set(batches)) < 2:
         return []
     rows = [[dimension for shape in shapes for dimension in shape] for shapes in batches]
@@ -116,7 +116,7 @@ def _differing(batches: Sequence[_Shapes]) -> list[tuple[int, ...]]:
 
 
 def _independent(columns: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Columns without those that differ from another by a constant, as for targets without their first."""
+    """Columns without any that equals another plus a constant, such as targets one token shorter."""
     found: dict[tuple[int, ...], tuple[int, ...]] = {}
     for column in columns:
         found.setdefault(tuple(value - column[0] for value in column), column)
@@ -124,7 +124,7 @@ def _independent(columns: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
 
 
 def _largest_differing(batches: Sequence[_Shapes]) -> tuple[tuple[int, ...], ...]:
-    """For each batch, the shape of the tensor that differs, the largest if several do."""
+    """Per batch, the shape of the tensor that varies between batches; the largest tensor if several do."""
     if len({len(shapes) for shapes in batches}) > 1:
         return tuple((sum(map(math.prod, shapes)),) for shapes in batches)
     tensors = [tensor for tensor in zip(*batches, strict=True) if len(set(tensor)) > 1]

@@ -53,7 +53,7 @@ class LoadedBatch:
     is_used: bool = False
 
     def num_samples(self, given: list[tuple[int, ...]]) -> int | None:
-        """Number of samples of the batch; None where nothing tells it.
+        """Number of samples of the batch; None if unknown.
 
         Args:
             given: the shapes that a model was given; where nothing else tells, the batch's own tensor among
@@ -106,7 +106,7 @@ class Loaders:
                 return
 
     def batch_of(self, given: list[tuple[int, ...]]) -> LoadedBatch | None:
-        """Batch that a model is given as tensors of the `given` shapes; None where no loader gave any.
+        """Data loader's batch that a model's input of `given` shapes comes from; None if no loader gave any.
 
         Loaders may be ahead of the model. Where no shape tells, as where batches of two loaders are joined,
         it is the first batch that was not used.
@@ -122,7 +122,7 @@ class Loaders:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Follows what data loaders give in the block, and sets their batch size."""
+        """Context manager that records the batches of data loaders, and sets the loaders' batch size."""
         loader: Any = data.DataLoader
         iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
         sampler: Any = data.BatchSampler
@@ -184,7 +184,7 @@ class Loaders:
         return batch, self._described(batch, iterator)
 
     def _count_collated(self, fetcher: Any) -> None:
-        """Counts from now on the samples that the collate function of a loader in this process is given."""
+        """Wraps the collate function of a loader without workers, to count the samples of each batch."""
         collate = getattr(fetcher, "collate_fn", None)
         if collate is None or not fetcher.auto_collation or hasattr(collate, "counts_samples"):
             return
@@ -212,7 +212,7 @@ class Loaders:
         )
 
     def _num_told_by(self, iterator: Any) -> int | None:
-        """Size of the batches that processes of a loader collate, of which the last may be smaller."""
+        """Batch size by the batch sampler of a loader with worker processes; None for one without workers."""
         if hasattr(iterator, "_dataset_fetcher"):
             return None
         size = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
@@ -220,7 +220,7 @@ class Loaders:
 
 
 def _num_told(batch: Any) -> int | None:
-    """Samples that a batch itself tells: graphs of PyTorch Geometric, or entries of all of its lists."""
+    """Number of samples by the batch itself: PyG's `num_graphs`, or its lists' common length; else None."""
     graphs = getattr(batch, "num_graphs", None)
     if isinstance(graphs, int):
         return graphs

@@ -18,7 +18,7 @@ _NUM_LOADED = 16  # samples of a batch
 
 @contextmanager
 def few_samples_loaded() -> Iterator[None]:
-    """Makes data loaders of this process load, in the block, no more samples than they need to."""
+    """Context manager in which data loaders load a few samples and repeat these if all have one shape."""
     fetcher: Any = fetch._MapDatasetFetcher  # noqa: SLF001 - no public name
     whole = fetcher.fetch
 
@@ -51,7 +51,7 @@ def _are_alike(samples: list[Any]) -> bool:
 
 
 def _described(sample: Any) -> Hashable | None:
-    """Description of a sample that decides the shapes of its batch; None where not known."""
+    """Hashable description of a sample that decides the shapes of its batch; None if not known."""
     leaves, structure = tree_flatten(sample)
     described: list[Hashable] = []
     for leaf in leaves:

@@ -1,4 +1,4 @@
-"""Batch of a script: how its size is set, and the proof that a batch of that size was trained on.
+"""Sets the batch size of a script, and proves that the script trained on a batch of the requested size.
 
     --batch-arg, --batch-env   the script is told
     --batch-name               a constant in its code gets another value, `scripts.constants`
@@ -35,7 +35,7 @@ _NUM_SHOWN = 4
 
 
 class _Rank(IntEnum):
-    """Order of what a pass of a model proves about the batch, the least first."""
+    """Strength of the evidence that a forward pass gives about the batch size, weakest first."""
 
     NOTHING = 0
     SHOWN = 1  # without gradients, where no loader gave anything
@@ -53,7 +53,7 @@ class _Rank(IntEnum):
 
 @dataclass(slots=True)
 class Pass:
-    """Call of an outermost module.
+    """Forward pass of an outermost module, with the input's shapes and the loader's batch it came from.
 
     Attributes:
         module: number that tells modules apart.
@@ -79,7 +79,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Size of the batch as it was found.
+    """Batch size found in a script's run, with its source and the number of parts it is divided into.
 
     Attributes:
         size: the size as the script is told it.
@@ -134,33 +134,33 @@ class Batches:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a batch is being made; modules that are called for this are no models."""
+        """Whether a data loader is making a batch; modules called meanwhile do not count as models."""
         return self._loaders.is_loading
 
     @property
     def is_proved(self) -> bool:
-        """Whether a batch of the wanted size ran."""
+        """Whether a batch of the requested size was seen in the script's run."""
         return self._found is not None
 
     @property
     def is_settled(self) -> bool:
-        """Whether further inputs of models say nothing more about the batch."""
+        """Whether the batch size is final, because it was seen in a pass that a backward pass reached."""
         return self._rank is _Rank.TRAINED
 
     @property
     def size(self) -> int | None:
-        """Size of the batches that ran, as the script is told it; None until one was seen."""
+        """Batch size that ran, in terms of the script's own batch-size option; None until one was seen."""
         return None if self._found is None else self._found.size
 
     @property
     def whole_dataset(self) -> int | None:
-        """Samples of the data set, if it is smaller than the batch that was asked for; else None."""
+        """Number of samples of the data set if it is smaller than the requested batch size; else None."""
         found = self._found
         return found.size if found is not None and found.source is BatchSource.WHOLE_DATASET else None
 
     @property
     def num_in_dataset(self) -> int | None:
-        """Samples of the data set, or of its part, that the last batch came from; None where unknown."""
+        """Number of samples of the data set, or its part, that the last batch came from; None if unknown."""
         return self._loaders.num_in_dataset
 
     @property
@@ -197,12 +197,12 @@ class Batches:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Follows what data loaders give in the block, and sets their batch size where that is the way."""
+        """Context manager that records data loaders' batches, and sets their batch size if `call` says so."""
         with self._loaders.followed():
             yield
 
     def taken(self, module: torch.nn.Module, given: Any) -> Pass | None:
-        """Notes the input of a model's call and returns its pass; None where it says nothing more."""
+        """Records the input of a model's call; returns its `Pass`, or None if it adds no information."""
         if self.is_settled and (id(module) != self._trained_module or not torch.is_grad_enabled()):
             return None
         shapes = [tuple(tensor.shape) for tensor in tensors_of(given)]
@@ -218,16 +218,16 @@ class Batches:
 
     @property
     def trained_passes(self) -> list[Pass]:
-        """Passes of the model that was trained first which backward passes reached, in order."""
+        """Forward passes that backward passes reached, in order, of the model that was trained first."""
         return [each for each in self._of_steps if each.is_trained and each.module == self._trained_module]
 
     def coming(self) -> Iterator[LoadedBatch]:
-        """Yields the batches that come next from the trained batch's loader, and are not trained on."""
+        """Yields the next batches of the trained batch's loader; the script does not train on these."""
         batch = None if self._found is None else self._found.batch
         return iter(()) if batch is None else self._loaders.coming(batch)
 
     def returned(self, each: Pass, result: Any) -> None:
-        """Notes what a pass returned: the pass is trained if a backward pass reaches its result."""
+        """Hooks a forward pass's result, to mark the pass as trained once a backward pass reaches it."""
         if not torch.is_grad_enabled():
             return
 
@@ -240,7 +240,7 @@ class Batches:
                 tensor.register_hook(reached)
 
     def after_backward(self) -> None:
-        """Notes that a backward pass has ended, and takes the size from the passes that it reached."""
+        """Determines the batch size, after a backward pass, from the forward passes that it reached."""
         trained = [each for each in self._passes if each.is_trained]
         self._passes.clear()
         if not trained or self.is_settled:
@@ -252,7 +252,7 @@ class Batches:
         self._note(proof, _Rank.TRAINED)
 
     def stepped(self, num_backwards: int) -> None:
-        """Notes that a step of the script has ended.
+        """Counts a step of the script that has ended.
 
         Args:
             num_backwards: number of backward passes so far.
@@ -275,7 +275,7 @@ class Batches:
             self._found, self._rank = found, rank
 
     def _shown_by(self, each: Pass) -> _Found | None:
-        """Size of the batch that a pass shows, where it agrees with what was asked for; else None."""
+        """Batch size that a forward pass shows, if it agrees with the requested batch size; else None."""
         wanted, num_samples, batch = self._wanted, each.num_samples, each.batch
         source = BatchSource.MODEL_INPUT if batch is None else BatchSource.DATA_LOADER
         found = functools.partial(_Found, source=source, batch=batch)
@@ -292,7 +292,7 @@ class Batches:
         return found(wanted, source=BatchSource.MODEL_INPUT) if wanted in rows else None
 
     def require_proof(self) -> None:
-        """Raises `InvalidTrialError` where the model took batches, but none of the wanted size."""
+        """Raises `InvalidTrialError` if the model was given batches, but none of the requested size."""
         if self.is_proved or not self._shapes or self._wanted is None:
             return
         shapes = list(dict.fromkeys(self._shapes))
@@ -307,6 +307,6 @@ class Batches:
 
 
 def _packed(given: Any) -> list[PackedSequence]:
-    """Packed sequences in a model's input, whose first step has one row for each sample."""
+    """Packed sequences in a model's input; the first time step of each has one row per sample."""
     leaves = tree_leaves(given, is_leaf=lambda value: isinstance(value, PackedSequence))
     return [leaf for leaf in leaves if isinstance(leaf, PackedSequence)]

@@ -1,4 +1,4 @@
-"""Keeps a script from changing anything where it is not in the boundary of the kernel's namespaces.
+"""Keeps a script from changing files, processes or network where Linux namespaces do not isolate it.
 
 table      all that is guarded, and how
 places     whose a file is: its user's, or the script's own

@@ -1,4 +1,4 @@
-"""Asks the rules of the table about Python's audit events; an event that a rule refuses is not done."""
+"""Checks Python's audit events against the rules of `table`; the action of a refused event is not done."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Judge = Callable[[str, Any, Any], None]
 
 
 class Audit:
-    """Asks rules about every audit event of this process from here on; Python knows no way back.
+    """Audit hook that checks every audit event of this process against rules; it cannot be removed.
 
     Args:
         judges: raise `PermissionError` where an event is not to take place.

@@ -1,4 +1,4 @@
-"""Lets a script that is predicted outside the boundary connect to itself alone."""
+"""Lets a predicted script connect only to its own process, where namespaces do not isolate it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _HERE = ("", "localhost", "localhost.localdomain", "0.0.0.0", "::", "::1", "::ff
 
 
 class Network:
-    """Judges each connection, and each name looked up, that is asked for by way of Python."""
+    """Refuses connections and name look-ups made through Python that would leave this process."""
 
     def __init__(self) -> None:
         self._bound: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -61,7 +61,7 @@ class Network:
 
 
 def _is_unused(port: int, kind: int) -> bool:
-    """Whether nobody listens at a port of this machine, which launchers ask by connecting."""
+    """Whether nobody listens at a port of this machine; launchers check that by connecting."""
     with socket.socket(type=kind) as trial, suppress(OSError):
         trial.bind(("127.0.0.1", port))
         return True

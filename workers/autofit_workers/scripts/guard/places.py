@@ -1,4 +1,4 @@
-"""Tells whose a file is: its user's, which stays as it is, or the script's, which made it in the trial.
+"""Tells a user's files, which must not change, from files that a script made during its trial.
 
 autofit's folder   the script's copies
 temporary, caches  what was there before is the user's; what comes there is the script's, and stays
@@ -25,7 +25,7 @@ _inquiry = threading.local()
 
 
 class Places:
-    """Tells which files are the user's and which are those of a script that is tried.
+    """Tells which files belong to the user and which were made by a script that is tried.
 
     Args:
         folder: autofit's folder, for the copies.
@@ -48,7 +48,7 @@ class Places:
         self._made: set[str] = set()
 
     def is_free(self, path: str) -> bool:
-        """Whether `path` lies where the script may put what it likes."""
+        """Whether `path` lies in a folder where the script may write freely, such as a temporary one."""
         return path.startswith(self._folder) or (
             path.startswith(self._free) and not path.startswith(self._guarded)
         )
@@ -62,7 +62,7 @@ class Places:
         return True
 
     def is_users(self, path: str) -> bool:
-        """Whether `path` has a file or folder that the script has not made."""
+        """Whether a file or folder exists at `path` that the script has not made."""
         if path.startswith(self._folder) or _is_of_python(path) or self.is_made(path):
             return False
         try:
@@ -86,12 +86,12 @@ class Places:
         return self.is_free(path) and not self.is_users_content(path)
 
     def make(self, path: str) -> None:
-        """Notes a path that is made, each time it is: it is taken away at the end, before its folder."""
+        """Records that the script makes `path`, which is removed at the end, before its folder."""
         if not is_there(path) and not _is_of_python(path):
             self._add(path)
 
     def follow(self, old: str, new: str) -> None:
-        """Notes a rename of what the script made, for a folder with all that is in it."""
+        """Records that a file or folder made by the script was renamed, with all that is in a folder."""
         below = f"{old}/"
         for path in [each for each in self._made if each == old or each.startswith(below)]:
             self._made.discard(path)
@@ -125,13 +125,13 @@ def absolute(path: Any, folder: Any = None) -> str | None:
 
 
 def named(path: str) -> str:
-    """Path with the links above its last part resolved: the one that a removal or a renaming acts on."""
+    """Path with symbolic links in its parent folders resolved, as a removal or renaming takes it."""
     folder, name = os.path.split(path)
     return f"{followed(folder).rstrip('/')}/{name}"
 
 
 def followed(path: str) -> str:
-    """Path with all links resolved: the one that opening acts on."""
+    """Path with all symbolic links resolved, as opening a file takes it."""
     _inquiry.is_on = True
     try:
         return os.path.realpath(path)
@@ -140,12 +140,12 @@ def followed(path: str) -> str:
 
 
 def is_inquiry() -> bool:
-    """Whether the current thread asks about a path as it is, not as the script is to see it."""
+    """Whether the current thread is resolving a real path, for which no copy may be substituted."""
     return getattr(_inquiry, "is_on", False)
 
 
 def is_there(path: str) -> bool:
-    """Whether `path` itself exists, be it a link to nothing, wherever it leads the script."""
+    """Whether anything exists at the real `path`, even a broken link; a script's copy does not count."""
     try:
         _lstat(path)
     except OSError:

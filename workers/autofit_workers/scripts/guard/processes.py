@@ -1,4 +1,4 @@
-"""Guards the ways to start another process, of a script that is predicted outside the boundary.
+"""Guards against processes started by a predicted script that namespaces do not isolate.
 
     commands             those that only look at something are started, others are refused by name
     pools of processes   are pools of threads, and managers' objects in this process
@@ -35,7 +35,7 @@ _MOST_SHOWN = 80
 
 
 class Processes:
-    """Judges every process that a script starts by way of Python.
+    """Allows or refuses every process that a script starts through Python.
 
     Args:
         allowed: whether the script may start any process.
@@ -68,7 +68,7 @@ class Processes:
         self._replaced.when_imported("concurrent.futures.process", self._execute_in_threads)
 
     def end(self) -> None:
-        """Undoes all replacements, for a process that goes on with something else."""
+        """Puts back the functions that start processes, for a process that goes on after the script."""
         self._replaced.take_back()
 
     def _follow_posix(self, module: ModuleType) -> None:

@@ -1,4 +1,4 @@
-"""Commands that only look at something, which a predicted script may start wherever it runs.
+"""Commands that only read information, which a predicted script may always start.
 
 Each command has a pattern of its arguments, in which a blank is the end of an argument.
 """
@@ -66,14 +66,14 @@ _JOINTS = ("|", "||", "&&", ";")
 
 
 def is_query(words: Sequence[str]) -> bool:
-    """Whether a command only looks at something, as far as its words tell."""
+    """Whether a command only reads information, judged by its program and arguments."""
     if len(words) == 3 and PurePath(words[0]).name in _SHELLS and words[1] == "-c":
         return is_query_of_shell(words[2])
     return _is_known(words, _PATTERNS)
 
 
 def is_query_of_shell(line: str) -> bool:
-    """Whether all commands of a shell's line only look at something; False for a line with expansions."""
+    """Whether all commands of a shell line only read information; False for a line with expansions."""
     if _EXPANDED.search(line):
         return False
     text = _REDIRECTION.sub(" ", _COMMENT.sub("", line))

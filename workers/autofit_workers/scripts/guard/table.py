@@ -1,4 +1,4 @@
-"""Table of what is guarded while a script is tried, and how: a line per function, and per audit event.
+"""Table of the functions and audit events that are guarded while a script is tried, each with its rule.
 
 Functions are replaced by others that use another path. Events are what Python tells its audit hooks,
 before anything is done and whoever does it (PEP 578); what is refused there is not done.
@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 
 class Way(Enum):
-    """Way in which a path that a function is given is replaced."""
+    """How a guarded function's path argument is replaced: by the file's copy, a new file, or a folder's."""
 
     READ = auto()  # it leads to what was written there, if anything was
     LOOK = auto()  # likewise, but not through a link that was made there
@@ -22,7 +22,7 @@ class Way(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Function that opens a file by itself, or asks about one.
+    """Guarded library function that opens a file without Python's `open`, or looks at one.
 
     Attributes:
         module: the function's module, which the script may import later.
@@ -74,7 +74,7 @@ CALLS = (
 
 
 class Rule(Enum):
-    """Rule that an event has to satisfy before it takes place."""
+    """Condition that an audit event has to satisfy, or its action is refused."""
 
     OPENED = auto()  # a file that is written to is the script's
     CHANGED = auto()  # what is there is the script's

@@ -1,1 +1,1 @@
-"""Handles what a script saves while it is tried, and loads again."""
+"""Handles the objects that a script saves, and loads again, while it is tried."""

@@ -1,4 +1,4 @@
-"""Keeps in this process what a script saves while it is tried, so that it can be loaded again.
+"""Keeps in this process the objects that a script saves while it is tried, so that it can load them again.
 
 A file gets a token in place of the objects, by which a copy or a renamed file still finds them.
 Tensors without values keep their shapes; others keep their values.
@@ -51,7 +51,7 @@ class SavedObjects:
         self._saved: list[tuple[bytes, list[_Shape | Tensor]]] = []
 
     def save(self, obj: Any) -> bytes:
-        """Keeps an object; returns the token for its file to hold.
+        """Keeps an object in this process; returns the token (bytes) to write into its file instead.
 
         Raises:
             Exception: the object cannot be pickled.
@@ -71,7 +71,7 @@ class SavedObjects:
         return _TOKEN + f"{len(self._saved) - 1:016d}".encode()
 
     def load(self, head: bytes, map_location: Any = None) -> Any:
-        """Saved object of a file that begins with `head`.
+        """Saved object whose token `head`, the first bytes of its file, holds.
 
         Raises:
             LookupError: `head` is no token of an object saved here.
@@ -87,7 +87,7 @@ class SavedObjects:
         return Unpickler(io.BytesIO(text)).load()
 
     def head_of(self, file: Any) -> bytes:
-        """Beginning of a path's file, or of an open file, whose position stays."""
+        """First bytes of a file, given by path or open; an open file's position stays."""
         if hasattr(file, "read"):
             position = file.tell()
             head: bytes = file.read(_TOKEN_BYTES)

@@ -1,4 +1,4 @@
-"""Replaces `torch.save` and its like: writes files, or keeps objects where tensors have no values."""
+"""Replaces `torch.save` and its like: writes copies of files, or keeps objects if tensors have no values."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MOST_OF_DISK = 0.5  # of what is free, that one checkpoint may take
 
 
 class Files(Protocol):
-    """Interface of the files of a script, which tells where they are written.
+    """Interface that tells where a script's files are written: at their paths or as copies.
 
     Attributes:
         folder: autofit's folder, for what the script writes.
@@ -30,7 +30,7 @@ class Files(Protocol):
     folder: str
 
     def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
-        """Path to write to in the place of `path`."""
+        """Path to write instead of `path`."""
 
 
 class Saves:
@@ -73,7 +73,7 @@ class Saves:
         return saved
 
     def keep(self, obj: Any, file: Any) -> None:
-        """Keeps an object as the content of a file, which is given by path or open."""
+        """Saves an object in memory and its token in a file, which is given by path or open."""
         head = self._objects.save(obj)
         if hasattr(file, "write"):
             file.write(head)
@@ -92,11 +92,11 @@ class Saves:
         return loaded
 
     def kept(self, file: Any, device: Any = "cpu") -> Any:
-        """Saved object of a file; raises `LookupError` where the file has none."""
+        """Object that `keep` saved for a file; raises `LookupError` if there is none."""
         return self._objects.load(self._objects.head_of(file), device)
 
     def _execute_with_own_saves(self, module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-        """Executes safetensors' module, and replaces its functions, which write files by themselves."""
+        """Executes safetensors' module, and replaces its functions that save and load without `open`."""
         execute(module)
         load_file = module.load_file
 

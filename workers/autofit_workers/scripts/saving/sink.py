@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class CountingSink:
-    """File object that keeps nothing of what is written: a save takes only the memory of one to disk.
+    """File object that discards what is written, so that a save needs no more memory than one to disk.
 
     Attributes:
         num_bytes: number of bytes written.
@@ -19,4 +19,4 @@ class CountingSink:
         return num_bytes
 
     def flush(self) -> None:
-        """Does nothing: nothing is kept, so there is nothing to write out."""
+        """Does nothing, as the sink keeps no data to write out."""

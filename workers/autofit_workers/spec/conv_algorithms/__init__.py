@@ -82,17 +82,17 @@ def rank(name: str) -> tuple[int, int]:
 
 
 def offered() -> tuple[ConvAlgorithm, ...]:
-    """Convolution algorithms of all families, those with a number at a usual one."""
+    """One convolution algorithm of each family; a family that takes a number has a usual one."""
     return (*_PLAIN.values(), *(make(_NUMBERS[family]) for family, make in _WITH_NUMBER.items()))
 
 
 def applicable(device_kind: str) -> tuple[str, ...]:
-    """Names of the algorithms that apply to a kind of device (`cuda`, `cpu`)."""
+    """Names of the convolution algorithms that apply to a kind of device (`cuda`, `cpu`)."""
     return tuple(algorithm.name for algorithm in offered() if device_kind in algorithm.device_kinds)
 
 
 def defaults(device_kind: str) -> tuple[str, ...]:
-    """Names of the algorithms searched by default: the backend's own on a kind of device."""
+    """Names of the convolution algorithms of a device kind's backend, which searches try by default."""
     return {
         "cuda": ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native"),
         "cpu": ("onednn",),
@@ -100,7 +100,7 @@ def defaults(device_kind: str) -> tuple[str, ...]:
 
 
 def policy_of(algorithm: ConvAlgorithm, device_kind: str) -> ConvPolicy:
-    """Switches of an algorithm; for a rewrite and `mixed` those of the device's default."""
+    """Backend switches of an algorithm; for a rewrite and `mixed`, those of the device's default."""
     found = algorithm if isinstance(algorithm, ConvPolicy) else find(defaults(device_kind)[0])
     assert isinstance(found, ConvPolicy)
     return found

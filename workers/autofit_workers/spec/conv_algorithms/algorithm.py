@@ -49,15 +49,15 @@ class Rewrite(ConvAlgorithm, ABC):
     """
 
     def leaves(self, call: Convolution) -> str | None:
-        """Reason why a call is left to the backend; None if it is rewritten."""
+        """Reason why a convolution is left to the backend; None if it is rewritten."""
         return "it is transposed" if call.transposed else self.why_not(call)
 
     @abstractmethod
     def own_bytes(self, call: Convolution) -> int:
-        """Most bytes that a call takes beside its output and beside the call of `handed_on`."""
+        """Peak bytes that a convolution takes beside its output and beside the call of `handed_on`."""
 
     def handed_on(self, call: Convolution) -> Convolution | None:  # noqa: ARG002 - most use no backend
-        """Smaller call that the backend is given repeatedly in place of `call`; None for none."""
+        """Smaller convolution that the backend computes repeatedly in place of `call`; None for none."""
         return None
 
     def applies_to_none(self, reasons: Iterable[str]) -> str:
@@ -66,15 +66,15 @@ class Rewrite(ConvAlgorithm, ABC):
         return f"{self.name} applies to no convolution of the workload ({why}): choose another --conv-algo"
 
     def flops(self, call: Convolution) -> int:
-        """Floating-point operations of a call; a multiplication and an addition count as two."""
+        """Floating-point operations of a convolution; a multiplication and an addition count as two."""
         return direct_flops(call)
 
     def moved_bytes(self, call: Convolution) -> int:
-        """Bytes that a call reads and writes: tensors once, the memory beside them twice."""
+        """Bytes that a convolution reads and writes: its tensors once, its extra memory twice."""
         return tensor_bytes(call) + 2 * self.own_bytes(call)
 
     def num_portions(self, call: Convolution) -> int:  # noqa: ARG002 - most take the batch as a whole
-        """Number of portions in which a call is computed, one after the other."""
+        """Number of portions in which a convolution is computed, one after the other."""
         return 1
 
 
@@ -85,7 +85,7 @@ def tensor_bytes(call: Convolution) -> int:
 
 
 def rewrite_lines(name: str) -> tuple[str, ...]:
-    """Lines that a training script needs for a rewrite."""
+    """Lines of Python that a training script needs to use the rewrite `name`."""
     return (f'with autofit.apply_conv_algo(model, "{name}"):  # around forward, and so backward',)
 
 

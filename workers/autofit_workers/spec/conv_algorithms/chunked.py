@@ -20,7 +20,7 @@ class Chunked(Rewrite):
     num_samples: int
 
     def own_bytes(self, call: Convolution) -> int:
-        """Bytes of the backend's result for a micro-batch, before it is put in its place."""
+        """Bytes of the backend's result for a micro-batch, before it is copied into the whole result."""
         part = self.handed_on(call)
         made = {
             ConvPass.FPROP: part.output_shape,
@@ -33,7 +33,7 @@ class Chunked(Rewrite):
         return call.of_samples(min(self.num_samples, call.input_shape[0]))
 
     def moved_bytes(self, call: Convolution) -> int:
-        """Bytes read and written, with each result's copy and a read of the weight per portion."""
+        """Bytes read and written: tensors, copies of each micro-batch's result, more reads of the weight."""
         weight = call.element_bytes * math.prod(call.weight_shape)
         copied = 2 * self.own_bytes(call) * self.num_portions(call)
         return tensor_bytes(call) + copied + weight * (self.num_portions(call) - 1)

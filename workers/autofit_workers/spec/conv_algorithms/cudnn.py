@@ -1,4 +1,4 @@
-"""cuDNN by its own heuristic: PyTorch's default."""
+"""cuDNN's convolutions by its own heuristic, PyTorch's default on CUDA."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""cuDNN restricted to plans that repeat bit for bit."""
+"""cuDNN restricted to deterministic plans, whose results repeat bit for bit."""
 
 from __future__ import annotations
 

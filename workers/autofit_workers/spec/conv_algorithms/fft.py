@@ -33,9 +33,9 @@ class Fft(Rewrite):
         return None
 
     def own_bytes(self, call: Convolution) -> int:
-        """Peak bytes of the spectra, textbook 8·H·(W/2+1)·(N·C + K·C + N·K) for fp32.
+        """Peak bytes of the spectra; the textbook has 8·H·(W/2+1)·(N·C + K·C + N·K) for fp32.
 
-        It is more as `torch.fft` copies: the inverse transform works in copies of the spectra.
+        The peak is higher as `torch.fft` copies: the inverse transform works in copies of the spectra.
         """
         return peak(self._changes(call))
 
@@ -49,7 +49,7 @@ class Fft(Rewrite):
         return int(len(tiles.corners) * per_tile + filters * transforms)
 
     def moved_bytes(self, call: Convolution) -> int:
-        """Bytes read and written, with the sums read and written for each channel added to them."""
+        """Bytes read and written, with the sums over channels, read and written for each channel."""
         tiles = self._tiling(call)
         _, filters, _ = _counts(call)
         sums = 3 * call.output_shape[0] * filters * tiles.num_frequencies * 2 * call.element_bytes
@@ -62,7 +62,7 @@ class Fft(Rewrite):
         return tiling(padded_shape(call), extents(call), call.stride)
 
     def _changes(self, call: Convolution) -> Iterator[int]:
-        """Yields the bytes that `autofit_workers.conv.fft` takes and, negative, gives back."""
+        """Yields bytes that `autofit_workers.conv.fft` allocates (positive) and frees (negative)."""
         tiles = self._tiling(call)
         images, filters, outputs = _counts(call)
         if call.conv_pass is ConvPass.WGRAD:
@@ -93,7 +93,7 @@ class Fft(Rewrite):
         yield -self._points(call, tiles, count)
 
     def _back(self, call: Convolution, tiles: Tiling, count: int) -> Iterator[int]:
-        """Yields the changes of memory in bytes of an inverse transform.
+        """Yields the bytes that an inverse transform allocates (positive) and frees (negative).
 
         Over several dimensions complex transforms come first, in copies, and then one more copy.
         """

@@ -20,7 +20,7 @@ class Matmul1x1(Rewrite):
         return f"its filter is {'×'.join(map(str, filter_shape))}, not one point"
 
     def own_bytes(self, call: Convolution) -> int:
-        """Bytes of copies of what the filters see, with strides or padding; else 0."""
+        """Bytes of copies of the input, made if the convolution has strides or padding; else 0."""
         num_samples, channels = call.input_shape[:2]
         is_strided = set(call.stride) != {1}
         if not is_strided and not any(call.padding):

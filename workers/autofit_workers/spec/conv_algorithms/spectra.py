@@ -28,17 +28,17 @@ class Tiling:
 
     @property
     def num_points(self) -> int:
-        """Points of one transform."""
+        """Number of points of one FFT."""
         return math.prod(self.lengths)
 
     @property
     def num_frequencies(self) -> int:
-        """Complex numbers of one transform's result; real input needs only about half."""
+        """Number of complex values in the result of one FFT; for real input only about half its points."""
         return math.prod((*self.lengths[:-1], self.lengths[-1] // 2 + 1))
 
 
 def tiling(padded: tuple[int, ...], extents: tuple[int, ...], stride: tuple[int, ...]) -> Tiling:
-    """Tiles for an input of the spatial shape `padded`, and filters of the sizes `extents`."""
+    """Tiles for an input of the spatial shape `padded`, filters of the sizes `extents`, and a stride."""
     sides, lengths, firsts = [], [], []
     for size, extent, step in zip(padded, extents, stride, strict=True):
         num_outputs = size - extent + 1

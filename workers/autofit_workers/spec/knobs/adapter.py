@@ -40,7 +40,7 @@ _EXAMPLE = "lora:r=16,targets=q_proj,v_proj"
 
 
 def split_adapter(text: str) -> tuple[str, dict[str, Option]]:
-    """Method and options of an adapter's text: `lora:r=16,targets=q_proj,v_proj`.
+    """Method and options parsed from an adapter's text, such as `lora:r=16,targets=q_proj,v_proj`.
 
     A piece without `=` belongs to the value before it, which makes a list of it. The text may also be a
     JSON object, with `peft_type` for the method, as peft saves it.

@@ -57,7 +57,7 @@ def _require(value: str, device_kind: str) -> None:
 
 
 def _lines(value: str) -> tuple[str, ...]:
-    """Lines of a script that switch off every kernel but the knob's value."""
+    """Lines of Python that switch off every attention kernel but the one that `value` names."""
     if value not in KERNELS:
         return ()
     others = (switch for name, (_, switch) in KERNELS.items() if name != value)

@@ -1,4 +1,4 @@
-"""DeepSpeed's config as a knob setting makes it; everything else is DeepSpeed's default.
+"""Makes DeepSpeed's config from a knob setting; all other fields keep DeepSpeed's defaults.
 
 The fields are those of DeepSpeed 0.19's runtime/config.py, precision_config.py and zero/config.py.
 """
@@ -22,7 +22,7 @@ PRECISION_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {
 def deepspeed_config(
     zero: Zero, knobs: Knobs, batch_size: int, num_passes: int | None = None
 ) -> dict[str, Any]:
-    """DeepSpeed's config for a rank.
+    """DeepSpeed's config, as a dictionary, for one rank under a knob setting.
 
     Args:
         batch_size: batch size of one rank in one of the passes that a step is accumulated from.

@@ -1,4 +1,4 @@
-"""The knob `kernels`: whose kernels a model of transformers runs beside attention.
+"""The knob `kernels`: whether a transformers model runs Liger's kernels, which leave attention alone.
 
 Liger's are its rotary embedding, norms, gated feed-forward layers and loss, as `use_liger_kernel` of
 transformers' Trainer puts them into a model.
@@ -20,7 +20,7 @@ def _require(value: str, device_kind: str) -> None:
 
 
 def liger_options(loss: str) -> dict[str, bool]:
-    """Options for Liger beside its defaults; with another `loss` than `full`, its losses are off."""
+    """Options that differ from Liger's defaults; its losses are off unless `loss` is `full`."""
     return {} if loss == "full" else {"fused_linear_cross_entropy": False, "cross_entropy": False}
 
 

@@ -38,7 +38,7 @@ Leaves = Callable[[Any], Mapping[Part, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Usual order of one knob's values by the time that they cost, not in seconds.
+    """Order of a knob's values by the step time that they usually cost, as numbers without a unit.
 
     Attributes:
         rank: knobs of a lower rank are compared first.
@@ -57,7 +57,7 @@ def _as_it_is(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Knob:
-    """Knob, a thing that may be varied beside the batch size.
+    """Knob: training option that may be varied beside the batch size, such as the precision.
 
     Each knob has a file of its own. A field of that name in `Knobs` holds its value; everything else that
     autofit has to know of it stands here.
@@ -124,7 +124,7 @@ class Knob:
 
 
 def one_of(values: tuple[str, ...]) -> Read:
-    """Reader of a value that must be one of `values`."""
+    """Reader that checks that a value is one of `values`."""
 
     def read(value: Any) -> str:
         if value not in values:
@@ -135,7 +135,7 @@ def one_of(values: tuple[str, ...]) -> Read:
 
 
 def whole_number(*, minimum: int = 1, maximum: float = math.inf) -> Read:
-    """Reader of a whole number from `minimum` to `maximum`, of type int or in digits."""
+    """Reader of a whole number from `minimum` to `maximum`, given as an int or in digits."""
 
     def read(value: Any) -> int:
         is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -176,7 +176,7 @@ def switch(value: Any) -> bool:
 def number_after(
     name: str, digits: str, unit: str, *, example: int, minimum: int = 1, maximum: float = math.inf
 ) -> int:
-    """Reads the number of a value such as `every:4`.
+    """Number of a value such as `every:4`, read from the digits after the colon.
 
     Raises:
         ValueError: the number is missing, or not from `minimum` to `maximum`.

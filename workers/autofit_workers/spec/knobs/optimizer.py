@@ -115,7 +115,7 @@ _FEW_STATES = 0.5  # of the gradients: what is tried where memory is short keeps
 
 
 def _leaves(value: str | None) -> dict[Part, float]:
-    """Share of temporaries left: none for other libraries, which step parameters one by one."""
+    """Share of optimizer temporaries left: 0 for other libraries, which step parameters one by one."""
     is_of_torch = value is None or NAMED[value].library == "torch"
     return {} if is_of_torch else {Part.TEMPORARIES: 0.0}
 

@@ -31,7 +31,7 @@ def _leaves(value: str) -> dict[Part, float]:
 
 
 def _cost(value: str, capability: int | None) -> float | None:
-    """Place of a precision in the order of costs on a card; None on the CPU or if unknown.
+    """Rank of a precision by its cost on a card; None on the CPU or if unknown.
 
     On the CPU oneDNN and vector units decide, which differ too much.
     """

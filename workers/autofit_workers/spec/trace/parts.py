@@ -13,7 +13,7 @@ FORWARD_END = "step 1 output"  # the mark where the model has returned, in a tra
 
 
 class Category(StrEnum):
-    """Category of an allocation's content.
+    """Category of the tensors that an allocation holds, such as parameters or activations.
 
     `PARAMETER` covers parameters and buffers. `ACTIVATION` is all that the forward pass and the loss
     allocate. `GRADIENT` is what ends as a parameter's `.grad`; the gradients of activations in backward
@@ -186,7 +186,7 @@ class Call:
 
 
 class BatchSource(StrEnum):
-    """Source that shows the size of a batch."""
+    """Source from which the size of a batch is known, such as a data loader."""
 
     DATA_LOADER = "data_loader"  # the samples that its data loader collates
     MODEL_INPUT = "model_input"  # the rows that its model is trained on
@@ -211,7 +211,7 @@ class BatchCount:
     num_batches: int | None = None
 
     def samples_per_step(self, batch_size: int) -> int | None:
-        """Samples of an optimizer step of a script told a batch size; None if knobs decide it."""
+        """Samples of a script's optimizer step at the batch size `batch_size`; None if knobs decide it."""
         return None if self.num_batches is None else batch_size * self.num_batches // self.num_parts
 
 
@@ -220,7 +220,7 @@ AS_ASKED = BatchCount()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumption:
-    """Assumed size of something that depends on values, which a trace does not have.
+    """Assumed size of a quantity that depends on tensors' values, which a trace does not have.
 
     Attributes:
         site: the user's line, `file:line:function`.
@@ -277,7 +277,7 @@ class TracedModel:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """Sentence on the model and its samples; none if the workload makes its own batches."""
+        """Sentence that describes model and samples; none if the workload makes its own batches."""
         if not self.inputs:
             return ()
         size = parameters_in_words(self.num_parameters)
@@ -290,14 +290,14 @@ class TracedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Named position in the events: `position` events come before the mark."""
+    """Named position in a trace's events: `position` events come before the mark."""
 
     position: int
     name: str
 
 
 def last_step(marks: Sequence[Mark], num_events: int) -> tuple[int, int]:
-    """Start and end position of the last whole step: one with an optimizer's part, if any has one.
+    """Start and end position of the last whole step, which has an optimizer phase if any step has one.
 
     Both are positions in the events; events between its last phase and the next step, such as those of a
     checkpoint, belong to neither step.
@@ -355,7 +355,7 @@ class Repetition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlikeRanks:
-    """Ranks that have equally large parts of a model, and do the same with them.
+    """Ranks that hold equally large parts of a model and run the same work on them.
 
     Attributes:
         first: number of the first of these ranks.

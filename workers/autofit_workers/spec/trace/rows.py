@@ -1,4 +1,4 @@
-"""Rows of a trace's document, with numbers for strings, stacks and convolutions."""
+"""Converts the lists of a trace to rows of its document, with indices for repeated values, and back."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _allocation(
 
 
 def _encoded_correction(allocation: Allocation, strings: Table[str]) -> list[Any]:
-    """End of an allocation's row: correction and scratch; empty for most allocations."""
+    """Last fields of an allocation's row: correction and scratch; empty without a correction."""
     if not allocation.correction:
         return []
     scratch = allocation.scratch

@@ -141,7 +141,7 @@ class Trace:
 
     @cached_property
     def identity(self) -> str:
-        """Digest that version 0.2 gave the same step, by which its studies are found again.
+        """Digest of the traced step as version 0.2 computed it, by which its stored studies are found.
 
         It leaves out how the step was made: notes on the boundary, the source of the batch size, the model,
         and which part of the run was traced.

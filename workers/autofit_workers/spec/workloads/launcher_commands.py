@@ -11,7 +11,7 @@ TORCHRUN = "torchrun"
 
 @dataclass(frozen=True, slots=True)
 class _Launcher:
-    """Form of a launcher's command.
+    """Command line of a launcher: its words, and its options for processes, machines and modules.
 
     Attributes:
         command: words before its options.

@@ -34,7 +34,7 @@ def split_arguments(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _value(text: str) -> Any:
-    """Value of a Python literal, or of `true`, `false`, `none`, `null`; else the text itself."""
+    """Argument's value: a Python literal, or `true`, `false`, `none`, `null`; else the text itself."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:

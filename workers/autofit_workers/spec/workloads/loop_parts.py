@@ -1,4 +1,4 @@
-"""Checks of the knobs that change the training loop, which not every workload has."""
+"""Checks that knobs which change the training loop, such as gradient clipping, apply to a workload."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofit_workers.spec.setup import Setup
 
 @dataclass(frozen=True, slots=True)
 class _LoopPart:
-    """Change to the loop of steps that a knob asks for.
+    """Change to the training loop that a knob asks for, such as gradient clipping.
 
     Attributes:
         is_asked: whether a knob setting asks for it.
@@ -51,7 +51,7 @@ _LOOP_PARTS = (
 
 
 def require_loop(knobs: Knobs, setup: Setup, *, mode: str, has_step: bool) -> None:
-    """Checks that the loop of steps can change as a knob setting asks.
+    """Raises `InapplicableError` if a workload's training loop cannot change as knobs ask.
 
     Args:
         mode: mode that the workload is run in.

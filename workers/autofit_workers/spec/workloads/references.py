@@ -27,7 +27,7 @@ _FORMS = (
 
 
 class WorkloadError(Exception):
-    """A workload cannot be loaded or is not what it must be; the text says the next step."""
+    """A workload cannot be loaded or is invalid; the message says what the user can do."""
 
 
 class UnknownWorkloadError(WorkloadError):
@@ -120,7 +120,7 @@ def _reference_to(
 
 
 def find_source(module: str, folders: Iterable[str]) -> Path | None:
-    """File that `import module` would run, found without importing its packages; None if none."""
+    """File that `import module` would run, found without importing packages; None if not found."""
     *packages, name = module.split(".")
     for root in _import_roots(packages[0] if packages else name, folders):
         package = root.joinpath(*packages)
@@ -142,7 +142,7 @@ def _import_roots(top_level: str, folders: Iterable[str]) -> Iterator[Path]:
 
 
 def _configuration_file(text: str, folder: Path) -> Path | None:
-    """Configuration file that a library's reference names, itself or by folder; None for a name."""
+    """Configuration file, if a library's reference gives a file or folder; None for a model's name."""
     path = (folder / text.partition(":")[2]).absolute()
     names_file = path.suffix == ".json" or ("/" in text and path.exists() and not path.is_dir())
     candidates = [path] if names_file else [path / "config.json"]
@@ -255,6 +255,6 @@ def names_like(name: str, known: Iterable[str]) -> list[str]:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Sentence that suggests known names like `name`, after a blank; empty if there are none."""
+    """Sentence with a leading space that suggests known names like `name`; empty if there are none."""
     near = names_like(name, known)
     return f" Did you mean {' or '.join(near)}?" if near else ""

@@ -49,5 +49,5 @@ TASK_NAMES = tuple(TASKS_BY_NAME)
 
 
 def names_of(table: str) -> tuple[str, ...]:
-    """Names of the tasks whose classes are in a table."""
+    """Names of the tasks whose model classes are in transformers' table `table`."""
     return tuple(name for name, tables in TASKS_BY_NAME.items() if table in tables)

@@ -1,4 +1,4 @@
-"""Addresses of fake tensors, by which programs tell which tensors share memory and which have none.
+"""Gives fake tensors memory addresses, by which programs tell which tensors share memory or have none.
 
 `FullyShardedDataParallel` finds out by them whether a parameter is its shard, and code that saves a model
 which weights are one.
@@ -17,7 +17,7 @@ _BITS = 9  # blocks of PyTorch's allocator begin at multiples of 512
 
 @functools.cache
 def install() -> None:
-    """Gives fake tensors, and storages on the device `meta`, addresses in this process, for good."""
+    """Makes `data_ptr` of fake tensors and `meta` storages return addresses, in this process for good."""
     storage_type: Any = torch.UntypedStorage
     fake_type: Any = FakeTensor
     address = storage_type.data_ptr

@@ -1,4 +1,4 @@
-"""Composite operators whose C++ code asks whether it runs on CUDA, answered as CUDA would.
+"""CUDA's branches of composite operators whose C++ code depends on the device.
 
 These run above autograd in C++ and branch on the device, which a fake GPU tells them is another
 (see `fake_gpu`). Each function repeats the branch that a CUDA tensor takes, for the CUDA autograd
@@ -35,7 +35,7 @@ _MOST_OF_CUDNN = 128  # numbers a head, `check_cudnn_tensor_shapes`; more on the
 
 
 def register() -> torch.library.Library:
-    """Registers the replacements of composite operators; they last as long as the returned library."""
+    """Registers CUDA's versions of composite operators; they last as long as the returned library."""
     library = torch.library.Library("aten", "IMPL")
     lacking = _lacking_a_cuda_kernel()
     # A tensor that holds others, as a `DTensor`, is of the device that C++ was told; see `fake_gpu`.
@@ -52,7 +52,7 @@ def register() -> torch.library.Library:
 
 
 def _lacking_a_cuda_kernel() -> list[str]:
-    """Operators that a CPU build would decompose although CUDA has a kernel for them whole.
+    """Names of operators that a CPU build decomposes although CUDA has a kernel for each.
 
     The dispatcher prefers the composite kernel where the backend has none, and the decomposition
     would show temporaries that no GPU allocates (`silu_backward` has five).
@@ -74,7 +74,7 @@ def _never_called(*_args: object, **_kwargs: object) -> None:
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
-    """`linear` of CUDA tensors: the bias joins the product of a 2-D or contiguous input (Linear.cpp)."""
+    """Output of `linear` for CUDA tensors: one `addmm` if the input is 2-D or contiguous (Linear.cpp)."""
     if bias is not None and input.dim() == 2:
         output: Tensor = aten.addmm(bias, input, weight.t())
         return output
@@ -87,7 +87,7 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
 
 
 def _dropout(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002
-    """`dropout` of CUDA tensors: the fused kernel keeps a mask of one byte per element (Dropout.cpp)."""
+    """Output of `dropout` for CUDA tensors; the mask has one byte per element (Dropout.cpp)."""
     if p == 0 or not train or input.numel() == 0:
         return input
     if p == 1:
@@ -97,7 +97,7 @@ def _dropout(input: Tensor, p: float, train: bool) -> Tensor:  # noqa: A002
 
 
 def _softmax(self: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
-    """`softmax` of CUDA tensors: the kernel makes float16 float32 itself, as for autocast (SoftMax.cpp)."""
+    """Output of `softmax` for CUDA tensors; its kernel converts float16, as in autocast (SoftMax.cpp)."""
     output: Tensor = aten._softmax(*_converted(self, dim, dtype))
     return output
 
@@ -125,7 +125,7 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """`scaled_dot_product_attention` of CUDA tensors, by the first enabled kernel that takes them.
+    """Output of `scaled_dot_product_attention` for CUDA tensors, by the first enabled kernel that fits.
 
     The order is flash, memory-efficient, math, cuDNN (transformers/attention.cpp and cuda/sdp_utils.cpp);
     `torch.nn.attention.sdpa_kernel` and its like enable kernels. cuDNN's comes last: PyTorch prefers it on
@@ -201,7 +201,7 @@ def _scaled_dot_product_attention(  # noqa: PLR0917 - the operator's own signatu
 
 
 def _as_bias(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
-    """`attn_mask` as a bias on the scores, a boolean one in their dtype (`convert_boolean_attn_mask`)."""
+    """`attn_mask` as a bias on the scores, of their dtype if boolean (`convert_boolean_attn_mask`)."""
     if attn_mask is None or attn_mask.dtype != torch.bool:
         return attn_mask
     masked = torch.scalar_tensor(float("-inf"), dtype=query.dtype, device=query.device)
@@ -209,7 +209,7 @@ def _as_bias(attn_mask: Tensor | None, query: Tensor) -> Tensor | None:
 
 
 def _efficient_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-    """`attn_mask` as the memory-efficient kernel's bias: rows padded to 16 elements and sliced back."""
+    """`attn_mask` as a bias for the memory-efficient kernel, whose rows are padded to 16 elements."""
     attn_mask = _as_bias(attn_mask, query)
     if attn_mask is None:
         return None
@@ -220,7 +220,7 @@ def _efficient_mask(attn_mask: Tensor | None, query: Tensor, key: Tensor) -> Ten
 
 
 def _logsumexp(self: Tensor, dim: list[int], keepdim: bool = False) -> Tensor:
-    """`logsumexp`: a shifted copy of the input is exponentiated in place (ReduceOps.cpp)."""
+    """Output of `logsumexp`; a shifted copy of the input is exponentiated in place (ReduceOps.cpp)."""
     maxima = aten.amax(self, dim, True)
     sums: Tensor = aten.sum.dim_IntList(aten.sub(self, maxima).exp_(), dim, keepdim)
     return sums.log_().add_(maxima.view_as(sums))
@@ -232,7 +232,7 @@ def _elementwise_loss(
     reduction: int = 1,
     _beta: float = 1.0,
 ) -> Tensor:
-    """Squared or smooth L1 loss, whose result keeps memory for all elements (BinaryOps.cpp)."""
+    """Squared or smooth L1 loss; if reduced, its storage still has room for all elements (BinaryOps.cpp)."""
     dtype, shape = torch.result_type(input, target), torch.broadcast_shapes(input.shape, target.shape)
     result = input.new_empty(shape, dtype=dtype)
     if reduction == 0:
@@ -247,7 +247,7 @@ def _huber_loss(
     reduction: int = 1,
     _delta: float = 1.0,
 ) -> Tensor:
-    """Huber loss: the loss of all elements, then its reduction (Loss.cpp)."""
+    """Huber loss, reduced from a new tensor of the losses of all elements (Loss.cpp)."""
     return _reduced(input.new_empty(torch.broadcast_shapes(input.shape, target.shape)), reduction)
 
 
@@ -256,7 +256,7 @@ def _soft_margin_loss(
     target: Tensor,
     reduction: int = 1,
 ) -> Tensor:
-    """Soft margin loss, whose result keeps the memory of the loss of all elements (Loss.cpp)."""
+    """Soft margin loss; if reduced, its storage still has room for all elements (Loss.cpp)."""
     return _binary_cross_entropy(input, target, None, reduction)
 
 
@@ -284,7 +284,7 @@ def _binary_cross_entropy(
     _weight: Tensor | None = None,
     reduction: int = 1,
 ) -> Tensor:
-    """Binary cross entropy; the result is resized into the unreduced loss's memory and keeps it (Loss.cu)."""
+    """Binary cross entropy; if reduced, it keeps the memory of the unreduced loss (Loss.cu)."""
     loss = torch.empty_like(input)
     reduced = _reduced(loss, reduction)
     return reduced if reduction == 0 else loss.as_strided(reduced.size(), reduced.stride())
@@ -297,7 +297,7 @@ def _binary_cross_entropy_with_logits(
     pos_weight: Tensor | None = None,
     reduction: int = 1,
 ) -> Tensor:
-    """Binary cross entropy with logits: makes the sigmoid's logarithm and the unreduced loss (Loss.cpp)."""
+    """Binary cross entropy of logits, by way of the sigmoid's logarithm and the unreduced loss (Loss.cpp)."""
     log_sigmoid = aten.log_sigmoid(input)
     if pos_weight is not None:
         log_sigmoid.mul_((pos_weight - 1).mul(target).add_(1))
@@ -330,13 +330,13 @@ _IN_PLACE_IN_BACKWARD: dict[Any, Any] = {
 
 
 def as_no_subclass(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
-    """Operator that PyTorch's gradient formulas run on plain tensors in place of `func`."""
+    """In-place operator that PyTorch's gradient formulas run on plain tensors; else `func` itself."""
     in_place: torch._ops.OpOverload | None = _IN_PLACE_IN_BACKWARD.get(func)
     return func if in_place is None or not _in_a_formula() else in_place
 
 
 def _in_a_formula() -> bool:
-    """Whether backward runs a C++ formula, not a Python function or a recomputed forward pass."""
+    """Whether autograd is running a node's C++ formula, not a Python function or a recomputed forward."""
     if torch.is_grad_enabled():
         return False
     node: Any = torch._C._current_autograd_node()
@@ -344,7 +344,10 @@ def _in_a_formula() -> bool:
 
 
 def _written_in_python() -> dict[Any, Callable[..., Any]]:
-    """Python functions by operator, of nn/modules/linear_cross_entropy.py, from PyTorch 2.13 on."""
+    """Map from operator to the Python function behind it, in nn/modules/linear_cross_entropy.py.
+
+    The module is there from PyTorch 2.13 on; before, the map is empty.
+    """
     try:
         module = importlib.import_module("torch.nn.modules.linear_cross_entropy")
     except ModuleNotFoundError:
@@ -371,7 +374,7 @@ WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
 
 
 def consists_of_operators(func: torch._ops.OpOverload) -> bool:
-    """Whether all work of `func` is in the operators that its function in `WITH_TEMPORARIES` calls."""
+    """Whether the operators that `WITH_TEMPORARIES[func]` calls do all the work of `func`."""
     if func.namespace in NAMESPACES:  # a collective moves what it is given, beside what its function does
         return False
     return func in WITH_TEMPORARIES and func not in recurrent.WITH_TEMPORARIES

@@ -1,4 +1,4 @@
-"""Names the GPU in full, `cuda:0`, wherever Python code names it less exactly.
+"""Replaces `cuda`, an index, or no device by `cuda:0` in Python calls that name a device.
 
 `"cuda"`, `0` and `.cuda()` mean the current device, for which C++ asks a device guard that knows
 of no GPU; and it does not see that a tensor is there already, for it was told another device
@@ -51,7 +51,7 @@ _NAMING = frozenset(
 
 
 class NamedDevices(TorchFunctionMode):
-    """Function mode that names the GPU in calls that leave PyTorch to find the current device."""
+    """Function mode that passes `cuda:0` to calls that leave the device's index to PyTorch."""
 
     def __torch_function__(
         self,
@@ -89,7 +89,7 @@ class NamedDevices(TorchFunctionMode):
         return self._reading(func, args, kwargs)
 
     def _reading(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Runs a call, or answers it where it reads values of the GPU's tensors, which are not there."""
+        """Runs a call; if it reads values of a GPU tensor, answers with known or made-up values."""
         if func in ANSWERS and (
             isinstance(args[0], FakeTensor) or (func in OF_MADE_UP and is_made_up(args[0]))
         ):
@@ -105,11 +105,11 @@ class NamedDevices(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _chosen(self, device: Any) -> Any:
-        """Full name of the device that a call uses; an argument that is no device stays as it is."""
+        """Device that a call uses, with its index; an argument that is no device is returned as it is."""
         return self.numbered(device)
 
     def numbered(self, device: Any) -> Any:
-        """Full name of a device, whether it exists or not; an argument that is no device stays as it is."""
+        """Device with its index, whether it exists or not; anything else is returned as it is."""
         return _named(device)
 
 
@@ -119,7 +119,7 @@ def _is_unknown(tensor: FakeTensor) -> bool:
 
 
 def _read(value: Any) -> Any:
-    """`value` with GPU tensors of one element replaced by numbers; the host waits for each."""
+    """`value` with each one-element GPU tensor replaced by its number; the host waits for each."""
     if isinstance(value, list | tuple):
         return type(value)(map(_read, value))
     if isinstance(value, FakeTensor) and value.numel() == 1:
@@ -129,7 +129,7 @@ def _read(value: Any) -> Any:
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is a number, or a CPU tensor of known values alone.
+    """Whether a value is a number, or a real CPU tensor whose values are not made up.
 
     A tensor that `torch.func` wraps says that it is a plain one, whatever is inside.
     """
@@ -141,7 +141,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _has_made_up(value: Any) -> bool:
-    """Whether a size or an index in a value is a made-up number."""
+    """Whether a value is, or has among its indices, a made-up integer."""
     if isinstance(value, list | tuple):
         return any(type(each) is MadeUpInt or (type(each) is slice and _has_made_up(each)) for each in value)
     if type(value) is slice:
@@ -150,7 +150,7 @@ def _has_made_up(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """`value` with made-up numbers made plain, each noted as an assumed size."""
+    """`value` with made-up numbers replaced by plain ones, each noted as an assumed size."""
     if type(value) is MadeUpInt:
         return running().assume("a size made of values", value.plain, None)
     if type(value) is slice:
@@ -159,12 +159,12 @@ def _plain(value: Any) -> Any:
 
 
 def _card(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Arguments of `torch.device`; a lone index, whose accelerator PyTorch would look up, gets `cuda`."""
+    """Arguments of `torch.device`; a lone index gets `cuda`, as PyTorch would look up the accelerator."""
     return ("cuda", args[0]) if len(args) == 1 and type(args[0]) is int else args
 
 
 def _of_type(tensor: torch.Tensor, kind: Any = None, *args: Any, **kwargs: Any) -> Any:
-    """`tensor.type(kind)`, also for the `torch.cuda` types, which a build without CUDA does not know."""
+    """Result of `tensor.type(kind)`; knows `torch.cuda` types, which a build without CUDA does not."""
     if kind is None:
         return tensor.type()
     if isinstance(kind, torch.dtype):
@@ -178,7 +178,7 @@ def _of_type(tensor: torch.Tensor, kind: Any = None, *args: Any, **kwargs: Any) 
 
 
 def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """`tensor.new(2, 3)`, made where a dispatch mode sees the new tensor, as it would not in C++."""
+    """Result of `tensor.new(…)`, made in Python because a dispatch mode does not see C++ make it."""
     if isinstance(tensor, FakeTensor) and tensor.layout is torch.sparse_coo:
         return torch.sparse_coo_tensor(*args, dtype=tensor.dtype, device=tensor.device)
     if isinstance(tensor, FakeTensor) and not kwargs:
@@ -188,7 +188,7 @@ def _new(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 
 def _of_coordinates(indices: Any, values: Any, size: Any = None, **kwargs: Any) -> torch.Tensor:
-    """`torch.sparse_coo_tensor`; refused where C++ would read unknown indices to find the size."""
+    """Result of `torch.sparse_coo_tensor`; raises `UnsupportedError` if the size needs unknown indices."""
     found = known(indices) if isinstance(indices, FakeTensor) else None
     if size is None and isinstance(indices, FakeTensor) and (found is None or found.is_made_up):
         raise UnsupportedError(
@@ -206,7 +206,7 @@ _MADE_HERE: dict[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _is_there_already(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether `tensor.to(…)` returns the tensor itself."""
+    """Whether `tensor.to(…)` returns the tensor itself, as device and dtype stay the same."""
     if not isinstance(tensor, FakeTensor) or "copy" in kwargs or len(args) > 3:
         return False
     device, dtype, _non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
@@ -214,7 +214,7 @@ def _is_there_already(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[
 
 
 def _named(device: Any) -> Any:
-    """Full name of a device; an argument that is no device stays as it is."""
+    """Device with its index, `cuda:0` for `cuda`; an argument that is no device is returned as it is."""
     if isinstance(device, int) and not isinstance(device, bool):
         return torch.device("cuda", device)
     if isinstance(device, str):

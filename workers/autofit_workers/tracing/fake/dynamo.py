@@ -27,7 +27,7 @@ _UTILS = f"{_NAME}.utils"
 
 
 class _Light(ModuleType):
-    """Stand-in for `torch._dynamo` until something asks for a name that it lacks."""
+    """Stand-in for `torch._dynamo`; imports the real package when a name is asked for that it lacks."""
 
     def __init__(self) -> None:
         super().__init__(_NAME)
@@ -60,7 +60,7 @@ class _Light(ModuleType):
         return getattr(importlib.import_module(_NAME), name)
 
     def give_way(self) -> None:
-        """Removes the light package, so that later imports get the real one."""
+        """Removes the stand-in from `sys.modules`, so that later imports get the real `torch._dynamo`."""
         if sys.modules.get(_NAME) is self:
             del sys.modules[_NAME]
             if isinstance(sys.modules.get(_UTILS), _LightUtils):
@@ -68,7 +68,7 @@ class _Light(ModuleType):
 
 
 class _LightUtils(ModuleType):
-    """Stand-in for `torch._dynamo.utils`, which needs the whole package."""
+    """Stand-in for `torch._dynamo.utils`, which imports the real module when a name is asked for."""
 
     def __init__(self, package: _Light) -> None:
         super().__init__(_UTILS)
@@ -86,7 +86,7 @@ class _LightUtils(ModuleType):
 
 
 class _RealFirst(MetaPathFinder):
-    """Imports the real `torch._dynamo` before `torch._inductor`, which would import it half-way through."""
+    """Import finder that imports the real `torch._dynamo` before `torch._inductor` does so half-way."""
 
     def __init__(self, light: _Light) -> None:
         self._light = light
@@ -101,7 +101,7 @@ class _RealFirst(MetaPathFinder):
 
 
 def install() -> None:
-    """Puts the light `torch._dynamo` in place, unless the real one is imported already."""
+    """Puts the stand-in for `torch._dynamo` in place, unless the real one is imported already."""
     flex_attention.install()
     if _NAME in sys.modules:
         return
@@ -117,15 +117,15 @@ def install() -> None:
 
 
 def not_compiled(model: Any = None, **_options: object) -> Any:
-    """Replaces `torch.compile`, which under a dispatch mode would run the model as it is, too."""
+    """Replacement for `torch.compile` that leaves the model as it is, as under a dispatch mode."""
     return not_compiled if model is None else flex_attention.compiled(model)
 
 
 def _use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-    """Sets the mode for eager code; PyTorch's own function tells the compiler as well, and so imports it."""
+    """Sets deterministic mode for eager code, without PyTorch's import of the compiler."""
     torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
 
 
 def _as_it_is(function: Any) -> Any:
-    """Returns `function` unchanged, or a decorator that does so where only options were given."""
+    """Returns `function` unchanged; without a function, returns a decorator that does nothing."""
     return _as_it_is if function is None else function

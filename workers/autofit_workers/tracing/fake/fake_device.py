@@ -39,11 +39,11 @@ _HOST = torch.device("cpu")
 
 
 def _unseen(*_call: object) -> None:
-    """Does nothing; called where nobody asks for the work of operators."""
+    """Does nothing; default of `FakeDeviceMode.worked`."""
 
 
 class FakeDeviceMode(TorchDispatchMode):
-    """Dispatch mode that runs operators on fake tensors; its two subclasses decide which operators.
+    """Base of the dispatch modes that run operators on fake tensors of a device.
 
     Args:
         observer: called after every operator on fake tensors with the operator, its arguments
@@ -79,12 +79,12 @@ class FakeDeviceMode(TorchDispatchMode):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Notes for the user about the operators that ran, a sentence each."""
+        """Notes for the user about operators with unknown scratch memory that ran, a sentence each."""
         return following.notes(self._strangers)
 
     @contextmanager
     def unobserved(self) -> Iterator[None]:
-        """Runs the operators of a block without telling the observer."""
+        """Context in which operators run without calls of the observer."""
         observer, self.observer = self.observer, lambda *_call: None
         try:
             yield
@@ -93,7 +93,7 @@ class FakeDeviceMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether operators pass through a guard against the compiler: False, as none runs here."""
+        """Whether PyTorch guards operators against its compiler: False, as nothing is compiled here."""
         return False
 
     def __enter__(self) -> Self:
@@ -108,11 +108,11 @@ class FakeDeviceMode(TorchDispatchMode):
         self._named_devices.__exit__(*exception)
 
     def in_step(self) -> AbstractContextManager[None]:
-        """Context of a trial's step, entered after its batch was made."""
+        """Context in which a trial runs its step, once the batch is made."""
         return nullcontext()
 
     def taken_in(self, batch: Any) -> Any:
-        """Batch of a step as it is on the device."""
+        """Batch as a step gets it: fake on a fake CPU, unchanged otherwise."""
         return batch
 
     def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -159,26 +159,29 @@ class FakeDeviceMode(TorchDispatchMode):
         return result
 
     def _fresh(self, shape: tuple[int, ...], dtype: torch.dtype, like: torch.Tensor) -> torch.Tensor:
-        """New fake tensor on the device of `like`, which the observer is not told of yet."""
+        """New fake tensor on the device of `like`; the observer is not called."""
         with self.fake_mode:
             return torch.empty(shape, dtype=dtype, device=like.device)
 
     def wrapped(self, elem: torch.Tensor) -> FakeTensor:
-        """Fake tensor on the device around `elem`, a tensor on the device `meta`."""
+        """Fake tensor on the mode's device, over the storage of `elem`, a tensor on the device `meta`."""
         return self._on_device(elem)
 
     def unseen(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
-        """New fake tensor on the device, which the observer is not told of."""
+        """New fake tensor on the mode's device; the observer is not called."""
         return self._on_device.strided(shape, make_contiguous_strides_for(shape), dtype)
 
     def note(
         self, operator: torch._ops.OpOverload, inputs: tuple[torch.Tensor, ...], result: torch.Tensor
     ) -> None:
-        """Tells `worked` of an operator whose allocations were observed already."""
+        """Calls `worked` with an operator whose allocations the observer has seen already."""
         self.worked(operator, inputs, {}, result)
 
     def _without_real_tensors(self, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Arguments with CPU tensors made fake, without values: the fake mode would compute on small ones."""
+        """Arguments with each real tensor replaced by a fake CPU tensor without values.
+
+        The fake mode would compute on small real tensors.
+        """
         if all(map(self._is_fine, args)):
             return args
         return tuple(
@@ -191,13 +194,13 @@ class FakeDeviceMode(TorchDispatchMode):
         )
 
     def _is_fine(self, arg: object) -> bool:
-        """Whether an argument neither is nor may hold a tensor that is not of this mode."""
+        """Whether an argument is a fake tensor of this mode, or holds no tensor."""
         if isinstance(arg, FakeTensor):
             return arg.fake_mode is self.fake_mode
         return not isinstance(arg, (torch.Tensor, list, tuple))
 
     def _own(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Fake tensor of this mode for `tensor`; raises `StaleTensorError` for one of another mode."""
+        """Fake tensor of this mode for `tensor`; raises `StaleTensorError` if an earlier mode made it."""
         if not isinstance(tensor, FakeTensor):
             return self.without_values(tensor)
         if tensor.fake_mode is not self.fake_mode:
@@ -205,11 +208,14 @@ class FakeDeviceMode(TorchDispatchMode):
         return tensor
 
     def without_values(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Fake CPU tensor of the same shape (`FakeTensorMode.from_tensor` would import the compiler)."""
+        """Fake CPU tensor of the shape, strides and dtype of `tensor`.
+
+        `FakeTensorMode.from_tensor` would import the compiler.
+        """
         return self._on_host.strided(tensor.size(), tensor.stride(), tensor.dtype)
 
     def placed(self, tensor: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
-        """Fake tensor of the same shape, allocated on `device`, by default the mode's own."""
+        """Fake tensor with the shape of `tensor`, allocated on `device` (default: the mode's device)."""
         size, stride = tensor.size(), tensor.stride()
         make = self._on_device if device in (None, self.device) else FakeTensors(self.fake_mode, device)
         made = make.strided(size, stride, tensor.dtype)
@@ -217,11 +223,11 @@ class FakeDeviceMode(TorchDispatchMode):
         return made
 
     def moved(self, buffer: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """Result of `buffer.to(device)`."""
+        """Copy of `buffer` on `device`, as `buffer.to(device)` returns."""
         return self.placed(buffer, device)
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Tells the observer of a storage that was resized without an operator."""
+        """Reports to the observer a storage that was resized without an operator."""
         with torch._C._DisableTorchDispatch():
             elem = torch.empty(0, dtype=torch.uint8, device="meta").set_(storage)
         made = self._on_device(elem)
@@ -229,7 +235,7 @@ class FakeDeviceMode(TorchDispatchMode):
 
 
 def has_wrapper(types: tuple[type, ...]) -> bool:
-    """Whether an operator takes wrappers of tensors, such as `DTensor`, whose class unwraps them itself."""
+    """Whether a type of an operator's arguments is a wrapper around tensors, such as `DTensor`."""
     return any(map(_is_wrapper, types))
 
 
@@ -240,7 +246,7 @@ def _is_wrapper(kind: type) -> bool:
 
 @functools.cache
 def install() -> None:
-    """Prepares this process, for good, to train on fake tensors."""
+    """Patches PyTorch in this process, for good, so that models can train on fake tensors."""
     dynamo.install()
     _let_modules_convert_fake_parameters()
     _let_scalers_step_without_values()
@@ -252,7 +258,7 @@ def install() -> None:
 
 
 def _let_modules_convert_fake_parameters() -> None:
-    """Lets `Module.to` convert fake parameters, whose swap fails where anything holds a weak reference."""
+    """Lets `Module.to` convert fake parameters that something holds a weak reference to."""
     utils: Any = torch.utils
     swap = utils.swap_tensors
 
@@ -269,7 +275,7 @@ def _let_modules_convert_fake_parameters() -> None:
 
 
 def _let_scalers_step_without_values() -> None:
-    """Lets a gradient scaler always step: on a fake GPU no gradient overflows.
+    """Makes a gradient scaler always step: on a fake GPU no gradient overflows.
 
     The step with the optimizer in it is the one that needs the most memory. The check for overflow copies
     one number to the host and allocates nothing on the GPU; fused optimizers do without it.
@@ -289,7 +295,7 @@ def _let_scalers_step_without_values() -> None:
 
 
 def _let_initializers_leave_fake_parameters() -> None:
-    """Lets the truncated normal, which redraws values outside its bounds, skip fake tensors."""
+    """Makes `trunc_normal_`, which redraws values outside its bounds, skip fake tensors."""
     init: Any = torch.nn.init
     draw = init._no_grad_trunc_normal_
 
@@ -310,13 +316,13 @@ def _let_inference_mode_decompose() -> None:
 
 
 def _let_models_be_copied() -> None:
-    """Lets `copy.deepcopy` of a fake tensor keep its mode, which it would copy with the attributes."""
+    """Makes `copy.deepcopy` of a fake tensor share its mode instead of copying it."""
     mode: Any = FakeTensorMode
     mode.__deepcopy__ = lambda self, _memo: self
 
 
 def _become(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Makes `tensor` what `other` is; `other` is not used after that.
+    """Turns `tensor` into `other`, its class and attributes too; `other` is not used after that.
 
     `torch.utils.swap_tensors` refuses where there are weak references, which do no harm here.
     """
@@ -326,7 +332,7 @@ def _become(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def _as_fake(like: FakeTensor, tensor: torch.Tensor) -> FakeTensor:
-    """Fake tensor on the host in place of a real one, of the mode of `like`."""
+    """Fake CPU tensor with the shape of `tensor`, of the fake mode of `like`."""
     with like.fake_mode:
         made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
     assert isinstance(made, FakeTensor)
@@ -334,11 +340,11 @@ def _as_fake(like: FakeTensor, tensor: torch.Tensor) -> FakeTensor:
 
 
 def _let_data_be_moved() -> None:
-    """Lets `tensor.data = other` take data of another device, which C++ does not see."""
+    """Lets `tensor.data = other` take data of another device; C++ sees no difference."""
     plain: Any = torch.Tensor.data
 
     def taken(tensor: torch.Tensor, data: torch.Tensor) -> None:
-        """Makes a real tensor, such as a buffer, fake where its new data are."""
+        """Sets `tensor.data`; turns a real tensor, such as a buffer, into a fake one if `data` is fake."""
         if isinstance(data, FakeTensor) and not isinstance(tensor, FakeTensor):
             own, kind = dict(vars(tensor)), type(tensor)
             _become(tensor, data.detach())
@@ -361,7 +367,7 @@ def _let_data_be_moved() -> None:
 
 
 def _let_storages_tell_their_size() -> None:
-    """Reports `storage.resize_`, no operator, by which `fully_shard` frees and regains whole parameters."""
+    """Reports `storage.resize_` to the running mode: `fully_shard` frees and regains parameters by it."""
     storage_type: Any = torch.UntypedStorage
     resize = storage_type.resize_
     emptied: dict[int, weakref.ref[torch.UntypedStorage]] = {}
@@ -386,7 +392,7 @@ def _let_storages_tell_their_size() -> None:
 
 @contextmanager
 def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> Iterator[None]:
-    """Makes every parameter fake at the moment it is registered with a module.
+    """Context in which every parameter becomes fake when it is registered with a module.
 
     A model of billions of parameters then costs no memory, while constructors run for real.
     Parameters are diverted before their initializers touch them, which then do nothing.
@@ -420,7 +426,7 @@ def parameters_diverted(mode: FakeDeviceMode, *, keeps_meta: bool = False) -> It
 
 @contextmanager
 def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
-    """Lets `type(parameter)(data, requires_grad=…)`, by which libraries load models, make a fake parameter.
+    """Context in which `type(parameter)(data, requires_grad=…)`, as in libraries, makes a fake parameter.
 
     `Parameter` itself, or a library's class that is made of one, makes a fake parameter too, given fake data.
     """
@@ -439,7 +445,7 @@ def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
             initialize(self, *args, **kwargs)
 
     def made_of_class(cls: type, data: torch.Tensor, requires_grad: bool = False, **kwargs: Any) -> Any:
-        """Makes a fake parameter, which is of the library's class `cls` too, where `data` is fake."""
+        """Makes a fake parameter that is also of the library's class `cls`, if `data` is fake."""
         if isinstance(data, FakeTensor):
             parameter: Any = torch.nn.Parameter(_of_no_class(data), requires_grad=requires_grad)
             parameter.__class__ = _fake_class(cls)
@@ -456,20 +462,20 @@ def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
 
 
 def _of_no_class(data: torch.Tensor) -> torch.Tensor:
-    """`data` as a plain tensor, not a parameter of a library's class."""
+    """Tensor `data` without a library's parameter class."""
     return data if type(data) is FakeTensor else torch.Tensor.detach(data)
 
 
 @functools.cache
 def _fake_class(cls: type) -> type:
-    """Class of fake tensors with the methods of a library's parameters, such as those that quantize."""
+    """Class of fake tensors that has the methods of `cls`, a library's parameter class."""
     if cls is torch.nn.Parameter:
         return FakeTensor
     if issubclass(cls, FakeTensor):
         return cls
 
     def detach(self: Any) -> Any:
-        """Detached tensor of the same class and attributes; `Module.to` makes fake parameters of such."""
+        """Detached tensor of the same class and attributes, of which `Module.to` makes parameters."""
         data: Any = torch.Tensor.detach(self)
         data.__class__ = type(self)
         for name, value in vars(self).items():
@@ -487,7 +493,7 @@ def move_to_device(
     then: Callable[[torch.nn.Module], None] = lambda _: None,
     device_of: Callable[[torch.nn.Module], torch.device] | None = None,
 ) -> None:
-    """Does what `model.to(device)` does to parameters and buffers, in the same order.
+    """Moves a model's parameters and buffers to the fake device, in the order of `model.to(device)`.
 
     `Module.to` itself swaps fake parameters and cannot where anything holds a weak reference.
     Parameters that several modules share stay shared.
@@ -522,14 +528,14 @@ def move_to_device(
 
 
 def quantize_before_sharding(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
-    """Quantizes a model's weights before a sharding brings their parts to the device."""
+    """Quantizes a model's weights before the model is sharded and its parts are moved to the device."""
     quantized_before_sharding(
         model, lambda parameter: _fake_parameter(parameter, mode.placed), mode.without_values
     )
 
 
 def move_buffers(mode: FakeDeviceMode, model: torch.nn.Module) -> None:
-    """Moves buffers that are elsewhere to the device."""
+    """Moves a model's buffers to the mode's device, except those that are on it."""
     for module in model.modules():
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.device.type != mode.device.type:

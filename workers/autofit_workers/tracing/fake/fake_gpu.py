@@ -1,4 +1,4 @@
-"""Fake GPU: tensors that say `cuda:0`, have shapes and storages, and no data.
+"""Fake GPU: tensors on `cuda:0` that have shapes and storages, and no data.
 
 PyTorch's `FakeTensorMode` makes such tensors on any machine, but training with them needs a GPU:
 the C++ autograd engine asks for the device's guard and stream. So C++ is told another device.
@@ -64,7 +64,7 @@ _installed: list[Any] = []
 
 
 class FakeGpuMode(FakeDeviceMode):
-    """Dispatch mode that runs operators on the GPU's tensors as fake ones, all others for real on the CPU.
+    """Dispatch mode that runs operators on GPU tensors without data, and all others for real on the CPU.
 
     CPU tensors stay real so that constructors and data preparation that read values work.
 
@@ -124,7 +124,7 @@ class FakeGpuMode(FakeDeviceMode):
         return buffer.to(device)
 
     def _kept_on_host(self, copy: torch.Tensor, kwargs: dict[str, Any]) -> torch.Tensor:
-        """Copy from GPU to host; a non-blocking one is pinned where the mode offloads (ATen's `_to_copy`)."""
+        """Tensor copied from GPU to host; counted as pinned if offloading and non-blocking (`_to_copy`)."""
         return pinned.pinned(copy) if self.offloads and kwargs.get("non_blocking") else copy
 
     def _device_for_cpp(self, tensor: FakeTensor) -> torch.device:
@@ -145,7 +145,7 @@ def _is_on_gpu(args: tuple[Any, ...]) -> bool:
 def _copied_to_host(
     func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.Tensor | None:
-    """Real tensor for a copy from GPU to CPU; None for anything else."""
+    """Real CPU tensor that a copy from GPU to CPU returns; None for any other operator."""
     if func is torch.ops.aten.copy_.default and not isinstance(args[0], FakeTensor):
         target, source = args[:2]
         values = copied_to_host(source)
@@ -160,7 +160,7 @@ def _copied_to_host(
 
 
 def _is_phantom_copy(tensor: torch.Tensor, kwargs: dict[str, Any]) -> bool:
-    """Whether a GPU would return `tensor` itself: C++ only copies because it was told `xla`."""
+    """Whether `_to_copy` would return `tensor` itself on a GPU: C++ copies only as it sees device `xla`."""
     return (
         isinstance(tensor, FakeTensor)
         and tensor.fake_device.type == "cuda"
@@ -172,7 +172,7 @@ def _is_phantom_copy(tensor: torch.Tensor, kwargs: dict[str, Any]) -> bool:
 
 
 def install() -> None:
-    """Prepares this process, for good, to train on fake CUDA tensors.
+    """Patches PyTorch in this process, for good, so that models can train on fake CUDA tensors.
 
     Raises:
         RuntimeError: this PyTorch's device-guard registry is not found.
@@ -193,7 +193,7 @@ def install() -> None:
 
 
 def _execute_unseen(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    """Imports a library whose import calls a GPU's driver, as on a machine without a GPU."""
+    """Imports a library as on a machine without a GPU, as its import would call the GPU's driver."""
     with unseen():
         execute(module)
     if module.__name__ in _REPLACEMENTS:
@@ -202,7 +202,7 @@ def _execute_unseen(module: ModuleType, execute: Callable[[ModuleType], None]) -
 
 @contextmanager
 def unseen() -> Iterator[None]:
-    """Hides the GPU while a library is imported that would look for its kernels."""
+    """Context in which `torch.cuda.is_available` is False, for imports that look for GPU kernels."""
     cuda: Any = torch.cuda
     before = cuda.is_available
     cuda.is_available = lambda: False
@@ -262,7 +262,7 @@ def _pretend_that_cuda_is_available() -> None:
 
 
 def _type_of(tensor: FakeTensor, *args: Any, **kwargs: Any) -> Any:
-    """`Tensor.type`, with `cuda` for the device that C++ was told, as in `torch.cuda.HalfTensor`."""
+    """Result of `Tensor.type` with `torch.cuda.` in place of the device type that C++ sees."""
     found = torch.Tensor.type(tensor, *args, **kwargs)
     return found.replace(f"torch.{TOLD.type}.", "torch.cuda.") if isinstance(found, str) else found
 
@@ -275,7 +275,7 @@ def _doing_nothing() -> Callable[..., None]:
 
 
 def _let_optimizers_take_fake_tensors() -> None:
-    """Lets optimizers, and the clipping of gradients, take their multi-tensor path for fake tensors.
+    """Makes optimizers and gradient clipping take their foreach path for fake tensors.
 
     Clipping goes by the device that C++ names.
     """

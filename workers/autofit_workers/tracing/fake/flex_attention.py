@@ -1,4 +1,4 @@
-"""Memory of `flex_attention`, which PyTorch compiles into one kernel in place of many operators.
+"""Memory of `flex_attention`: one kernel if it is compiled, many operators if it is eager.
 
     torch.compile(flex_attention)(…)         out, and the logarithm of the sum of each row; beside them the
                                              largest of each row, while it runs. In backward the gradients,
@@ -34,7 +34,7 @@ _compiled: set[str] = set()  # the names of what the program that runs compiled
 
 @functools.cache
 def install() -> None:
-    """Keeps the graph of the scores' gradients, which a compiled kernel does without, from being traced."""
+    """Skips tracing the graph of the scores' gradients if `flex_attention` is compiled."""
     module: Any = sys.modules[flex_attention.__class__.__module__]
     traced = module.create_fw_bw_graph
 
@@ -45,17 +45,17 @@ def install() -> None:
 
 
 def begin_program() -> None:
-    """Forgets what an earlier program compiled."""
+    """Forgets which functions an earlier program compiled."""
     _compiled.clear()
 
 
 def is_followed_as_compiled(function: Any) -> bool:
-    """Whether the memory of a compiled `function` is known: `flex_attention` or `create_block_mask`."""
+    """Whether compiled `function` is predicted: `flex_attention` or `create_block_mask`."""
     return _named(function) in {(_MODULE, "flex_attention"), (_MODULE, "create_block_mask")}
 
 
 def compiled(function: Any) -> Any:
-    """Replacement for a function or module that a program gives to `torch.compile`."""
+    """Function or module that `torch.compile` returns for `function` here."""
     module, name = _named(function)
     if module.startswith("torch.") and "<locals>" in name:
         return function  # PyTorch compiles an operator for itself, with its eager kernels
@@ -92,7 +92,7 @@ def _named(function: Any) -> tuple[str, str]:
 
 
 def run(mode: RunningDevice, func: HigherOrderOperator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs a higher-order operator on the fake device: one kernel where it is compiled, else many.
+    """Runs a higher-order operator on the fake device, as one kernel if compiled, else eagerly.
 
     Raises:
         UnsupportedError: PyTorch itself has no eager code for the operator.

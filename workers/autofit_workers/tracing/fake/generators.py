@@ -1,4 +1,4 @@
-"""Random generators of the fake GPU: CPU generators that say `cuda`."""
+"""Random generators of the fake GPU: CPU generators whose device is `cuda`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _OF_GPU: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def install(gpu: torch.device) -> None:
-    """Lets `torch.Generator("cuda")`, which needs the GPU's library, make a fake generator; for good."""
+    """Makes `torch.Generator("cuda")` return a fake generator, in this process for good."""
     plain: Any = torch.Generator
 
     class OfAnyDevice(type(plain)):  # type: ignore[misc]
@@ -41,7 +41,7 @@ def install(gpu: torch.device) -> None:
 
 
 def require_same_device(generator: torch.Generator, device: torch.device) -> None:
-    """Raises PyTorch's error for a generator of another device than `device` (ATen's `check_generator`)."""
+    """Raises PyTorch's error if a generator is not of `device` (ATen's `check_generator`)."""
     address: Any = generator
     found = "cuda" if address._cdata in _OF_GPU else "cpu"
     if found != device.type:

@@ -1,4 +1,4 @@
-"""The memory format of what a convolution returns, as cuDNN's path gives it on a GPU.
+"""Memory formats of convolution results, as cuDNN returns them on a GPU.
 
 A build of PyTorch without cuDNN answers that question for its own kernels and makes everything
 contiguous, so that a network in channels last would lose its format at the first layer.
@@ -18,7 +18,7 @@ _FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}  # by the number 
 
 
 def convolution_format(input: Tensor, weight: Tensor) -> torch.memory_format:  # noqa: A002
-    """The format in which cuDNN is called: channels last where input or weight are.
+    """Memory format in which cuDNN is called: channels last if input or weight are, else contiguous.
 
     Source: `cudnn_conv_suggest_memory_format` of aten/src/ATen/native/ConvUtils.h. Depthwise
     convolutions, which have kernels of their own, go to cuDNN too in this format
@@ -32,7 +32,7 @@ def convolution_format(input: Tensor, weight: Tensor) -> torch.memory_format:  #
 
 
 def as_cudnn_returns(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> Any:
-    """The result of an operator, in the format that the call would give it on a GPU."""
+    """Result of an operator; a convolution's is in the memory format that cuDNN returns."""
     if func is aten.convolution.default:
         return _in_format(result, convolution_format(args[0], args[1]))
     if func is aten.convolution_backward.default:

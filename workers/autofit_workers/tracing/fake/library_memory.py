@@ -1,4 +1,4 @@
-"""Memory that a library asks PyTorch for inside an operator, as an operator of its own in the trace.
+"""Operator `autofit::library_memory`: memory that a library takes from PyTorch inside another operator.
 
 Functions that repeat an operator's allocations (`recurrent`) take it with `library_memory`; it
 lives as long as the tensor that is returned, and the recorder knows it by `LIBRARY_MEMORY`.
@@ -33,7 +33,7 @@ LIBRARY_MEMORY: Any = torch.ops.autofit.library_memory.default
 
 
 def library_memory(span: Workspace, operator: str, *, kept: bool = False) -> Tensor:
-    """Tensor of the span's likely size on the fake GPU; a replay may assume its other ends.
+    """Fake GPU tensor of the likely size of `span`; the trace has its low and high sizes too.
 
     Args:
         span: low, likely and high size in bytes.

@@ -1,4 +1,4 @@
-"""Managed memory, whose pages move between card and host: libraries keep in it what may leave the card.
+"""CUDA managed memory, whose pages move between card and host, as bitsandbytes' paged optimizers use it.
 
 bitsandbytes' paged optimizers take it for states of 100,000 elements and more (`get_state_buffer` of
 optim/optimizer.py), past PyTorch's allocator, by `cudaMallocManaged`. All of it is on the card where there
@@ -26,7 +26,7 @@ def replace_in_bitsandbytes(functional: Any) -> None:
 
 
 def _paged(*shape: int, dtype: torch.dtype = torch.float32, device: torch.device = GPU) -> torch.Tensor:
-    """Tensor in the host's address space whose pages may be on the card."""
+    """Fake tensor in managed memory, of whose pages any share may be on the card."""
     made: Any = torch.empty(shape, dtype=dtype, device="meta")
     made.is_paged, made.page_deviceid = True, device.index
     num_bytes = math.prod(shape) * dtype.itemsize

@@ -1,4 +1,4 @@
-"""Pinned memory of the host, counted: nothing is pinned where there is no GPU.
+"""Counts pinned host memory, where no GPU is there to pin it for.
 
 A process keeps memory that was pinned once: `CachingHostAllocator` hands it out again (ATen/core of PyTorch).
 """
@@ -15,7 +15,7 @@ _peak_bytes = [0]
 
 
 def begin_program() -> None:
-    """Forgets what an earlier program pinned."""
+    """Resets the count of pinned memory for another program."""
     _live.clear()
     _peak_bytes[0] = 0
 
@@ -30,7 +30,7 @@ def pinned(tensor: torch.Tensor, *_args: object, **_kwargs: object) -> torch.Ten
 
 
 def peak_bytes() -> int:
-    """Peak of the bytes that were pinned at a time, as they were asked for."""
+    """Peak of the pinned host memory in bytes, without rounding by the allocator."""
     return _peak_bytes[0]
 
 
@@ -41,6 +41,6 @@ def notes() -> tuple[str, ...]:
 
 
 def install() -> None:
-    """Makes this process count what it pins, for good."""
+    """Replaces `Tensor.pin_memory` by `pinned`, in this process for good."""
     tensor: Any = torch.Tensor
     tensor.pin_memory = pinned

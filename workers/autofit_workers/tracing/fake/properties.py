@@ -1,4 +1,4 @@
-"""Properties that PyTorch reports of a card that is not there."""
+"""Device properties that `torch.cuda` reports for a simulated card."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU and plain recurrent networks as cuDNN runs them on a GPU.
+"""Memory of LSTM, GRU and plain recurrent networks as cuDNN runs them on a GPU.
 
 A build without cuDNN unrolls them into hundreds of small operators. Here each repeats what
 `aten/src/ATen/native/cudnn/RNN.cpp` and `aten/src/ATen/cudnn/AutocastRNN.cpp` of PyTorch allocate, in
@@ -36,7 +36,7 @@ _DROPOUT_STATE = between(2 * 2**20, 2 * 2**20 + 512, 4 * 2**20)
 
 
 def register(library: torch.library.Library) -> None:
-    """Registers the networks for fake CUDA tensors, and replaces `nn.RNNBase.flatten_parameters`."""
+    """Registers LSTM, GRU and RNN operators for fake CUDA tensors, and replaces `flatten_parameters`."""
     library.impl("lstm.input", _lstm, "AutogradCUDA")
     for name, mode in (("gru", _GRU), ("rnn_tanh", _TANH), ("rnn_relu", _RELU)):
         library.impl(f"{name}.input", _with_one_state(mode), "AutogradCUDA")
@@ -48,7 +48,7 @@ def register(library: torch.library.Library) -> None:
 
 
 def flatten_parameters(module: torch.nn.RNNBase) -> None:
-    """Puts a network's weights into one buffer, as the method of that name does on a GPU."""
+    """Moves a recurrent network's weights into one buffer, as `nn.RNNBase.flatten_parameters` on a GPU."""
     weights = [weight for weight in module._flat_weights if isinstance(weight, Tensor)]
     if len(weights) != len(module._flat_weights_names):
         return
@@ -69,7 +69,7 @@ def flatten_parameters(module: torch.nn.RNNBase) -> None:
 
 
 def _parts(buffer: Tensor, weights: list[Tensor]) -> list[Tensor]:
-    """Views of the flat buffer, one for each weight; the order of the weights in it makes no difference."""
+    """Views of the flat weight buffer, one for each weight; their order makes no difference."""
     parts, offset = [], 0
     for weight in weights:
         parts.append(buffer.narrow(0, offset, weight.numel()).view(weight.shape))
@@ -184,7 +184,10 @@ def _run(
     batch_first: bool = False,
     batch_sizes: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Runs a network as `_cudnn_impl` does, and under autocast `_cudnn_rnn_cast_reflatten` before it."""
+    """Output and final states of a recurrent network, run as `_cudnn_impl` does.
+
+    Under autocast the weights are cast as `_cudnn_rnn_cast_reflatten` does.
+    """
     network = _network(mode, input, hidden_size, proj_size, num_layers, bidirectional)
     sizes = [] if batch_sizes is None else batch_sizes.tolist()
     buffer = _flat_buffer(params, network.num_weights)
@@ -205,7 +208,7 @@ def _run(
 
 
 def _flat_buffer(params: list[Tensor], num_weights: int) -> Tensor | None:
-    """Buffer that the weights are parts of; None where they are not (`try_get_weight_buf`)."""
+    """Flat buffer that holds all weights; None if they lie apart (`try_get_weight_buf`)."""
     storages = {param.untyped_storage()._cdata for param in params}
     first = params[0]
     if len(storages) > 1 or first.untyped_storage().nbytes() < num_weights * first.element_size():
@@ -215,7 +218,7 @@ def _flat_buffer(params: list[Tensor], num_weights: int) -> Tensor | None:
 
 
 def _in_half(params: list[Tensor], num_weights: int) -> tuple[Tensor, list[Tensor]]:
-    """Buffer of the weights in half precision, whichever type autocast has, and the parts copied into it."""
+    """Flat buffer of the weights in float16, whichever type autocast has, and the copies in it."""
     with torch.no_grad():
         buffer = torch.zeros(num_weights, dtype=torch.float16, device=GPU)
         parts = _parts(buffer, params)
@@ -224,7 +227,7 @@ def _in_half(params: list[Tensor], num_weights: int) -> tuple[Tensor, list[Tenso
 
 
 def _dropout_state() -> Tensor:
-    """Random states of cuDNN's dropout, made once for all networks of a process."""
+    """Tensor of cuDNN's dropout states, made once for all recurrent networks of a process."""
     mode: Any = _get_current_dispatch_mode()  # the fake GPU, which stands for the process
     kept: dict[str, Tensor] = mode.kept
     if "dropout state" not in kept:
@@ -353,7 +356,7 @@ def _backward_weights(  # noqa: PLR0917 - an inner part of one call
     weight_buf: Tensor,
     batch_first: bool,
 ) -> list[Tensor]:
-    """Gradients of the weights, all of them parts of one buffer."""
+    """Gradients of the weights, views of one flat buffer."""
     copied = _steps_first(input, batch_first).contiguous()  # noqa: F841 - lives as long as the call
     grad_buffer = torch.zeros_like(weight_buf)
     workspace = _workspace(network, input, hx, "aten._cudnn_rnn_backward")  # noqa: F841 - likewise
@@ -365,7 +368,7 @@ def _steps_first(sequence: Tensor, batch_first: bool) -> Tensor:
 
 
 def _sequence(like: Tensor, width: int, batch_first: bool) -> Tensor:
-    """New sequence with its steps first in memory, whatever the order of its dimensions."""
+    """New output sequence in whose memory time steps come first, whatever the dimensions' order."""
     if like.dim() == 2:  # packed: the steps of all sequences
         return like.new_empty((like.size(0), width))
     first, second = like.shape[:2]

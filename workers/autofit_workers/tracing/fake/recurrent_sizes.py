@@ -1,4 +1,4 @@
-"""Sizes that cuDNN asks for to run a recurrent network: weights in one buffer, reserve, workspace.
+"""Sizes of cuDNN's buffers for a recurrent network: flat weights, reserve and workspace.
 
 cuDNN tells these sizes only where there is a GPU (`cudnnGetRNNTempSpaceSizes` wants a handle). They
 are worked out here from sizes that others printed, in elements for L layers of H units in D
@@ -39,7 +39,7 @@ _MATH_BYTES = 4  # half precision is computed in single (`promote_rnn_math_type`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecurrentNetwork:
-    """A stack of recurrent layers, as cuDNN runs it in one call.
+    """Stack of recurrent layers that cuDNN runs in one call.
 
     Attributes:
         num_gates: 4 for an LSTM, 3 for a GRU, 1 for a plain network.
@@ -69,13 +69,13 @@ class RecurrentNetwork:
 
     @property
     def num_weights(self) -> int:
-        """Number of elements of the flat buffer, with both biases, which cuDNN has room for in any case."""
+        """Number of elements of the flat weight buffer, which always has room for both biases."""
         biases = 2 * self.num_gates * self.hidden_size * self.num_layers * self.num_directions
         return self.num_matrix_elements + biases
 
 
 def reserve(network: RecurrentNetwork, num_rows: int, element_bytes: int, *, dropout: bool) -> Workspace:
-    """Bytes that training keeps from forward to backward.
+    """Bytes of cuDNN's reserve, which training keeps from forward to backward: low, likely and high.
 
     Args:
         num_rows: steps of all sequences together.
@@ -93,7 +93,7 @@ def reserve(network: RecurrentNetwork, num_rows: int, element_bytes: int, *, dro
 
 
 def workspace(network: RecurrentNetwork, num_rows: int, batch_size: int, element_bytes: int) -> Workspace:
-    """Bytes that each of the three passes needs while it runs.
+    """Workspace bytes of each of a recurrent network's three passes: low, likely and high.
 
     Args:
         num_rows: steps of all sequences together.

@@ -1,4 +1,4 @@
-"""Stack of the fake devices that are on, the innermost last."""
+"""Stack of the fake devices whose modes are active, the innermost last."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, A
 
 
 class RunningDevice(AbstractContextManager[Any], Protocol):
-    """Interface of `FakeDeviceMode` for the modules that it imports.
+    """Interface of `FakeDeviceMode` for modules that `fake_device` itself imports.
 
     Attributes:
         fake_mode: PyTorch's own, which makes tensors without values.
@@ -25,11 +25,11 @@ class RunningDevice(AbstractContextManager[Any], Protocol):
     observer: OperatorObserver
 
     def unobserved(self) -> AbstractContextManager[None]:
-        """Tells the observer nothing for the length of a block."""
+        """Context in which the observer is not told of operators."""
         ...
 
     def resized(self, storage: Any) -> None:
-        """Tells the observer that a storage has another size now."""
+        """Tells the observer that a storage's size has changed."""
         ...
 
 

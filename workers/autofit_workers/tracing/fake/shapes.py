@@ -1,4 +1,4 @@
-"""Cache of what operators do to shapes, as most of a training step repeats itself.
+"""Caches the result shapes of operators on fake tensors, as a training step repeats most calls.
 
 `FakeTensorMode` has a cache of its own, but its keys describe tensors so completely that hashing
 them takes most of a trace. Here only strided tensors of one fake device meet, so data type, sizes and
@@ -38,7 +38,7 @@ _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.la
 
 @dataclass(frozen=True, slots=True)
 class _Fresh:
-    """Result of an operator in a dense storage of its own."""
+    """Size, strides and dtype of an operator's result that has a dense storage of its own."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -46,12 +46,12 @@ class _Fresh:
 
 
 def as_computed(_func: torch._ops.OpOverload, _args: tuple[Any, ...], result: Any) -> Any:
-    """Returns a result as the fake mode computes it, unchanged."""
+    """Returns `result` unchanged; default of `ShapeCache`'s `finish`."""
     return result
 
 
 class ShapeCache:
-    """Runs operators on fake tensors, each combination of operator and shapes only once.
+    """Runs operators on fake tensors, and computes each combination of operator and shapes only once.
 
     Args:
         fake_mode: computes results that are not cached yet, and owns all results.
@@ -70,7 +70,7 @@ class ShapeCache:
         self._make = FakeTensors(fake_mode, device)
 
     def run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Result of an operator, as the fake mode would give it."""
+        """Result of an operator on fake tensors, from the cache where the shapes are known."""
         if returns_its_first_argument(func):
             return args[0] if func._schema.returns else None
         if _returns_a_view(func) and type(args[0]) is FakeTensor and args[0].fake_device == self._device:
@@ -93,11 +93,11 @@ class ShapeCache:
         return result
 
     def _cache_of(self, func: torch._ops.OpOverload) -> AbstractContextManager[None]:
-        """Context without the fake mode's cache where cached keys would keep an operator's storages alive."""
+        """Context without the fake mode's cache if `func` takes a storage, which a cached key would keep."""
         return disable_fake_tensor_cache(self._fake_mode) if _takes_a_storage(func) else nullcontext()
 
     def _key(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Cache key that decides the shapes of a call's results; None where no key is known to suffice."""
+        """Cache key that decides the result shapes of a call; None if the call cannot be cached."""
         of_args = _key(args, self._device)
         if of_args is None:
             return None
@@ -113,7 +113,7 @@ class ShapeCache:
 
 
 def _called(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Result of a call, if CUDA would take its arguments; raises `RuntimeError` for mixed types.
+    """Result of a call; raises `RuntimeError` if CUDA would not take its mix of dtypes.
 
     The fake function of grouped products takes bfloat16 alone. Other types are multiplied group by group into
     the same output (`_grouped_mm_fallback`, aten/src/ATen/native/GroupedMMUtils.h).
@@ -128,7 +128,7 @@ def _called(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _require_one_type(tensors: tuple[torch.Tensor, ...]) -> None:
-    """Refuses a product of several types, as CUDA does and the fake function does not.
+    """Raises `RuntimeError` for a matrix product of tensors of several dtypes, as CUDA does.
 
     Source: the checks of `addmm_impl_cuda_` and of `addmv`, aten/src/ATen/native.
     """
@@ -141,7 +141,7 @@ def _require_one_type(tensors: tuple[torch.Tensor, ...]) -> None:
 
 
 class FakeTensors:
-    """Factory of a mode's fake tensors on one device, in a third of the time that their class takes.
+    """Factory of fake tensors on one device, three times as fast as their class.
 
     A fake tensor of the mode differs from others by its tensor without data alone; the attributes that its
     class adds, the same for every one, are copied from the first.
@@ -163,7 +163,7 @@ class FakeTensors:
         )
 
     def __call__(self, elem: torch.Tensor) -> FakeTensor:
-        """Fake tensor with the shape and the storage of a tensor on the device `meta`."""
+        """Fake tensor with the shape and storage of `elem`, a tensor on the device `meta`."""
         made: FakeTensor = torch.Tensor._make_subclass(
             FakeTensor,
             elem,
@@ -176,14 +176,14 @@ class FakeTensors:
         return made
 
     def strided(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> FakeTensor:
-        """New fake tensor in a storage of its own."""
+        """New fake tensor with its own storage, of the given size, strides and dtype."""
         with torch._C._DisableTorchDispatch():
             return self(torch.empty_strided(size, stride, dtype=dtype, device=_META))
 
 
 @functools.cache
 def returns_its_first_argument(func: torch._ops.OpOverload) -> bool:
-    """Whether the operator writes in place and leaves all shapes, as most of an optimizer does.
+    """Whether an operator writes its first argument in place and changes no shape.
 
     Fused optimizers and the gradient scaler write to several of their arguments.
     """
@@ -200,7 +200,7 @@ def returns_its_first_argument(func: torch._ops.OpOverload) -> bool:
 
 @functools.cache
 def _takes_a_storage(func: torch._ops.OpOverload) -> bool:
-    """Whether a storage is an argument, as of `set_`, by which `copy.deepcopy` copies a tensor."""
+    """Whether an operator has a storage among its arguments, as `set_`, which `copy.deepcopy` uses."""
     return any(str(argument.type) == "Storage" for argument in func._schema.arguments)
 
 
@@ -218,7 +218,7 @@ def _returns_a_view(func: torch._ops.OpOverload) -> bool:
 
 @functools.cache
 def _returns_fresh_tensors(func: torch._ops.OpOverload) -> bool:
-    """Whether every result of an operator has a new storage and a shape that the argument shapes decide."""
+    """Whether an operator's results have new storages, and shapes that follow from the arguments' shapes."""
     dynamic = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
     schema = func._schema
     return (
@@ -232,7 +232,7 @@ def _returns_fresh_tensors(func: torch._ops.OpOverload) -> bool:
 
 
 def _key(value: Any, device: torch.device) -> Any:
-    """Hashable description of a value; None where something in it has none."""
+    """Hashable description of a value for the cache; None if a part of it cannot be described."""
     kind = type(value)
     if kind is FakeTensor or kind is torch.nn.Parameter:
         plain = value.layout is torch.strided and value.fake_device == device
@@ -264,7 +264,7 @@ def _describe(
 
 
 def _is_fresh(result: Any, device: torch.device, given: set[int]) -> bool:
-    """Whether a result fills a storage of its own, which is no argument's."""
+    """Whether a result fills its storage, and shares it with no argument."""
     return (
         type(result) is FakeTensor
         and result.fake_device == device
@@ -276,7 +276,7 @@ def _is_fresh(result: Any, device: torch.device, given: set[int]) -> bool:
 
 
 def extent(tensor: torch.Tensor) -> int:
-    """Number of elements from the first to the last that the strides reach; a dense tensor's `numel`."""
+    """Number of elements in memory from a tensor's first to its last; `numel` of a dense tensor."""
     if tensor.numel() == 0:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

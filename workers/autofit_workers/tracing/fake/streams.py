@@ -1,4 +1,4 @@
-"""Fake CUDA streams: objects with an identity, of which one is current.
+"""Stand-ins for CUDA streams and events: each stream has a number, and one is current.
 
 The caching allocator keeps the blocks of each stream apart, so an allocation has to know on which stream it
 was made, which streams `Tensor.record_stream` named, and when the host waited. Nothing is computed here, so
@@ -25,16 +25,16 @@ Progress = Any
 
 
 class Observer(Protocol):
-    """Interface of an object that is told what a program does with its streams, each by its number.
+    """Interface for an object that is notified of what a program does with CUDA streams.
 
     A program's order of work is `autofit_workers.tracing.recording.streams.order`'s to know.
     """
 
     def note_use(self, tensor: Tensor, stream: int) -> None:
-        """Notes a use of a tensor on a stream: `Tensor.record_stream`."""
+        """Notes that a stream uses a tensor: `Tensor.record_stream`."""
 
     def record(self, stream: int) -> Progress:
-        """Notes that a stream records an event; returns what is done when that event is over."""
+        """Notes that a stream records an event; returns the progress made once the event is over."""
 
     def wait(self, stream: int, done: Progress) -> None:
         """Notes that a stream waits for an event."""
@@ -46,14 +46,14 @@ class Observer(Protocol):
         """Notes that the host waits for an event."""
 
     def host_wait_for_all(self) -> None:
-        """Notes that the host waits for all work of the GPU."""
+        """Notes that the host waits for all work on the GPU."""
 
     def release(self) -> None:
-        """Notes that the host empties the allocator's cache; called with one stream alone too."""
+        """Notes that the host empties the allocator's cache; called even with the default stream alone."""
 
 
 class _Device:
-    """State of the streams of the one GPU.
+    """State of the fake GPU's streams.
 
     Attributes:
         current: the stream that allocates; None for the default one.
@@ -70,7 +70,7 @@ class _Device:
 
     @property
     def observer(self) -> Observer | None:
-        """Observer to tell of streams; None as long as there is one stream alone."""
+        """Observer of the program's streams; None while the default stream is the only one."""
         return self.watcher if len(self.numbers) > 1 else None
 
 
@@ -133,7 +133,7 @@ class Event(_OnDevice):
         self._is_over = True
 
     def elapsed_time(self, _end: object) -> float:
-        """Returns 1 millisecond, by which programs may divide."""
+        """Returns 1 millisecond, so that programs may divide by it."""
         return 1.0
 
 
@@ -190,14 +190,14 @@ class Stream(_OnDevice):
 
 
 class ExternalStream(Stream):
-    """Stand-in for a stream that a library made: one stream more."""
+    """Stand-in for `torch.cuda.ExternalStream`, a stream that a library made; a new stream here."""
 
     def __init__(self, _stream_ptr: int = 0, device: object = None, **_kwargs: Any) -> None:
         super().__init__(device)
 
 
 class _StreamContext:
-    """Stand-in for `torch.cuda.stream(...)`; with None the current stream stays."""
+    """Stand-in for `torch.cuda.stream(...)`; leaves the current stream if given None."""
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
@@ -212,13 +212,13 @@ class _StreamContext:
 
 
 def current_number() -> int:
-    """Number of the stream that allocates now."""
+    """Number of the current stream, on which tensors are allocated."""
     current = _devices[0].current
     return 0 if current is None else current.number
 
 
 def begin_program(observer: Observer) -> None:
-    """Starts another program, which has the default stream alone.
+    """Resets all streams for another program, which starts with the default stream alone.
 
     Args:
         observer: is told what the program does with other streams.
@@ -227,14 +227,14 @@ def begin_program(observer: Observer) -> None:
 
 
 def wait_for_collective(work: object) -> None:
-    """Makes the current stream wait for a collective, whose `Work` of `torch.distributed` is `work`."""
+    """Makes the current stream wait for the collective whose `torch.distributed` handle is `work`."""
     watcher = _device().watcher
     if watcher is not None:
         watcher.wait_for_collective(current_number(), work)
 
 
 def host_reads() -> None:
-    """Makes the host wait for a value, and so for all work of the current stream."""
+    """Makes the host wait for the current stream, as it does when it reads a value."""
     _current_stream().synchronize()
 
 
@@ -270,7 +270,7 @@ def _empty_cache() -> None:
 
 
 def install() -> None:
-    """Replaces PyTorch's streams and events by the stand-ins, for good."""
+    """Replaces PyTorch's streams and events by the stand-ins, in this process for good."""
     cuda: Any = torch.cuda
     for module in (cuda, cuda.streams):
         module.Stream, module.Event, module.ExternalStream = Stream, Event, ExternalStream

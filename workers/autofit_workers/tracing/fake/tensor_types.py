@@ -1,4 +1,4 @@
-"""Types and constructors by which tensors on a GPU were made before there were devices.
+"""Legacy constructors of GPU tensors, such as `torch.cuda.FloatTensor` and `tensor.new`.
 
 `torch.cuda.FloatTensor(2, 3)`, `tensor.new(2, 3)`, and `torch.Tensor([1.0])` where the default tensor type is
 a GPU's. The constructors are C++ that no dispatch mode sees (`legacy_tensor_generic_ctor_new` of
@@ -24,7 +24,7 @@ _CUDA = "torch.cuda."
 
 
 class _TensorType(type):
-    """Stand-in for `torch.cuda.FloatTensor` and its like: makes tensors, and is the type of some."""
+    """Stand-in for `torch.cuda.FloatTensor` and its like, as constructor and for `isinstance`."""
 
     dtype: torch.dtype
     device: torch.device
@@ -43,7 +43,7 @@ class _TensorType(type):
 
 
 def constructed(dtype: torch.dtype, device: torch.device, args: tuple[Any, ...]) -> Tensor:
-    """New tensor of a legacy constructor: empty by sizes, a copy of a sequence, or a given tensor itself."""
+    """Tensor of a legacy constructor: empty of given sizes, a copy of a sequence, or a given tensor."""
     if args and isinstance(args[0], Tensor) and (args[0].dim() or len(args) == 1):
         return args[0].detach()
     if args and isinstance(args[0], torch.Size):
@@ -54,7 +54,7 @@ def constructed(dtype: torch.dtype, device: torch.device, args: tuple[Any, ...])
 
 
 def _sparse_type(dtype: torch.dtype, gpu: torch.device) -> Callable[..., Tensor]:
-    """Stand-in for `torch.cuda.sparse.FloatTensor(indices, values, size)` and its like."""
+    """Stand-in for the constructor `torch.cuda.sparse.FloatTensor(indices, values, size)` and its like."""
 
     def made(*parts: Any) -> Tensor:
         return torch.sparse_coo_tensor(*parts, dtype=dtype, device=gpu)
@@ -63,7 +63,7 @@ def _sparse_type(dtype: torch.dtype, gpu: torch.device) -> Callable[..., Tensor]
 
 
 def install(gpu: torch.device) -> None:
-    """Lets `torch.cuda.FloatTensor` and its like make tensors on the fake GPU; for good."""
+    """Makes `torch.cuda.FloatTensor` and its like make fake GPU tensors, in this process for good."""
     for name, dtype in _TYPES.items():
         members = {"dtype": dtype, "device": gpu, "__module__": "torch.cuda"}
         setattr(torch.cuda, name, _TensorType(name, (), members))
@@ -72,14 +72,14 @@ def install(gpu: torch.device) -> None:
 
 
 def _let_one_be_the_default(gpu: torch.device) -> None:
-    """Lets `torch.set_default_tensor_type` take a type of the GPU."""
+    """Lets `torch.set_default_tensor_type` take a `torch.cuda` type."""
     package, tensor, fake = torch, Tensor, FakeTensor  # type: Any, Any, Any
     set_type: Any = torch.set_default_tensor_type
     make, initialize = tensor.__new__, fake.__init__
     is_of_gpu = False
 
     def made(*args: Any, **kwargs: Any) -> Any:
-        """Makes a `torch.Tensor` of the default type; subclasses make themselves.
+        """Makes `torch.Tensor(…)` a tensor of the default type; subclasses are made as before.
 
         The compiler compares parameters by name with a function of its own, unless there are no names.
         """
@@ -89,7 +89,7 @@ def _let_one_be_the_default(gpu: torch.device) -> None:
         return constructed(torch.get_default_dtype(), gpu, tuple(rest))
 
     def initialized(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Initializes fake tensors of a mode alone: Python also calls it on what `torch.Tensor` made."""
+        """Skips initialization of a fake tensor that `torch.Tensor(…)` has made, as Python calls it again."""
         if args and isinstance(args[0], FakeTensorMode):
             initialize(self, *args, **kwargs)
 

@@ -1,1 +1,1 @@
-"""Traces of a step on the CPU, with what the step allocates on the host."""
+"""Traces a step that trains on the CPU, with the host memory that it allocates."""

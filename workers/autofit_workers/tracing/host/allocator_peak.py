@@ -1,4 +1,4 @@
-"""Peak of PyTorch's own CPU allocator, from the profiler's memory events of one step.
+"""Peak of PyTorch's CPU allocator in one step, from the profiler's memory events.
 
 The allocator keeps no statistics of its own. The profiler tells of every block that is taken and
 given back while it watches; blocks that were alive before are counted from the tensors that the
@@ -23,7 +23,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 
 def allocator_peak_bytes(step: Callable[[], None]) -> int:
-    """Peak in bytes of the live CPU blocks during a step, those from before it included.
+    """Peak in bytes of the CPU blocks alive during a step, including those from before it.
 
     The profiler does not tell of blocks from before that the step gives back, so a step should
     begin without those that it would drop first.
@@ -40,7 +40,7 @@ def allocator_peak_bytes(step: Callable[[], None]) -> int:
 
 
 def block_changes(profiler: Any) -> list[int]:
-    """Sizes in bytes of the CPU blocks that a profile saw taken and, negative, given back, in order."""
+    """Sizes in bytes of the CPU blocks in a profile, in order: positive if taken, negative if freed."""
     events = [
         event
         for event in profiler.kineto_results.events()
@@ -50,7 +50,7 @@ def block_changes(profiler: Any) -> list[int]:
 
 
 def peak_of(changes: Iterable[int]) -> int:
-    """Highest running sum of the changes, 0 included."""
+    """Largest running sum of `changes`, at least 0."""
     current = peak = 0
     for change in changes:
         current += change
@@ -59,7 +59,7 @@ def peak_of(changes: Iterable[int]) -> int:
 
 
 def live_bytes(objects: Iterable[object]) -> int:
-    """The bytes of the CPU storages behind the tensors among the objects, each storage once."""
+    """Bytes of the CPU storages of all tensors among `objects`, each storage counted once."""
     storages: dict[int, int] = {}
     for candidate in objects:
         # By `type`: `isinstance` asks proxies for their class, which runs code of theirs.
@@ -69,7 +69,7 @@ def live_bytes(objects: Iterable[object]) -> int:
 
 
 def _storage_of(tensor: Any) -> dict[int, int]:
-    """Size of a tensor's CPU storage by its address; empty for a tensor that has none there."""
+    """Map from the address of a tensor's CPU storage to its bytes; empty without a CPU storage."""
     if is_lazy(tensor) or isinstance(tensor, FakeTensor | FunctionalTensor):
         return {}  # of a module that has not run yet; of a compiler
     if is_traceable_wrapper_subclass(tensor):
@@ -83,7 +83,7 @@ def _storage_of(tensor: Any) -> dict[int, int]:
 
 @contextmanager
 def _silenced() -> Iterator[None]:
-    """Silences the profiler's libraries, which would print into the trial's log."""
+    """Context that discards stdout and stderr, into which the profiler's libraries print."""
     sys.stdout.flush()
     sys.stderr.flush()
     kept = {number: os.dup(number) for number in (1, 2)}

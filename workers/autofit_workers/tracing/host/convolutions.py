@@ -1,7 +1,7 @@
-"""Workspaces of convolutions on a CPU, where they are known without running them.
+"""Workspaces of CPU convolutions that are known without running them.
 
 A rewrite tells its workspace itself. oneDNN and PyTorch's own kernels have to be asked by running them
-(`host_scratch`), except where columns would take more memory than a prediction may.
+(`scratch`), except where columns would take more memory than a prediction may.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MOST_COLUMNS_BYTES = 256 * 1024**2  # of one sample; several are run to learn w
 def known(
     func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
 ) -> list[Workspace | None] | None:
-    """Workspace of each output of a call, given back after it; None where the call has to be run."""
+    """Workspace of each output of a convolution on the CPU; None if the call has to be run to know."""
     if func not in _CONVOLUTIONS:
         return None
     found = list(_spans(func, args, result, algorithm))
@@ -37,7 +37,7 @@ def known(
 def reasons(
     func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
 ) -> list[str | None]:
-    """Reasons why a rewrite leaves a call's convolutions to the backend, None for each that it works out."""
+    """Reasons why a rewrite leaves each of a call's convolutions to the backend; None where it does not."""
     if func not in _CONVOLUTIONS or not isinstance(algorithm, Rewrite):
         return []
     calls = convolutions(func, args, result)
@@ -73,7 +73,10 @@ def _span(
 
 
 def _large_columns(call: Convolution) -> Workspace | None:
-    """Columns of a batch (`slow_conv2d` of ConvolutionMM2d.cpp) where they are too large to try, or None."""
+    """Workspace of a batch's columns (`slow_conv2d`) if too large to be run; None otherwise.
+
+    Source: ConvolutionMM2d.cpp.
+    """
     elements = call.input_shape[1] * math.prod(call.weight_shape[2:]) * math.prod(call.output_shape[2:])
     of_sample = call.element_bytes * elements
     return None if of_sample <= _MOST_COLUMNS_BYTES else certain(of_sample * call.input_shape[0])

@@ -1,4 +1,4 @@
-"""Fake CPU, which computes nothing, so that a step at any size is traced in little time and memory.
+"""Fake CPU: traces a step of any size on tensors without data, in little time and memory.
 
 To PyTorch's C++ code fake tensors are on the CPU, so that it takes the branches, the operators and
 the optimizers that it takes there. Tensors of a model's constructor and of `make_batch` stay real:
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 class FakeCpuMode(FakeDeviceMode):
-    """Dispatch mode that runs operators on fake arguments, and makes fake tensors where it is `in_step`."""
+    """Dispatch mode that runs operators on fake CPU tensors, and makes new tensors fake within a step."""
 
     def __init__(self, observer: OperatorObserver) -> None:
         super().__init__(observer, CPU, scratch.with_workspace)
@@ -34,7 +34,7 @@ class FakeCpuMode(FakeDeviceMode):
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
-        """Context in which new tensors are fake, and operators on fake ones are observed."""
+        """Context in which new tensors are fake and operators on fake tensors are observed."""
         self._in_step = True
         try:
             yield

@@ -1,4 +1,4 @@
-"""Recorder of a step's events on a fake CPU, with what operators take there beside their outputs."""
+"""Records a step's allocations on a fake CPU, with the scratch memory of its operators."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ from autofit_workers.tracing.recording.recorder import Origin, Recorder
 
 
 class HostRecorder(Recorder):
-    """Recorder of a step's requests to the CPU's allocator; pass `observe` to `FakeCpuMode`.
+    """Recorder of a step's CPU allocations; pass `observe` to `FakeCpuMode`.
 
-    What an operator takes beside its outputs is asked of `host_scratch`, and of convolutions of
-    `host_convolutions`.
+    `scratch` knows what an operator takes beside its outputs, and `convolutions` what a convolution takes.
 
     Args:
         algorithm: algorithm of the convolutions.
@@ -35,7 +34,7 @@ class HostRecorder(Recorder):
         self._reasons: list[str | None] = []  # why a convolution was not rewritten, None for one that was
 
     def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:  # noqa: ARG002
-        """Whether an operator takes nothing: False, as CPU kernels take memory that no result tells of."""
+        """Whether an operator surely allocates nothing: False, as CPU kernels may take scratch memory."""
         return False
 
     def _record(  # noqa: PLR0917 - an operator's call and where it came from
@@ -58,7 +57,7 @@ class HostRecorder(Recorder):
         self._allocate_all(leaves, operator, origin)
 
     def close(self) -> None:
-        """Ends the recording.
+        """Ends the recording of CPU allocations.
 
         Raises:
             InapplicableError: the algorithm works out none of the step's convolutions.
@@ -87,7 +86,7 @@ class HostRecorder(Recorder):
     def _allocate_with(
         self, leaves: list[Any], spans: list[Workspace | None], operator: str, origin: Origin
     ) -> None:
-        """Allocates outputs; the workspace of each is taken after it, and given back at once."""
+        """Allocates outputs, each followed by its workspace, which is given back at once."""
         waiting = iter(spans)
         for leaf in leaves:
             if self._is_ours(leaf):

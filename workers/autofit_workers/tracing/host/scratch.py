@@ -1,4 +1,4 @@
-"""Scratch memory of operators on a CPU, learned by running them once.
+"""Scratch memory of CPU operators, learned by running each once on small batches.
 
 oneDNN, which runs convolutions and LSTM layers, chooses layouts and algorithms by the processor, the
 number of threads and the shapes, and copies what it is given into layouts of its own. Nothing but
@@ -47,7 +47,7 @@ _RNN_WORKSPACE = 3  # of the outputs of `mkldnn_rnn_layer`, which the fake mode 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Block that a call takes, whose size is a line in the batch size.
+    """Block of scratch memory, whose size is linear in the batch size.
 
     Attributes:
         constant_bytes, sample_bytes: bytes of no sample, and of each sample.
@@ -59,7 +59,7 @@ class Block:
     touched_bytes: int
 
     def at(self, batch_size: int, more_bytes: int = 0) -> Workspace:
-        """Size of the block in a call: low is what is written to, high has `more_bytes` more."""
+        """Size of the block at `batch_size`: low is the bytes written to, high adds `more_bytes`."""
         samples = self.sample_bytes * batch_size
         likely = max(0, self.constant_bytes + samples)
         return between(min(likely, max(0, self.touched_bytes + samples)), likely, likely + more_bytes)
@@ -67,7 +67,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Blocks that one pass of a call takes and gives back, in order.
+    """Scratch blocks that one pass of an operator's call takes and gives back, in order.
 
     Attributes:
         func: the operator called.
@@ -85,7 +85,7 @@ class Pass:
     events: tuple[int | None, ...]
 
     def spans(self, args: tuple[Any, ...]) -> list[Workspace]:
-        """Sizes of the pass's blocks in a call with such arguments.
+        """Low, likely and high size of each of the pass's blocks, in a call with `args`.
 
         Threads that share a larger batch may each sum up the gradients of weights; the largest
         block has room for that at its high end.
@@ -93,7 +93,7 @@ class Pass:
         return self._spans_of(args, _batch_size(self.func, args))
 
     def peak(self, args: tuple[Any, ...], num_samples: int) -> Workspace:
-        """Peak of the sum of the pass's blocks in a call with `num_samples` samples."""
+        """Peak of the pass's scratch memory in a call with `num_samples` samples: low, likely and high."""
         spans = self._spans_of(args, num_samples)
         ends = []
         for level in ("low_bytes", "likely_bytes", "high_bytes"):
@@ -112,7 +112,7 @@ class Pass:
 
 
 def passes(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ...]:
-    """Passes of a convolution or a layer of oneDNN; none of others, which take little beside outputs."""
+    """Passes of a convolution or a oneDNN LSTM layer; none for other operators, which take little scratch."""
     if func not in _BATCH_DIMENSIONS or _batch_size(func, args) == 0:
         return ()
     if func is not aten.convolution_backward.default:
@@ -128,7 +128,7 @@ def passes(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ..
 
 
 def with_workspace(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> Any:
-    """The result of an operator with the workspace that an LSTM layer keeps for backward."""
+    """Result of an operator, with the workspace that an LSTM layer keeps for backward filled in."""
     if func is not aten.mkldnn_rnn_layer.default or _batch_size(func, args) == 0:
         return result
     lines = _pass(func, args, None).output_lines
@@ -143,7 +143,7 @@ _known: dict[Any, Pass] = {}
 
 
 def _pass(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
-    """Pass that makes some of a call's outputs, or all; measured where it is the first of its kind."""
+    """Pass that makes the outputs `outputs` of a call (None for all), measured once for each kind of call."""
     dimensions = _BATCH_DIMENSIONS[func]
     key = (
         func,
@@ -163,7 +163,7 @@ def _batch_size(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> int:
 
 
 def _described(arg: Any, batch_dimension: int | None) -> Any:
-    """Key of an argument as far as it decides the lines: all of a tensor but its batch dimension."""
+    """Cache key of an argument: a tensor's dtype, layout and shape but for the batch size."""
     if not isinstance(arg, Tensor):
         return tuple(arg) if isinstance(arg, list) else arg
     if arg.dtype == torch.uint8:
@@ -203,7 +203,10 @@ def _measured(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple
 
 
 def _line(fewer_bytes: int, more_bytes: int) -> _Line:
-    """Line of a block, negative where it is given back; one that shrinks stays at its largest."""
+    """Constant and slope of a block's bytes over the batch size, negative for a free.
+
+    A block that shrinks stays at its largest.
+    """
     if more_bytes < 0:
         constant, slope = _line(-fewer_bytes, -more_bytes)
         return -constant, -slope
@@ -217,7 +220,7 @@ def _line(fewer_bytes: int, more_bytes: int) -> _Line:
 def _matched(
     lines: list[_Line], output_lines: tuple[_Line, ...]
 ) -> tuple[list[_Line], tuple[int | None, ...]]:
-    """Blocks of a call and its events; a free is that of the last block of its line.
+    """Blocks of a call, and its events with each free matched to the last live block of its size.
 
     The last blocks of the outputs' lines that are never freed are the outputs.
     """
@@ -252,14 +255,14 @@ def _beside(changes: list[int], sizes: list[int]) -> int:
 
 
 def _changes(func: torch._ops.OpOverload, real: list[Any]) -> tuple[list[int], list[int]]:
-    """Sizes that a call takes and, negative, gives back in order, and the bytes of its outputs."""
+    """Sizes in bytes of the blocks that a call takes (positive) and frees (negative), and of its outputs."""
     with profile(profile_memory=True) as profiler:  # that of `torch.profiler` would bring the compiler
         outputs = func(*real)
     return [c for c in block_changes(profiler) if abs(c) >= _SMALLEST_BYTES], _sizes(outputs)
 
 
 def _touched_bytes(func: torch._ops.OpOverload, real: list[Any]) -> int:
-    """Bytes that a call which ran before adds to the resident set at its peak."""
+    """Bytes that a call adds to the resident set at its peak, if it ran before."""
     with suppress(OSError):  # the peak is then the process's whole life's
         host_memory.reset_peak_resident()
     before_bytes = int(_STATM.read_text(encoding="ascii").split()[1]) * _PAGE_BYTES
@@ -272,7 +275,7 @@ def _sizes(outputs: Any) -> list[int]:
 
 
 def _real_arguments(func: torch._ops.OpOverload, args: tuple[Any, ...], batch_size: int) -> list[Any]:
-    """Real arguments of the same shapes, with `batch_size` samples."""
+    """Real arguments like the fake ones, with `batch_size` samples."""
     dimensions = _BATCH_DIMENSIONS[func]
     real = [
         _real(arg, _with_batch(arg, dimensions.get(index), batch_size)) if isinstance(arg, Tensor) else arg

@@ -1,4 +1,4 @@
-"""Operators that are not PyTorch's: what they return, and what they take on a card beside that.
+"""Operators of other libraries than PyTorch: their outputs and scratch memory on a card.
 
     registry.py     registry of the operators, libraries' own and what users registered; needs no torch
     triton.py       kernels that Python launches itself, by Triton: a launch does nothing

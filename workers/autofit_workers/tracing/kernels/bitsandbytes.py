@@ -1,4 +1,4 @@
-"""The operators of bitsandbytes, which have fake functions of their own.
+"""Scratch memory of bitsandbytes' operators, which have fake functions of their own.
 
 Read in release 0.50.2, backends/cuda/ops.py and backends/default/ops.py. Most write into what they return.
 Scratch memory of the others lives at once, or nearly so. Columns of outliers are taken to be none: they are
@@ -17,8 +17,9 @@ from autofit_workers.tracing.kernels.registry import Kernel
 
 
 def _dequantized(rows: Any, _weight: Any, shape: Sequence[int], _scales: Any, *rest: Any) -> tuple[int, ...]:
-    """Scratch bytes of a 4-bit product: the weight, and quantized scales before and after an offset.
+    """Scratch bytes of a 4-bit product: the dequantized weight, and quantized scales twice.
 
+    Those are the scales before and after an offset is added.
     Source: `_dequant_linear_fallback`. A few rows go to a kernel that needs neither. How many depends on the
     card (`_gemm_4bit_use_custom_cuda`: some hundreds, of small weights up to 1536), and these rows are
     counted as if they needed both.
@@ -29,31 +30,31 @@ def _dequantized(rows: Any, _weight: Any, shape: Sequence[int], _scales: Any, *r
 
 
 def _product(rows: Any, weight: Any, *rest: Any) -> tuple[int, ...]:
-    """Scratch bytes of an int8 product: its int32 result, and float16 where another type is made of that."""
+    """Scratch bytes of an int8 product: its int32 result, and float16 if another dtype is made from that."""
     *_, dtype = rest
     num_elements = rows.numel() // rows.shape[-1] * weight.shape[0]
     return 4 * num_elements, 2 * num_elements if dtype not in (None, torch.float16) else 0
 
 
 def _as_half(product: Any, _row_scales: Any, _column_scales: Any, dtype: Any, *_bias: Any) -> int:
-    """Scratch bytes of a dequantized product: float16, where another type is made of that."""
+    """Scratch bytes of a dequantized product: float16, if another dtype is made from that."""
     return 0 if dtype in (None, torch.float16) else 2 * product.numel()
 
 
 def _outliers(rows: Any, threshold: float) -> tuple[int, ...]:
-    """Scratch bytes of the search for outliers: magnitudes, and a mask of those beyond the threshold."""
+    """Scratch bytes of the search for outliers: magnitudes, and a mask of those above the threshold."""
     return (rows.nbytes, rows.numel()) if threshold > 0 else ()
 
 
 def _rows_in_int8(rows: Any, threshold: float = 0.0) -> tuple[Any, Any, Any]:
-    """Rows in int8, the scale of each row, and the columns of outliers."""
+    """Outputs of `int8_vectorwise_quant`: rows in int8, the scale of each, and columns of outliers."""
     scales = rows.new_empty(rows.numel() // rows.shape[-1], dtype=torch.float32)
     columns = rows.new_empty(0, dtype=torch.int64) if threshold > 0 else None
     return torch.empty_like(rows, dtype=torch.int8), scales, columns
 
 
 def _mixed_product(rows: Any, quantized: Any, weight: Any, *_rest: Any) -> tuple[Any, Any]:
-    """Product of quantized rows, and the outliers among the rows."""
+    """Outputs of `int8_mixed_scaled_mm`: the product of quantized rows, and the rows' outliers."""
     return rows.new_empty(*quantized.shape[:-1], weight.shape[0]), rows.new_empty(0)
 
 
@@ -62,7 +63,7 @@ def _mixed_scratch(rows: Any, quantized: Any, weight: Any, *_rest: Any) -> tuple
 
 
 def _two_quotients(rows: Any, *_threshold: Any) -> int:
-    """Scratch bytes of quantizing: products, quotients and rounded quotients, two at a time."""
+    """Scratch bytes of `int8_double_quant`: two of products, quotients and rounded quotients at a time."""
     return int(2 * rows.nbytes)
 
 

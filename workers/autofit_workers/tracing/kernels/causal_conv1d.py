@@ -1,4 +1,4 @@
-"""The operators of causal-conv1d, as of release 1.6.
+"""Memory of causal-conv1d's operators, as of release 1.6.
 
 All write into what they are given and take nothing beside: github.com/Dao-AILab/causal-conv1d,
 causal_conv1d/cpp_functions.py and csrc/. `selective_scan` of mamba-ssm, which runs beside it, is no operator.

@@ -1,5 +1,6 @@
-"""Operators of FlashAttention 2, from release 2.7 on, the first whose functions are operators.
+"""Outputs and scratch memory of FlashAttention 2's operators, from release 2.7 on.
 
+In that release its functions became operators.
 github.com/Dao-AILab/flash-attention: flash_attn/flash_attn_interface.py says what each calls, and
 csrc/flash_attn/flash_api.cpp what that allocates; read in 2.7.0, 2.7.4, 2.8.0 and 2.8.3. Left out: copies
 of tensors whose last dimension is not dense, which callers do not make.
@@ -26,7 +27,7 @@ _TILE = 128  # rows, at most, of a kernel's block
 
 
 def require_taken(query: Tensor) -> None:
-    """Raises `InapplicableError` for queries that FlashAttention's kernels refuse."""
+    """Raises `InapplicableError` if FlashAttention's kernels refuse the dtype or head size of queries."""
     if query.dtype not in _HALF:
         dtype = str(query.dtype).removeprefix("torch.")
         raise InapplicableError(
@@ -45,14 +46,14 @@ def _padded(length: int, multiple: int = _TILE) -> int:
 
 
 def _accumulated(head_size: int) -> int:
-    """Head size rounded up, as gradients and splits are accumulated (`head_size_rounded`)."""
+    """Head size rounded up to the width of float32 accumulators (`head_size_rounded`)."""
     if _release() >= _WIDER_ACCUMULATORS_SINCE:
         return _padded(head_size, 32 if head_size <= 128 else 64)
     return _padded(head_size, 32) if head_size <= 192 else 256
 
 
 def _release() -> tuple[int, int]:
-    """Release of flash-attn that runs, or that is stood in for."""
+    """Release of flash-attn that is installed, or that the stand-in follows."""
     try:
         return parse_release(importlib.metadata.version("flash-attn"))
     except importlib.metadata.PackageNotFoundError:
@@ -60,7 +61,7 @@ def _release() -> tuple[int, int]:
 
 
 def _forward(q: Tensor, k: Tensor, return_softmax: bool, **_rest: Any) -> tuple[Tensor, ...]:
-    """Outputs of `mha_fwd`; the probabilities are returned for tests alone."""
+    """Outputs of `mha_fwd`; attention probabilities are returned for tests alone."""
     require_taken(q)
     batch, rows, heads, _ = q.shape
     probabilities = (batch, heads, _padded(rows), _padded(k.size(1))) if return_softmax else (0,)
@@ -76,7 +77,7 @@ def _packed_forward(
     return_softmax: bool,
     **_rest: Any,
 ) -> tuple[Tensor, ...]:
-    """Outputs of `mha_varlen_fwd`, for sequences one after the other."""
+    """Outputs of `mha_varlen_fwd`, for packed sequences."""
     require_taken(q)
     rows, heads, _ = q.shape
     batch = cu_seqlens_q.numel() - 1
@@ -85,7 +86,7 @@ def _packed_forward(
 
 
 def _returned(q: Tensor, rows: tuple[int, ...], probabilities: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """Output, logarithms of sums, probabilities, and the state of random numbers."""
+    """Output, log-sum-exp, attention probabilities and random state of a forward pass."""
     return (
         torch.empty_like(q if q.stride(-1) == 1 else q.contiguous()),
         q.new_empty(rows, dtype=torch.float32),
@@ -95,7 +96,7 @@ def _returned(q: Tensor, rows: tuple[int, ...], probabilities: tuple[int, ...]) 
 
 
 def forward_scratch(q: Tensor, k: Tensor, dropout_p: float, **_rest: Any) -> tuple[Scratch, ...]:
-    """Scratch of `set_params_splitkv`: sums of each split and their logarithms; none with dropout."""
+    """Scratch of `set_params_splitkv`: each split's output sums and log-sum-exp; none with dropout."""
     if dropout_p > 0:
         return ()
     batch, rows, heads, head_size = q.shape
@@ -107,17 +108,17 @@ def forward_scratch(q: Tensor, k: Tensor, dropout_p: float, **_rest: Any) -> tup
 
 
 def _backward(q: Tensor, **_rest: Any) -> Tensor:
-    """Output of `mha_bwd`: sums of rows; gradients are written into given tensors."""
+    """Output of `mha_bwd`: `softmax_d`, the row sums; gradients are written into given tensors."""
     return q.new_empty(row_sums(q), dtype=torch.float32)
 
 
 def _packed_backward(q: Tensor, cu_seqlens_q: Tensor, **_rest: Any) -> Tensor:
-    """Output of `mha_varlen_bwd`: sums of rows, with a tile to spare for every sequence."""
+    """Output of `mha_varlen_bwd`: `softmax_d`, the row sums, with a tile to spare for every sequence."""
     return q.new_empty(row_sums(q, cu_seqlens_q), dtype=torch.float32)
 
 
 def row_sums(q: Tensor, lengths: Tensor | None = None) -> tuple[int, ...]:
-    """Shape of `softmax_d`, for a batch or for sequences one after the other."""
+    """Shape of `softmax_d`, the row sums of backward, for a batch or for packed sequences."""
     if lengths is not None:
         return q.size(1), _spaced(q, lengths)
     batch, rows, heads, _ = q.shape
@@ -129,7 +130,7 @@ def _spaced(q: Tensor, lengths: Tensor) -> int:
 
 
 def backward_scratch(q: Tensor, k: Tensor, deterministic: bool, **_rest: Any) -> tuple[Scratch, ...]:
-    """Scratch of `mha_bwd`, beside the sums of rows."""
+    """Scratch memory of `mha_bwd`, without its output `softmax_d`."""
     batch, rows, heads, head_size = q.shape
     return (
         _query_gradient(batch, heads, batch * _padded(rows), head_size, deterministic=deterministic),
@@ -140,7 +141,7 @@ def backward_scratch(q: Tensor, k: Tensor, deterministic: bool, **_rest: Any) ->
 def packed_backward_scratch(
     q: Tensor, k: Tensor, cu_seqlens_q: Tensor, deterministic: bool, **_rest: Any
 ) -> tuple[Scratch, ...]:
-    """Scratch of `mha_varlen_bwd`, beside the sums of rows."""
+    """Scratch memory of `mha_varlen_bwd`, without its output `softmax_d`."""
     batch, (_, heads, head_size) = cu_seqlens_q.numel() - 1, q.shape
     rows = _spaced(q, cu_seqlens_q)
     return (
@@ -150,7 +151,7 @@ def packed_backward_scratch(
 
 
 def _query_gradient(batch: int, heads: int, rows: int, head_size: int, *, deterministic: bool) -> Scratch:
-    """Scratch for `dq_accum`: float32 sums, several times over where they are to be added in one order."""
+    """Scratch for `dq_accum`: float32 sums, in several copies if the result is to be deterministic."""
     width = _accumulated(head_size)
     formula = "flash2_query_gradient_splits" if deterministic else "elements"
     call = (batch, heads, rows, width) if deterministic else (rows, heads, width)
@@ -158,7 +159,7 @@ def _query_gradient(batch: int, heads: int, rows: int, head_size: int, *, determ
 
 
 def _expanded(q: Tensor, k: Tensor, shape: tuple[int, ...]) -> tuple[Scratch, ...]:
-    """Scratch for `dk_expanded` and `dv_expanded`: a gradient for each of the heads that share a key."""
+    """Scratch for `dk_expanded` and `dv_expanded`: a gradient for each query head, if heads share a key."""
     if k.size(-2) == q.size(-2):
         return ()
     return (Scratch(formula="elements", dimensions=shape, element_bytes=q.element_size()),) * 2

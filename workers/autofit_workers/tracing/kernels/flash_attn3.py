@@ -1,4 +1,4 @@
-"""The operators of FlashAttention 3.
+"""Outputs and scratch memory of FlashAttention 3's operators.
 
 github.com/Dao-AILab/flash-attention, hopper/flash_attn_interface.py and hopper/flash_api.cpp, read in August
 2026; sizes are those of release 2.8.3's. Left out: semaphores, some kilobytes.
@@ -24,7 +24,7 @@ _WIDTHS = (64, 96, 128, 192, 256)  # `round_up_headdim`
 def _forward(
     q: Tensor, v: Tensor, cu_seqlens_q: Tensor | None, num_splits: int, **_rest: Any
 ) -> tuple[Tensor, ...]:
-    """Outputs of `mha_fwd`, with what splits leave behind."""
+    """Outputs of `mha_fwd`: output, log-sum-exp, and the partial results of splits."""
     require_taken(q)
     if q.size(-1) % 8:
         raise InapplicableError(
@@ -43,7 +43,10 @@ def _forward(
 
 
 def _backward(q: Tensor, cu_seqlens_q: Tensor | None, **_rest: Any) -> Tensor:
-    """Output of `mha_bwd` beside the gradients, left empty: it depends on the card and counts as scratch."""
+    """Output of `mha_bwd` beside the gradients, left empty: its size depends on the card.
+
+    It counts as scratch.
+    """
     del cu_seqlens_q
     return q.new_empty(0, dtype=torch.float32)
 
@@ -63,7 +66,11 @@ def backward_scratch(
     softcap: float,
     **_rest: Any,
 ) -> tuple[Scratch, ...]:
-    """Scratch for `softmax_d`, `softmax_lse_log2`, `dq_accum`; `dk_accum`, `dv_accum` if heads share keys."""
+    """Scratch memory of `mha_bwd`: float32 row sums, log-sum-exps and query gradients.
+
+    Those are `softmax_d`, `softmax_lse_log2` and `dq_accum`; if heads share keys, also `dk_accum` and
+    `dv_accum`.
+    """
     width = next(each for each in _WIDTHS if each >= max(q.size(-1), v.size(-1)))
     rows, keys = q.size(-3), k.size(-3)
     longest = rows if max_seqlen_q is None else max_seqlen_q
@@ -85,7 +92,7 @@ def backward_scratch(
 
 
 def _mask(left: int, right: int, rows: int, keys: int, *, is_causal: bool) -> int:
-    """Kind of mask by `is_causal` and `is_local`, where windows that hold all keys count as none."""
+    """Kind of attention mask: causal, local or full; a window that holds all keys counts as none."""
     left = -1 if left >= keys - 1 else left
     right = 0 if is_causal else -1 if right >= rows - 1 else right
     if left < 0 and right == 0:

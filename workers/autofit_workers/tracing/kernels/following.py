@@ -1,4 +1,4 @@
-"""Calls of operators that are not PyTorch's, as a fake device makes them."""
+"""Follows calls of operators of other libraries than PyTorch on a fake device."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from autofit_workers.tracing.kernels.registry import REGISTRY, Kernel, is_pytorc
 
 
 def kernel_of(func: torch._ops.OpOverload) -> Kernel | None:
-    """Kernel that is known of an operator; None for PyTorch's own and for unknown ones."""
+    """Registered `Kernel` of an operator; None for PyTorch's own and for unregistered ones."""
     if _is_pytorchs(func):
         return None
     return REGISTRY.find((func.name(), func._schema.name))
 
 
 def is_unknown(func: torch._ops.OpOverload) -> bool:
-    """Whether an operator is neither PyTorch's nor a known kernel, so that its scratch is unknown."""
+    """Whether an operator is neither PyTorch's nor registered, so that its scratch memory is unknown."""
     return not _is_pytorchs(func) and kernel_of(func) is None
 
 
 @functools.cache
 def _is_pytorchs(func: torch._ops.OpOverload) -> bool:
-    """Whether an operator is PyTorch's; remembered, as its namespace is read from the schema's text."""
+    """Whether an operator is PyTorch's own; cached, as its namespace is parsed from the schema."""
     return is_pytorchs(func.namespace)
 
 
 def outputs_of(
     kernel: Kernel, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Outputs of a call by the kernel's registered function; to be called within a fake mode.
+    """Outputs of a call, from the kernel's registered function; to be called within a fake mode.
 
     Raises:
         WorkloadError: the function fails, or returns another number of tensors than the operator does.
@@ -57,7 +57,7 @@ def outputs_of(
 def scratch_of(
     kernel: Kernel, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Scratch, ...]:
-    """Scratch memory of a call: what lives on the card during the call beside its outputs.
+    """Scratch memory of a call: what it holds on the card beside its outputs while it runs.
 
     Raises:
         WorkloadError: the registered function fails, or returns something else than numbers of bytes.
@@ -102,7 +102,7 @@ def _piece(func: torch._ops.OpOverload, size: Any) -> Scratch:
 def _whole(
     func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """All arguments of a call, with the defaults that the dispatcher leaves out."""
+    """All arguments of a call, including the defaults that the dispatcher leaves out."""
     schema = func._schema.arguments
     rest = [a for a in schema[len(args) :] if not a.kwarg_only]
     positional = (*args, *(kwargs.get(a.name, a.default_value) for a in rest))
@@ -110,7 +110,7 @@ def _whole(
 
 
 def notes(unknown: Iterable[torch._ops.OpOverload]) -> tuple[str, ...]:
-    """Notes for the user about operators that nobody registered, a sentence each."""
+    """Notes for the user about operators that are not registered, a sentence each."""
     return tuple(
         f"operator {_name(func)} is not one of PyTorch's: followed by its outputs; what it takes beside them "
         "is not known (autofit.register_kernel tells it)"
@@ -119,7 +119,7 @@ def notes(unknown: Iterable[torch._ops.OpOverload]) -> tuple[str, ...]:
 
 
 def how_to_register(func: torch._ops.OpOverload) -> str:
-    """Line of code that registers an operator which has no fake function."""
+    """Line of Python code with which a user registers an operator that has no fake function."""
     arguments = ", ".join(argument.name for argument in func._schema.arguments)
     return (
         f"import autofit; autofit.register_kernel({_name(func)!r}, "

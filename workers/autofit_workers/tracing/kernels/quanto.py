@@ -1,4 +1,4 @@
-"""The operators of optimum-quanto that a quantized cache runs, as of release 0.2.7.
+"""Memory of optimum-quanto's operators that a quantized cache runs, as of release 0.2.7.
 
 `unpack` takes nothing beside what it returns: library/extensions/cuda/unpack.cu. What quantizes is Python,
 which is run (`autofit_workers.tracing.fake.libraries.of_quanto`).

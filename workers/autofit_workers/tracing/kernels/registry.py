@@ -1,4 +1,4 @@
-"""Registry of operators that are not PyTorch's, by their names; imports no torch.
+"""Registry of operators of other libraries than PyTorch, by name; imports no torch.
 
 Users' registrations go before those of a library's file here. A process that predicts one program after the
 other keeps what their modules registered when they were imported, which happens once.
@@ -74,7 +74,7 @@ _LIBRARIES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Operator of another library than PyTorch, as a prediction follows it.
+    """Operator of another library than PyTorch, with functions for its outputs and scratch memory.
 
     Attributes:
         outputs: see `autofit.register_kernel`; None where the operator has a fake function of its own.
@@ -89,7 +89,7 @@ class Kernel:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Place in a program where a registration is made.
+    """Place in a program at which an operator is registered.
 
     Attributes:
         file, line: of the call.
@@ -103,14 +103,14 @@ class Place:
     is_prompt: bool = False
 
     def replaces(self, earlier: Place) -> bool:
-        """Whether a registration at this place is the one at `earlier`, made again."""
+        """Whether a registration here is the one at `earlier` executed again."""
         if self.file == earlier.file:
             return self.line == earlier.line or self.module != earlier.module
         return self.is_prompt and earlier.is_prompt
 
 
 class RegisteredTwiceError(ValueError):
-    """An operator is registered at two places of one program."""
+    """An operator is registered at two different places of one program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,18 +121,18 @@ class _Registration:
 
 
 class Registry:
-    """Kernels by the names of their operators: `library::operator`, or that with `.overload`."""
+    """Registered kernels by operator name, `library::operator` or `library::operator.overload`."""
 
     def __init__(self) -> None:
         self._registered: dict[str, _Registration] = {}
         self._program = 0
 
     def begin_program(self) -> None:
-        """Starts another program, whose registrations replace those of earlier ones."""
+        """Begins another program, whose registrations may replace earlier programs'."""
         self._program += 1
 
     def add(self, name: str, kernel: Kernel, place: Place) -> None:
-        """Registers a kernel under the name of its operator.
+        """Registers a kernel under an operator's name.
 
         Raises:
             RegisteredTwiceError: the operator is registered already, elsewhere in the program.
@@ -144,7 +144,7 @@ class Registry:
         self._registered[name] = _Registration(kernel, place, self._program)
 
     def find(self, names: Sequence[str]) -> Kernel | None:
-        """Kernel of an operator by any of its names, the first before the others; None if none is known."""
+        """Kernel registered under the first of `names` that is known; None if none is."""
         for name in names:
             if name in self._registered:
                 return self._registered[name].kernel
@@ -161,7 +161,7 @@ def is_pytorchs(namespace: str) -> bool:
 
 
 def _known(namespace: str) -> dict[str, Kernel]:
-    """Kernels of a library's file, imported with the first of its operators; none for other namespaces."""
+    """Kernels of a library by operator name, from its file here, imported on demand; empty if it has none."""
     if namespace not in _LIBRARIES:
         return {}
     kernels: dict[str, Kernel] = importlib.import_module(_LIBRARIES[namespace]).KERNELS

@@ -1,4 +1,4 @@
-"""Triton's kernels, launched by Python: here a launch does nothing.
+"""Replaces launches of Triton kernels, which do nothing in a prediction.
 
 A library of such kernels (Liger, unsloth's, flash-linear-attention, …) makes what they write to in Python,
 with PyTorch, before it launches them. So its own Python is run, and only the launches are left out: no kernel
@@ -90,7 +90,7 @@ _tuned: weakref.WeakSet[Any] = weakref.WeakSet()
 
 @functools.cache
 def install() -> None:
-    """Makes launches do nothing, and lets Triton be imported, in this process for good."""
+    """Makes kernel launches do nothing, and Triton importable, in this process for good."""
     if hasattr(_library, "wrap_triton_enabled_default"):
         _library.wrap_triton_enabled_default = False  # kernels are launched, not followed by the compiler
     for compiled in _COMPILED:
@@ -107,7 +107,7 @@ def install() -> None:
 
 
 def begin_program() -> None:
-    """Forgets what an earlier program launched and tuned."""
+    """Forgets which kernels an earlier program launched and tuned."""
     _launched.clear()
     for tuner in _tuned:
         tuner.cache.clear()
@@ -115,7 +115,7 @@ def begin_program() -> None:
 
 
 def notes() -> tuple[str, ...]:
-    """Note for the user about the kernels that were launched; none where there were none."""
+    """Note for the user that names the Triton kernels launched; empty if there were none."""
     if not _launched:
         return ()
     names = ", ".join(list(_launched)[:3]) + (", …" if len(_launched) > 3 else "")
@@ -126,7 +126,7 @@ def notes() -> tuple[str, ...]:
 
 
 def body_of(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """Python function of an operator that `torch.library.triton_op` made; None for any other."""
+    """Python function of an operator made by `torch.library.triton_op`; None for any other."""
     name = func._schema.name
     if name not in getattr(_library, "triton_ops_to_kernels", ()):
         return None
@@ -135,7 +135,7 @@ def body_of(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
 
 
 class Launch:
-    """Compiled kernel as a launch returns it; its numbers are made up."""
+    """Stand-in for the compiled kernel that a launch returns, with made-up properties."""
 
     n_regs = 32
     n_spills = 0
@@ -145,7 +145,7 @@ class Launch:
     asm: dict[str, str] = {}  # noqa: RUF012 - there is none
 
     def _init_handles(self) -> None:
-        """Does nothing, as there is no kernel to load."""
+        """Does nothing, as there is no compiled kernel to load."""
 
     def __getitem__(self, _grid: Any) -> Callable[..., None]:
         return lambda *_args, **_options: None
@@ -154,13 +154,16 @@ class Launch:
 
 
 def launch(kernel: Any, *_args: Any, **_options: Any) -> Launch:
-    """Replaces `JITFunction.run`, whatever the grid: notes the kernel."""
+    """Replacement for `JITFunction.run` that only notes the kernel's name."""
     _launched[getattr(kernel.fn, "__name__", "kernel")] = None
     return Launch()
 
 
 def timed(call: Callable[[], Any]) -> float:
-    """Calls a function, and again beside the buffer that empties the cache; returns made-up milliseconds."""
+    """Calls a function twice, the second time beside the buffer that empties the L2 cache.
+
+    Returns made-up milliseconds.
+    """
     call()
     flushed = torch.empty(_flushed_bytes() // 4, dtype=torch.int, device="cuda")
     call()
@@ -169,7 +172,7 @@ def timed(call: Callable[[], Any]) -> float:
 
 
 def tune(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
-    """Replaces `Autotuner._bench`: times one of the configurations, which are all as fast."""
+    """Replacement for `Autotuner._bench` that runs the hooks of `config` and finds all equally fast."""
     _tuned.add(tuner)
     given = {**tuner.nargs, **meta, **config.kwargs}
     told = given if _release() >= _HOOKS_TAKE_NAMES_SINCE else args
@@ -190,7 +193,7 @@ def tune(tuner: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
 
 
 class Driver:
-    """Stand-in for Triton's driver, of a card that is not there."""
+    """Stand-in for Triton's driver, for a simulated card."""
 
     binary_ext = "cubin"
 
@@ -224,7 +227,10 @@ class Driver:
         return lambda call, **_options: [timed(call)] * 3
 
     def _properties(self, _device: Any = None) -> dict[str, int]:
-        """Properties of `cuDeviceGetAttribute` that libraries ask for: see backends/nvidia/driver.c."""
+        """Card properties that libraries ask Triton's driver for, by name.
+
+        They are those of `cuDeviceGetAttribute`: see backends/nvidia/driver.c.
+        """
         properties: Any = torch.cuda.get_device_properties(0)
         return {
             "max_shared_mem": properties.shared_memory_per_block_optin,
@@ -265,7 +271,7 @@ def _execute_without_triton(module: ModuleType, execute: Callable[[ModuleType], 
 
 
 def _let_pytorch_remember_that_there_is_none() -> None:
-    """Makes PyTorch, which looks once, remember that no Triton is there: the stand-in compiles nothing."""
+    """Makes PyTorch look for Triton and cache that there is none, as the stand-in compiles nothing."""
     from torch.utils import _triton
 
     for name in ("has_triton_package", "get_triton_version", "has_triton"):

@@ -1,5 +1,6 @@
-"""FlashAttention's operators as xformers calls them, which have fake functions of their own.
+"""Scratch memory of FlashAttention's operators as xformers calls them.
 
+They have fake functions of their own.
 github.com/facebookresearch/xformers, xformers/ops/fmha/flash.py and flash3.py, read in 0.0.29 to 0.0.34.
 They run FlashAttention's own code, or PyTorch's copy of it, and return less of what that makes. xformers'
 other kernels, `cutlassF` and `cutlassB`, are PyTorch's own operators. From 0.0.35 on all are those of mslk,

@@ -1,1 +1,1 @@
-"""Recording of a traced step: its allocations and calls, where they were made, and who owns them."""
+"""Records a traced step: its allocations and calls, their source lines, and their owners."""

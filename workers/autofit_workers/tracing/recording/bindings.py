@@ -1,4 +1,4 @@
-"""Names that Python code binds operators' results to, read from the bytecode of the callers.
+"""Names of variables that Python code binds operators' results to, read from callers' bytecode.
 
 After a call's instruction a store names its result; a return hands it to the caller, whose next
 instruction says what becomes of it; anything else leaves a temporary without a name.
@@ -27,14 +27,14 @@ _LEAVING_WITH = {"SWAP", "LOAD_CONST", "CALL", "POP_TOP"}
 
 
 class _Fate(Enum):
-    """Fate of a result that gets no name where it was made: returned or dropped."""
+    """Fate of an operator's result that gets no name at its call: returned or dropped."""
 
     RETURNED = auto()
     DROPPED = auto()
 
 
 class Bindings:
-    """Finds the names of operators' results, and caches the bytecode that it reads."""
+    """Finds variable names of operators' results in bytecode, and caches the bytecode."""
 
     def __init__(self) -> None:
         # By identity, for equal code is slow to compare; kept, so that the identity stays its own.
@@ -42,7 +42,7 @@ class Bindings:
         self._fates: dict[tuple[int, int], str | _Fate] = {}
 
     def name_of(self, frame: FrameType | None) -> str:
-        """Name that the result of the operator called in `frame` gets; empty for none."""
+        """Variable name that the result of the operator called in `frame` gets; empty for none."""
         for caller in callers(frame):
             if is_engine(caller):
                 return ""  # it called many operators, and returns none of their results
@@ -68,7 +68,7 @@ class Bindings:
 
 
 def _fate_after(instructions: list[dis.Instruction], index: int) -> str | _Fate:
-    """Name, or fate, of the value that the instruction at `index` leaves on the stack."""
+    """Variable name, or fate, of the value that the instruction at `index` leaves on the stack."""
     path = list(_following(instructions, index))
     if instructions[index].opname == "PRECALL" and path and path[0].opname == "CALL":
         del path[0]  # the same call
@@ -86,7 +86,7 @@ def _fate_after(instructions: list[dis.Instruction], index: int) -> str | _Fate:
 
 
 def _following(instructions: list[dis.Instruction], index: int) -> Iterator[dis.Instruction]:
-    """Yields the instructions sure to run after the one at `index`, up to a branch or a return."""
+    """Yields the bytecode instructions sure to run after the one at `index`, up to a branch or return."""
     while index + 1 < len(instructions):
         index += 1
         each = instructions[index]
@@ -99,7 +99,7 @@ def _following(instructions: list[dis.Instruction], index: int) -> Iterator[dis.
 
 
 def _stored(path: list[dis.Instruction]) -> tuple[list[str], list[dis.Instruction]]:
-    """Names that the value on the stack gets at once, and the instructions after these stores."""
+    """Variable names that the value on the stack is stored to, and the instructions after the stores."""
     names: list[str] = []
     for index, each in enumerate(path):
         if each.opname in _STORES:
@@ -115,7 +115,7 @@ def _stored(path: list[dis.Instruction]) -> tuple[list[str], list[dis.Instructio
 
 
 def _attribute(path: list[dis.Instruction]) -> list[str]:
-    """Attribute that the value on the stack is stored to, once its owner was loaded; empty for none."""
+    """Name of the attribute that the value on the stack is stored to, as a list; empty for none."""
     after = itertools.dropwhile(lambda each: each.opname in _LOADS, path)
     store = next(after, None)
     return [store.argval] if store is not None and store.opname == "STORE_ATTR" else []

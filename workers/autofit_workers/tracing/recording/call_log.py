@@ -1,4 +1,4 @@
-"""Log of the operators that ran, in their order, with the names that their results were bound to."""
+"""Log of a step's operators in order, with the variable names of their results."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autofit_workers.tracing.recording.call_sites import callers
 
 
 class CallLog:
-    """Collects the calls of operators.
+    """Log of operator calls, each with its result's variable name.
 
     One call in Python may run several operators; it returns the result of the last, which so gets the
     name.
@@ -27,7 +27,7 @@ class CallLog:
         self._first_operator = ""  # … and the first that was run there
 
     def add(self, call: Call, frame: FrameType | None) -> None:
-        """Appends a call, under the name that `frame`, which made it, binds the result to."""
+        """Appends a call, under the variable name that its result gets in `frame`."""
         name = self._bindings.name_of(frame)
         site = _site(call, frame) if name else ()
         # The same operator as at first is a loop's next round rather than a further part of one call.
@@ -39,11 +39,11 @@ class CallLog:
         self.calls.append(dataclasses.replace(call, name=name))
 
     def settle(self, number: int, output: int) -> None:
-        """Sets the allocation that a call's result lies in, where that was not known when it was added."""
+        """Sets the allocation that holds a call's result, if unknown when the call was added."""
         self.calls[number] = dataclasses.replace(self.calls[number], outputs=(output,))
 
 
 def _site(call: Call, frame: FrameType | None) -> tuple[object, ...]:
-    """Key that tells calls in Python apart, except for the rounds of a loop."""
+    """Key of the place in Python that made a call; equal in every iteration of a loop."""
     frames = list(callers(frame))
     return call.module, id(frames[0]), *((id(each.f_code), each.f_lasti) for each in frames)

@@ -1,4 +1,4 @@
-"""Lines of Python that called an operator, without the frames that autofit puts between."""
+"""Python frames and source lines that called an operator, without autofit's own frames."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 def callers(frame: FrameType | None) -> Iterator[FrameType]:
-    """Yields the frames that led to an operator, innermost first, without those that pass it on to autofit.
+    """Yields the frames that led to an operator, innermost first, without the dispatch to autofit.
 
     The loop of autofit's probe over the steps is among them: it stands where a user's own would be.
     """
@@ -69,22 +69,22 @@ def _passes_on(path: str) -> bool:
 
 
 def called_by_the_engine(frame: FrameType | None) -> bool:
-    """Whether C++ called an operator in backward, rather than a function written in Python."""
+    """Whether the autograd engine called an operator itself, not a function in Python."""
     return is_engine(next(callers(frame), None))
 
 
 def is_engine(frame: FrameType | None) -> bool:
-    """Whether a frame is the one in which Python hands over to the autograd engine; False for None."""
+    """Whether a frame is PyTorch's call into the autograd engine; False for None."""
     return frame is not None and frame.f_code.co_filename == _ENGINE
 
 
 def hands_on(frame: FrameType) -> bool:
-    """Whether a frame calls a module's or tensor's function for its caller, and returns the result."""
+    """Whether a frame is PyTorch code that calls a function for its caller and returns the result."""
     return frame.f_code.co_filename in _HANDS_ON
 
 
 class Stacks:
-    """Makes stacks of frames: `file:line:function`, outermost first.
+    """Makes call stacks of frames, as lines `file:line:function`, outermost first.
 
     Lines of PyTorch and of the standard library have their path from where those are installed,
     `torch/nn/functional.py`; all others the whole one, or one from `./`. autofit's own are left out.
@@ -95,7 +95,7 @@ class Stacks:
         self._known: dict[tuple[str, ...], tuple[str, ...]] = {}
 
     def of(self, frame: FrameType | None) -> tuple[str, ...]:
-        """Stack of lines that ends in a frame; equal stacks are one object."""
+        """Call stack that ends in `frame`; equal stacks are one object."""
         lines = [line for each in callers(frame) if (line := self._line(each)) is not None]
         stack = tuple(reversed(lines))
         return self._known.setdefault(stack, stack)

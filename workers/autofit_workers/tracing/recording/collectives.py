@@ -1,4 +1,4 @@
-"""Facts read off a collective's arguments: which ranks take part, and which tensors each gives and gets."""
+"""Reads a collective's ranks, and its input and output tensors, from its arguments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _GOT = frozenset({"output", "outputs", "output_tensor", "output_tensors", "outpu
 
 
 def is_collective(func: torch._ops.OpOverload) -> bool:
-    """Whether an operator exchanges tensors between ranks, or waits for such an exchange."""
+    """Whether an operator exchanges tensors between ranks, or waits for an exchange."""
     return func.namespace in NAMESPACES
 
 
 def is_wait(func: torch._ops.OpOverload) -> bool:
-    """Whether an operator waits for the result that a collective's operator returned."""
+    """Whether an operator is `wait_tensor`, which waits for a collective's result."""
     return func.namespace in NAMESPACES and func._schema.name.endswith(f"::{_WAITS}")
 
 
@@ -36,7 +36,7 @@ def arguments_of(
 
 
 def process_group_of(given: dict[str, Any]) -> Any | None:
-    """Process group of a collective; None where its operator has none.
+    """Process group of a collective's arguments `given`; None if they name none.
 
     Args:
         given: the operator's arguments by name.
@@ -51,7 +51,7 @@ def process_group_of(given: dict[str, Any]) -> Any | None:
 
 
 def ranks_of(given: dict[str, Any], process_group: Any) -> Group:
-    """Ranks of a collective, numbered as among all ranks; two for a send or a receive."""
+    """Number and stride of the ranks in a collective, as a `Group`; two for a send or a receive."""
     c10d: Any = torch.distributed.distributed_c10d
     ranks: Sequence[int] = c10d.get_process_group_ranks(process_group)
     peer = next((given[name] for name in _PEERS if name in given), None)
@@ -63,14 +63,14 @@ def ranks_of(given: dict[str, Any], process_group: Any) -> Group:
 
 
 def given_and_got(given: dict[str, Any], result: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Arguments that a rank gives to a collective, and those it gets (else the result), lists as they are."""
+    """A collective's input arguments, and its output arguments or, without any, its result."""
     got = tuple(value for name, value in given.items() if name in _GOT)
     gives = tuple(value for name, value in given.items() if name not in _GOT)
     return gives, got or (result,)
 
 
 def runs_beside(func: torch._ops.OpOverload, given: dict[str, Any]) -> bool:
-    """Whether a collective runs on its group's own stream, beside the stream of its caller.
+    """Whether a collective runs on its process group's own stream, not on the caller's.
 
     Since PyTorch 2.8 a collective whose caller waits for it at once runs on the caller's stream
     (`collective` in torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp, `asyncOp`).
@@ -79,7 +79,7 @@ def runs_beside(func: torch._ops.OpOverload, given: dict[str, Any]) -> bool:
 
 
 def work_in(result: Any) -> Any | None:
-    """`Work` that an operator of c10d returned, by which its caller waits; None of other operators."""
+    """`Work` handle that a c10d operator returned; None for other operators."""
     last = result[-1] if isinstance(result, (tuple, list)) and result else result
     if not isinstance(last, torch.ScriptObject):
         return None

@@ -1,4 +1,4 @@
-"""Process groups whose ranks exchange something on the GPU: NCCL has a communicator for each.
+"""Collects the process groups that need an NCCL communicator on the GPU.
 
 A group gets its communicator with its first collective; where `init_process_group` was given a device, with
 the group itself (`eagerConnectSingleDevice` of torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp).
@@ -14,7 +14,7 @@ from autofit_workers.tracing.recording.collectives import arguments_of, is_colle
 
 
 class Communicators:
-    """Collects the process groups of a program's collectives.
+    """Process groups of a program's collectives.
 
     Attributes:
         are_eager: whether a group has its communicator from the beginning.
@@ -25,7 +25,7 @@ class Communicators:
         self._sizes: dict[str, int] = {}
 
     def note(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Notes the process group of an operator that ran on the GPU, if the operator is a collective."""
+        """Adds the process group of an operator on the GPU, if the operator is a collective."""
         if not is_collective(func):
             return
         group = process_group_of(arguments_of(func, args, kwargs))
@@ -34,7 +34,7 @@ class Communicators:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Numbers of ranks of the groups that have more than one, the largest first."""
+        """Number of ranks of each process group with more than one, the largest first."""
         distributed: Any = torch.distributed
         if self.are_eager and distributed.is_initialized():
             for group in distributed.distributed_c10d._world.pg_map:

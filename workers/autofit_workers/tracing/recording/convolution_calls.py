@@ -1,4 +1,4 @@
-"""Descriptions, for the trace, of the convolutions that an operator computes."""
+"""Describes the convolutions that an operator computes, for the trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
 
 
 def convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> list[Convolution | None]:
-    """Convolutions that compute an operator's outputs, in their order; None for an output of none."""
+    """Convolution that computes each output of an operator, in order; None for a bias gradient."""
     if func is _CONVOLUTION:
         input, weight, _bias, stride, padding, dilation, transposed, _output_padding, groups = args  # noqa: A001
         shapes = (input, weight, result)

@@ -1,4 +1,4 @@
-"""Finds tensors that a kernel counts in 32 bits, where they are not the tensor that the kernel returns.
+"""Finds tensors, other than the result, whose elements a kernel counts in 32 bits.
 
 `autofit_workers.replay.curve.refusals` knows how many each takes. Left out are padding of sequences and of
 volumes, and adaptive pooling in channels last: what it pools from is seldom the largest tensor of a network.
@@ -21,18 +21,21 @@ _FEWEST_CHANNELS = 16
 
 
 def counted_shape(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> tuple[int, ...]:
-    """Shape of the tensor, other than the result, that is counted in 32 bits; empty where there is none."""
+    """Shape of the tensor that `func` counts in 32 bits if not the result; empty if there is none."""
     counted = COUNTED.get(func)
     return () if counted is None else tuple(counted(args[0], result))
 
 
 def _first(first: Tensor, _result: Tensor) -> torch.Size:
-    """Shape of the input (of the gradient in backward), on which `canUse32BitIndexMath` is called."""
+    """Shape of the first argument, which `canUse32BitIndexMath` checks.
+
+    It is the input, or the gradient in backward.
+    """
     return first.shape
 
 
 def _larger_in_channels_last(first: Tensor, result: Tensor) -> torch.Size:
-    """Shape of the larger of input and result, if the kernel for channels last runs; empty otherwise.
+    """Shape of the larger of input and result, if the channels-last kernel runs; empty otherwise.
 
     A result of the same shape is a copy, whatever its size.
     """

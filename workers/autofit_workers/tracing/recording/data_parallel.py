@@ -1,4 +1,4 @@
-"""Adds to a fake step what `DistributedDataParallel`, with its defaults, allocates on one rank.
+"""Adds to a traced step the memory that `DistributedDataParallel`, with its defaults, takes on one rank.
 
     model built   parameters and buffers broadcast as flat copies, 250 MiB of them at a time; then one
                   bucket for all gradients of a type
@@ -42,8 +42,9 @@ Dtype = torch.dtype
 
 
 def buckets_of(parameters: Sequence[tuple[Dtype, int]], limits_bytes: tuple[int, ...]) -> list[list[int]]:
-    """Parameters of each bucket, as `compute_bucket_assignment_by_size` of reducer.cpp fills them.
+    """Indices of the parameters in each gradient bucket, filled as DDP does.
 
+    See `compute_bucket_assignment_by_size` of reducer.cpp.
     A bucket takes parameters of one type until it has reached its limit; the last limit goes on.
 
     Args:
@@ -68,7 +69,7 @@ def buckets_of(parameters: Sequence[tuple[Dtype, int]], limits_bytes: tuple[int,
 
 
 class _Bucket:
-    """Bucket of gradients that are reduced together.
+    """Bucket of gradients that DDP reduces together.
 
     Attributes:
         flat: all these gradients in one tensor, one after the other.
@@ -87,7 +88,7 @@ class _Bucket:
 
 
 class DataParallel:
-    """Reducer of one rank; to be made under the fake mode, once the model is on its device.
+    """Simulated DDP reducer of one rank; to be made in the fake mode, with the model on its device.
 
     Args:
         recorder: records the memory and the work of the reducer.
@@ -127,7 +128,7 @@ class DataParallel:
         model.register_forward_pre_hook(self._before_forward)
 
     def check_step(self) -> None:
-        """Checks, after the first step, that `DistributedDataParallel` could follow that step.
+        """Checks, after the first step, that `DistributedDataParallel` could run the step.
 
         Raises:
             UnsupportedError: a real run would stop here, or its ranks would drift apart.
@@ -154,7 +155,7 @@ class DataParallel:
         self._reduce(parameter)
 
     def _reduce(self, parameter: nn.Parameter) -> None:
-        """Copies a gradient into its bucket, and reduces the buckets that are full, in their order."""
+        """Copies a gradient into its bucket, and reduces the full buckets in order."""
         bucket = next((each for each in self._buckets if id(parameter) in each.places), None)
         gradient = parameter.grad
         if bucket is None or gradient is None or self._recorder.work.is_paused:
@@ -170,7 +171,7 @@ class DataParallel:
                 engine._execution_engine.queue_callback(self._finish)
 
     def _finish(self) -> None:
-        """Waits for the reduction of all buckets, and copies the gradients back."""
+        """Waits until all buckets are reduced, and copies the gradients back."""
         recorder = self._recorder
         recorder.work.wait_for(0, self)
         parameters = {id(each): each for each in self._reduced}
@@ -221,7 +222,7 @@ class DataParallel:
                 self._buckets.append(_Bucket(flat, inside))
 
     def _broadcast(self, tensors: list[torch.Tensor], *, are_taken: bool = False) -> None:
-        """Broadcasts flat copies of tensors, the next made while the one before is still on its way.
+        """Broadcasts flat copies of tensors, of which at most two are in flight.
 
         Args:
             are_taken: whether the work of it counts: ranks then take the values that the first of them has.
@@ -249,7 +250,7 @@ class DataParallel:
 
 
 def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    """Yields lists of tensors of one type to broadcast together, in the order of their first tensors."""
+    """Yields lists of tensors of one dtype to broadcast together, in the order of their first tensors."""
     filling: dict[Dtype, list[torch.Tensor]] = {}
     pieces: list[list[torch.Tensor]] = []
     for tensor in tensors:
@@ -263,7 +264,7 @@ def _pieces(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
 
 
 def _with_sparse_gradients(model: nn.Module) -> set[int]:
-    """Identities of the parameters whose gradients are sparse: reduced by themselves, in no bucket."""
+    """Ids of the parameters with sparse gradients, which are reduced without a bucket."""
     return {
         id(module.weight)
         for module in model.modules()

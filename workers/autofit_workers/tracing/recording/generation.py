@@ -1,4 +1,4 @@
-"""Follows a generation through its first passes, from which the others are known.
+"""Traces the first passes of text generation, from which the later passes are known.
 
 A pass is one call of the model: the first takes the prompt, each other the token that the one before it made.
 From pass to pass the cache alone grows, so what a pass takes is a line in its number: the passes from the
@@ -31,11 +31,11 @@ _DECODE = "step 1 decode"
 
 
 class _EnoughError(Exception):
-    """Ends a generation once enough passes were followed."""
+    """Ends a generation once enough passes are traced."""
 
 
 class TracedGeneration:
-    """Passes of one generation, of which the first are followed.
+    """Text generation of which the first passes are traced.
 
     Args:
         recorder: records the events of the passes.
@@ -62,7 +62,7 @@ class TracedGeneration:
 
     @contextmanager
     def followed(self, model: nn.Module) -> Iterator[None]:
-        """Follows the passes that `model` makes in the block, and ends the block after the last to follow."""
+        """Context that traces the passes of `model`, and ends after the last pass to trace."""
         hook = model.register_forward_pre_hook(self._begin_pass)
         owner: Any = model
         owner._beam_search_has_unfinished_sequences = lambda *_args: True
@@ -85,7 +85,7 @@ class TracedGeneration:
             raise _EnoughError
 
     def completed(self, trace: Trace) -> Trace:
-        """`trace` with the repetition that stands for the passes that were not followed.
+        """`trace` with a `Repetition` that stands for the passes that were not traced.
 
         Raises:
             UnsupportedError: passes differ in more than their sizes.

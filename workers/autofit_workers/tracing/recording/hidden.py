@@ -1,4 +1,4 @@
-"""Recipes of the scratch memory that operators allocate on a GPU beside their outputs.
+"""Scratch memory that PyTorch's operators allocate on a GPU beside their outputs.
 
 A `Recipe` says for one call what it takes, and where among its events; the recorder puts it into the
 trace. The files named are those of PyTorch 2.13, `aten/src/ATen/native` unless said otherwise; where 2.4
@@ -36,7 +36,7 @@ _CHUNK_ELEMENTS = 65536  # `kChunkSize` of cuda/MultiTensorApply.cuh
 
 
 class Lifetime(Enum):
-    """Moment at which scratch memory is given back."""
+    """Moment at which scratch memory is freed: end of stage, of operator, or never."""
 
     STAGE = auto()
     OPERATOR = auto()
@@ -45,7 +45,7 @@ class Lifetime(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One piece of scratch memory."""
+    """Single request for scratch memory."""
 
     correction: str
     scratch: Scratch
@@ -57,7 +57,7 @@ Stage = tuple[Request, ...]
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Scratch memory of one call, in the order of its requests.
+    """Scratch memory of one operator call, in the order of its requests.
 
     Attributes:
         before, after: stages before and after the outputs are allocated.
@@ -68,12 +68,12 @@ class Recipe:
 
 
 def has_recipe(func: torch._ops.OpOverload) -> bool:
-    """Whether calls of an operator may take memory beside their outputs."""
+    """Whether an operator may allocate scratch memory beside its outputs."""
     return func in _RECIPES or kernel_of(func) is not None
 
 
 def recipe(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
-    """Recipe of the memory that a call takes beside its outputs; None for most operators."""
+    """Scratch memory of a call, as a `Recipe`; None for most operators."""
     make = _RECIPES.get(func)
     if make is None:
         return _registered(func, args, kwargs)
@@ -82,7 +82,7 @@ def recipe(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str,
 
 
 def _registered(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
-    """Recipe of a call of a registered kernel, an operator that is not PyTorch's; None of others."""
+    """Scratch memory of a call of a registered kernel, as a `Recipe`; None for other operators."""
     kernel = kernel_of(func)
     if kernel is None:
         return None
@@ -101,7 +101,7 @@ def _request(
 
 
 def _copies(*tensors: Tensor | None, layout: torch.memory_format = torch.contiguous_format) -> Stage:
-    """Copies that `contiguous` makes of those of `tensors` that are not contiguous yet."""
+    """Contiguous copies of those tensors that are not contiguous yet."""
     return tuple(
         _elements("layout_copies", tensor.shape, tensor.element_size())
         for tensor in tensors
@@ -115,13 +115,19 @@ def _applicable(tensor: Tensor, layout: torch.memory_format) -> torch.memory_for
 
 
 def _norms(tensors: list[Tensor], *_rest: Any) -> Recipe:
-    """Recipe of cuda/ForeachReduceOp.cu: a number per piece, for each tensor as many as for the largest."""
+    """Scratch of `_foreach_norm`: for each tensor, a float for each chunk of the largest tensor.
+
+    See cuda/ForeachReduceOp.cu.
+    """
     most_pieces = max(-(-tensor.numel() // _CHUNK_ELEMENTS) for tensor in tensors)
     return Recipe(before=((_elements("norms", (len(tensors), most_pieces), _FLOAT_BYTES),),))
 
 
 def _decomposition(matrix: Tensor, *_rest: Any) -> Recipe:
-    """Recipe of cuda/linalg/BatchLinearAlgebraLib.cpp: a copy of the matrix, as cuSOLVER destroys it."""
+    """Scratch of an SVD: a copy of the matrix, as cuSOLVER destroys it.
+
+    See cuda/linalg/BatchLinearAlgebraLib.cpp.
+    """
     return Recipe(after=((_elements("layout_copies", matrix.shape, matrix.element_size()),),))
 
 
@@ -132,7 +138,7 @@ _KIB = 1024
 
 
 def _cublas() -> Request:
-    """Workspace of a cuBLAS handle; cuda/CublasHandlePool.cpp, `parseChosenWorkspaceSize`.
+    """Workspace of a cuBLAS handle (`parseChosenWorkspaceSize` of cuda/CublasHandlePool.cpp).
 
     CUBLAS_WORKSPACE_CONFIG has pairs of a size in KiB and a number of buffers, as in `:4096:8`, which
     PyTorch asks for where algorithms are to be deterministic; without it the size depends on the card.
@@ -156,7 +162,7 @@ def _added_product(_input: Tensor, *matrices: Tensor) -> Recipe:
 
 
 def _is_matrix_for_cublas(matrix: Tensor) -> bool:
-    """Whether the rows or columns of a matrix are dense and follow each other without overlap."""
+    """Whether cuBLAS takes a matrix uncopied: its rows or columns are dense and do not overlap."""
     if matrix.dim() < 2 or matrix.is_contiguous():
         return True
     (rows, columns), (row_stride, column_stride) = matrix.shape[-2:], matrix.stride()[-2:]
@@ -171,7 +177,10 @@ def _is_matrix_for_cublas(matrix: Tensor) -> bool:
 def _flash_attention_backward(
     grad_out: Tensor, query: Tensor, key: Tensor, _value: Tensor, out: Tensor, *_rest: Any
 ) -> Recipe:
-    """Recipe of transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`: float sums of dQ."""
+    """Scratch of flash attention's backward: row sums and float32 sums of dQ.
+
+    See transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`.
+    """
     batch, heads, rows, head_size = query.shape
     scratch = [
         _request("attention", "flash_rows", (batch, heads, rows), _FLOAT_BYTES),
@@ -189,7 +198,7 @@ def _flash_attention_backward(
 def _efficient_attention_backward(
     grad_out: Tensor, query: Tensor, _key: Tensor, _value: Tensor, _bias: Any, out: Tensor, *_rest: Any
 ) -> Recipe:
-    """Recipe of efficient attention's backward: row sums of `grad_out * out`, then dQ's tiles.
+    """Scratch of efficient attention's backward: row sums of `grad_out * out`, then dQ's tiles.
 
     Operators compute the row sums in float32, else the kernel does.
     """
@@ -215,7 +224,7 @@ def _flash_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own sig
     lengths: Tensor | None,
     *_rest: Any,
 ) -> Recipe:
-    """Recipe of flash attention's backward on B×S×H×D, or on packed sequences (`mha_varlen_bwd`)."""
+    """Scratch of flash attention's backward on B×S×H×D, or on packed sequences (`mha_varlen_bwd`)."""
     if lengths is None:
         rows_last = (tensor.transpose(1, 2) for tensor in (grad_out, query, key, value, out))
         return _flash_attention_backward(*rows_last)
@@ -234,13 +243,16 @@ def _flash_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own sig
 def _efficient_attention_of_rows_backward(  # noqa: PLR0917 - the operator's own signature
     grad_out: Tensor, query: Tensor, key: Tensor, value: Tensor, bias: Any, out: Tensor, *_rest: Any
 ) -> Recipe:
-    """Recipe of efficient attention's backward on B×S×H×D; packed sequences are a batch of one."""
+    """Scratch of efficient attention's backward on B×S×H×D; packed sequences are a batch of one."""
     first, second, third = (tensor.transpose(1, 2) for tensor in (grad_out, query, out))
     return _efficient_attention_backward(first, second, key, value, bias, third)
 
 
 def _cudnn_attention_backward(_grad_out: Tensor, query: Tensor, *_rest: Any) -> Recipe:
-    """Recipe of cudnn/MHA.cpp, `run_cudnn_SDP_bprop`: a workspace that cuDNN's frontend accumulates in."""
+    """Scratch of cuDNN attention's backward: a workspace in which its frontend sums up dQ.
+
+    See cudnn/MHA.cpp, `run_cudnn_SDP_bprop`.
+    """
     batch, heads, rows, head_size = query.shape
     scratch = _request("attention", "cudnn_query_gradient", (batch, heads, rows, head_size), _FLOAT_BYTES)
     return Recipe(after=((scratch,),))
@@ -250,7 +262,10 @@ def _cudnn_attention_backward(_grad_out: Tensor, query: Tensor, *_rest: Any) -> 
 
 
 def _layer_norm(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
-    """Recipe of cuda/layer_norm_kernel.cu, `expect_contiguous`: a copy, which backward does not keep."""
+    """Scratch of layer norm: a contiguous copy of the input, which backward does not keep.
+
+    See cuda/layer_norm_kernel.cu, `expect_contiguous`.
+    """
     return Recipe(before=(_copies(input),))
 
 
@@ -263,7 +278,10 @@ def _layer_norm_backward(
     weight: Tensor | None,
     *rest: Any,
 ) -> Recipe:
-    """Recipe of cuda/layer_norm_kernel.cu: copy of the input, then of the gradient; tiles for many rows."""
+    """Scratch of layer norm's backward: contiguous input and gradient, and tiles for many rows.
+
+    See cuda/layer_norm_kernel.cu; the copy of the input comes first.
+    """
     num_normalized = len(normalized_shape)
     rows, width = input.shape[: input.dim() - num_normalized], 1
     for size in normalized_shape:
@@ -282,7 +300,10 @@ def _layer_norm_backward(
 
 
 def _first_contiguous(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
-    """Recipe of kernels for dense rows (cuda/SoftMax.cu, cuda/group_norm_kernel.cu, …): the input's copy."""
+    """Scratch of kernels for dense rows, such as softmax: a contiguous copy of the input.
+
+    See cuda/SoftMax.cu, cuda/group_norm_kernel.cu, …
+    """
     return Recipe(before=(_copies(input),))
 
 
@@ -291,18 +312,24 @@ def _first_two_contiguous(first: Tensor, second: Tensor, *_rest: Any) -> Recipe:
 
 
 def _softmax_backward(grad_out: Tensor, output: Tensor, *_rest: Any) -> Recipe:
-    """Recipe of cuda/SoftMax.cu, `softmax_backward_cuda_out`: `grad_out * output`, after the result."""
+    """Scratch of softmax's backward: `grad_out * output`, allocated after the result.
+
+    See cuda/SoftMax.cu, `softmax_backward_cuda_out`.
+    """
     product = _elements("softmax_backward", grad_out.shape, grad_out.element_size())
     return Recipe(after=((product, *_copies(output)),))
 
 
 def _first_in_its_layout(input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
-    """Recipe of cuda/DilatedMaxPool2d.cu, AveragePool2d.cu, UpSample*.cu: a copy, if in neither layout."""
+    """Scratch of pooling and upsampling: the input's copy, if neither contiguous nor channels last.
+
+    See cuda/DilatedMaxPool2d.cu, AveragePool2d.cu and UpSample*.cu.
+    """
     return Recipe(before=(_copies(input, layout=suggest_memory_format(input)),))
 
 
 def _batch_norm_backward(grad_out: Tensor, input: Tensor, *_rest: Any) -> Recipe:  # noqa: A002
-    """Recipe of cudnn/BatchNorm.cpp: a copy of the gradient in the layout of the input.
+    """Scratch of batch norm's backward: the gradient copied to the input's layout (cudnn/BatchNorm.cpp).
 
     Normalization.cpp, `_select_batch_norm_backend`: rows of numbers go to native kernels, which
     take any strides, as bfloat16 did before 2.7.
@@ -333,7 +360,10 @@ def _convolution_backward(
 
 
 def _sum(input: Tensor, dim: int | Sequence[int] | None = None, *_rest: Any) -> Recipe:  # noqa: A002
-    """Recipe of ReduceOps.cpp, `make_reduction`: truth values and small integers are added up as int64."""
+    """Scratch of a sum: int64 copies of booleans and small integers, and the reduction's buffer.
+
+    See ReduceOps.cpp, `make_reduction`.
+    """
     copies = () if _is_added_up_as_it_is(input) else (_elements("layout_copies", input.shape, _INDEX_BYTES),)
     stage = (*copies, *_reduction(input, dim))
     return Recipe(after=(stage,)) if stage else Recipe()
@@ -344,7 +374,7 @@ def _is_added_up_as_it_is(tensor: Tensor) -> bool:
 
 
 def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
-    """Buffer shared by a kernel's blocks that sum over outer dimensions; halves are summed as floats.
+    """Buffer of a reduction over outer dimensions that several blocks share; half precision sums in float32.
 
     `replay.curve.scratch.reductions` says how large it is.
     """
@@ -369,7 +399,10 @@ def _reduction(tensor: Tensor, dim: int | Sequence[int] | None) -> Stage:
 
 
 def _embedding_backward(grad_out: Tensor, indices: Tensor, num_weights: int, *_rest: Any) -> Recipe:
-    """Recipe of cuda/Embedding.cu, which sorts, and of cuda/EmbeddingBackwardKernel.cu, which sums rows."""
+    """Scratch of an embedding's backward, which sorts indices and sums rows.
+
+    See cuda/Embedding.cu for the sort and cuda/EmbeddingBackwardKernel.cu for the sums.
+    """
 
     def request(
         formula: str, *dimensions: int, size: int = indices.element_size(), **options: Any
@@ -387,7 +420,10 @@ def _embedding_backward(grad_out: Tensor, indices: Tensor, num_weights: int, *_r
 
 
 def _sort(tensor: Tensor, dim: int = -1, *_rest: Any) -> Recipe:
-    """Recipe of cuda/Sort.cpp, `sort_cuda_kernel`, on the last dimension; others' copies are left out."""
+    """Scratch of a sort along the last dimension (cuda/Sort.cpp, `sort_cuda_kernel`).
+
+    Copies for other dimensions are left out.
+    """
     if not tensor.dim() or dim % tensor.dim() != tensor.dim() - 1:
         return Recipe()
     return Recipe(after=((_request("sort", "sort", tensor.shape, tensor.element_size()),),))
@@ -400,7 +436,7 @@ def _stable_sort(tensor: Tensor, _stable: bool | None = None, dim: int = -1, *_r
 def _index_put(
     _self: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False, *_rest: Any
 ) -> Recipe:
-    """Recipe of cuda/Indexing.cu, `index_put_with_sort_kernel`, which runs only to accumulate.
+    """Scratch of `index_put`, if it accumulates (cuda/Indexing.cu, `index_put_with_sort_kernel`).
 
     One linear index, its sorted copy, the positions and their sorted copy; CUB sorts in buffers of
     its own for both.

@@ -1,4 +1,4 @@
-"""PyTorch's names of operators and types, as traces have them."""
+"""Names of PyTorch's operators and dtypes, as traces write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors that a model and its optimizers hold: gradients, optimizer state, and all by their names."""
+"""Yields the gradients, optimizer state and named tensors that a model and its optimizers hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofit_workers.workload.workload import Optimizers, tensors_of
 
 
 def gradients(parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yields the gradients of the parameters that have one."""
+    """Yields the gradients of `parameters`, except where there is none."""
     return (p.grad for p in parameters if p.grad is not None)
 
 
@@ -24,14 +24,14 @@ def states(optimizers: Optimizers) -> Iterator[torch.Tensor]:
 
 
 def _held_by(value: object) -> Iterator[torch.Tensor]:
-    """Yields the tensors found in a value of optimizer state, and the tensors in their attributes."""
+    """Yields the tensors in a value of optimizer state, and the tensors in their attributes."""
     for tensor in tensors_of(value):
         yield tensor
         yield from (part for part in vars(tensor).values() if isinstance(part, torch.Tensor))
 
 
 def owned(model: torch.nn.Module, optimizers: Optimizers | None) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Yields each tensor of model and optimizers as path of its module, its name, and itself."""
+    """Yields module path, name and tensor for all tensors that model and optimizers hold."""
     for name, buffer in model.named_buffers():
         yield name.rpartition(".")[0], name, buffer
     for name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""Records which operator allocated what, and when each storage was freed.
+"""Records which operator allocated each storage, and when the storage was freed.
 
 The recorder sees every operator below autograd. A storage that it has not met is an allocation;
 a weak reference to it tells the moment of its free.
@@ -43,7 +43,7 @@ _NOTHING_BESIDE = hidden.Recipe()
 
 @dataclass(slots=True)
 class Origin:
-    """Place that an operator was called from."""
+    """Module, source line and stack that an operator was called from."""
 
     module: str = ""
     source: str = ""
@@ -52,7 +52,7 @@ class Origin:
 
 @dataclass(slots=True)
 class _PendingSum:
-    """Gradient sum that autograd may have done in place; see `Recorder._sum_of_gradients`."""
+    """Sum of gradients that autograd may compute in place; see `Recorder._sum_of_gradients`."""
 
     target: int
     output: torch.UntypedStorage
@@ -61,7 +61,7 @@ class _PendingSum:
 
 
 class Recorder:
-    """Recorder of a run's events on a fake GPU; pass `observe` to `FakeGpuMode`.
+    """Recorder of allocations, frees and calls on a fake GPU; pass `observe` to `FakeGpuMode`.
 
     Args:
         log: collects the operators that ran; with one, allocations bear the stacks that led to them.
@@ -111,18 +111,18 @@ class Recorder:
 
     @property
     def position(self) -> int:
-        """Number of events so far."""
+        """Number of allocations and frees recorded so far."""
         self._settle_pending()
         return len(self._events)
 
     def mark(self, name: str, position: int | None = None) -> None:
-        """Begins the phase `name`, now or at a `position` after the last mark."""
+        """Marks the start of the phase `name`, now or at an earlier `position` after the last mark."""
         if self._closed:
             return
         self.marks.append(Mark(position=self.position if position is None else position, name=name))
 
     def work_of_last_step(self) -> tuple[WorkCall, ...]:
-        """Work of the operators of the last whole step; empty where no step is whole."""
+        """Work of each operator call in the last whole step; empty without a whole step."""
         start, stop = last_step(self.marks, len(self._events))
         return tuple(call for call in self.work.calls if start <= call.position < stop)
 
@@ -132,7 +132,7 @@ class Recorder:
         self._closed = True
 
     def events(self) -> tuple[int, ...]:
-        """Events, with consecutive frees in the order of their allocations.
+        """Allocations and frees so far; frees in a row are in the order of their allocations.
 
         Autocast's cache is a table by address and frees its copies in another order every time;
         the free blocks that are left do not depend on it. A convolution's workspace stays the first: what
@@ -146,7 +146,7 @@ class Recorder:
         return tuple(ordered)
 
     def _place(self, event: int) -> tuple[bool, int]:
-        """Sort key of an event among consecutive allocations, or among consecutive frees.
+        """Sort key of an event within a run of allocations, or a run of frees.
 
         Among frees there is one of a convolution's workspace at most, since it follows its allocation.
         """
@@ -154,18 +154,18 @@ class Recorder:
         return event < 0 and self.allocations[number].convolution is None, number
 
     def allocation_of(self, tensor: torch.Tensor) -> int | None:
-        """Number of the allocation that a tensor lies in; None for a tensor on another device."""
+        """Number of the allocation that holds a tensor; None for a tensor on another device."""
         tensor = getattr(tensor, "_local_tensor", tensor)  # what a rank has of a distributed one
         return self._ids.get(tensor.untyped_storage()._cdata) if self._is_ours(tensor) else None
 
     def _lies_in(self, values: Any) -> tuple[int, ...]:
-        """Numbers of the allocations that the tensors in `values` lie in, each once."""
+        """Numbers of the allocations that hold the tensors in `values`, without repeats."""
         leaves = (leaf for leaf in tree_leaves(values) if isinstance(leaf, FakeTensor))
         numbers = map(self.allocation_of, leaves)
         return tuple(dict.fromkeys(number for number in numbers if number is not None))
 
     def name(self, owned: Iterable[tuple[str, str, torch.Tensor]]) -> None:
-        """Gives allocations the module and the name of the tensors that lie in them.
+        """Gives allocations the module and name of the tensors that they hold.
 
         The first name stays: a tensor that modules share has several.
         """
@@ -176,7 +176,7 @@ class Recorder:
                 self.allocations[index] = dataclasses.replace(allocation, module=module, name=name)
 
     def note_use(self, tensor: torch.Tensor, stream: int) -> None:
-        """Notes that a stream uses a tensor's memory, as `Tensor.record_stream` says."""
+        """Notes that a stream uses a tensor's memory: `Tensor.record_stream`."""
         index = self.allocation_of(tensor)
         if index is None or self._closed:
             return
@@ -187,7 +187,7 @@ class Recorder:
             )
 
     def recategorize(self, tensors: Iterable[torch.Tensor], category: Category) -> None:
-        """Sets the category of tensors' allocations, known only now: optimizer state, a gradient."""
+        """Sets the category of the allocations that hold `tensors`, once it is known."""
         for tensor in tensors:
             index = self.allocation_of(tensor)
             if index is not None:
@@ -196,7 +196,7 @@ class Recorder:
     def observe(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        """Records one operator; called by `FakeGpuMode` after each."""
+        """Records one operator; the fake device's mode calls it after each."""
         if self._closed:
             return
         self._settle_pending()
@@ -231,19 +231,19 @@ class Recorder:
     def note_work(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        """Notes the work of an operator of which `observe` has seen only the allocations."""
+        """Notes the work of an operator whose allocations `observe` has recorded already."""
         if not self._closed:
             self.work.add(func, args, kwargs, result, self._module(), len(self._events))
 
     def exchanged(self, work: Work, *, name_of_group: str, handle: object) -> None:
-        """Notes a collective that no operator runs here; see `WorkLog.exchange`."""
+        """Notes a collective that is simulated without an operator; see `WorkLog.exchange`."""
         if not self._closed:
             self.work.exchange(
                 work, self._module(), len(self._events), name_of_group=name_of_group, handle=handle
             )
 
     def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:
-        """Whether an operator returned a view, or its argument, and takes no scratch memory."""
+        """Whether an operator allocated nothing: it returned a view or an argument, and needs no scratch."""
         if not isinstance(result, FakeTensor) or result.layout is not torch.strided:
             return False  # what is sparse has no storage
         if hidden.has_recipe(func):
@@ -277,7 +277,7 @@ class Recorder:
         operator: str,
         origin: Origin,
     ) -> None:
-        """Records the memory that a call took: its outputs, and the scratch memory beside them."""
+        """Records the memory that an operator's call takes: outputs and scratch."""
         scratch = hidden.recipe(func, args, kwargs)
         if scratch is None or not any(map(self._is_ours, tree_leaves((args, result)))):
             scratch = _NOTHING_BESIDE
@@ -299,7 +299,7 @@ class Recorder:
         self._give_back(held)
 
     def _take(self, stages: Sequence[hidden.Stage], operator: str, origin: Origin) -> list[int]:
-        """Allocates scratch memory; returns the numbers of the allocations held until the operator ends."""
+        """Allocates scratch memory; returns numbers of the allocations to free after the operator."""
         if not stages:
             return []
         held: dict[hidden.Lifetime, list[int]] = {lifetime: [] for lifetime in hidden.Lifetime}
@@ -333,7 +333,7 @@ class Recorder:
     def _take_for_library(
         self, tensor: torch.Tensor, origin: Origin, span_bytes: list[int], operator: str, kept: bool
     ) -> None:
-        """Records the memory that a library asked for; see `library_memory`."""
+        """Records memory that a library asked for through `library_memory`."""
         low, _, high = span_bytes
         if self._allocate(tensor, operator, origin, may_be_more=high > 0):
             self.allocations[-1] = dataclasses.replace(
@@ -403,7 +403,7 @@ class Recorder:
         self._events.append(~index)
 
     def _sum_of_gradients(self, args: tuple[Any, ...], result: Any, operator: str, origin: Origin) -> bool:
-        """Whether an addition is autograd's sum of gradients, which it does in place on plain tensors.
+        """Whether an addition sums gradients for autograd, which on plain tensors may be in place.
 
         `accumulate` of torch/csrc/autograd/input_buffer.cpp adds into the older gradient where it
         holds the last reference to it (a view's base is another), but never into a tensor subclass,
@@ -433,14 +433,14 @@ class Recorder:
         self._give_memory(pending, self._append(pending.allocation))
 
     def _give_memory(self, pending: _PendingSum, index: int) -> None:
-        """Notes the allocation that a gradient sum turned out to lie in."""
+        """Sets the allocation that holds a gradient sum, once it is known."""
         self._ids[pending.output._cdata] = index
         self._watch(pending.output)
         if self._log is not None and pending.call is not None:
             self._log.settle(pending.call, index)
 
     def _origin(self, frame: FrameType) -> Origin:
-        """Origin of the operator that `frame` passes on; in backward, the origin of its forward."""
+        """Origin of the operator that `frame` dispatches; in backward, of its forward operator."""
         node = self._node_of_backward()
         if node is not None and not self._modules:  # else a checkpointed module is running again
             return self._origins.get(node + 1, Origin())
@@ -450,7 +450,7 @@ class Recorder:
         return origin
 
     def _note_origin(self, frame: FrameType) -> None:
-        """Notes the origin of an operator for which backward may have a node."""
+        """Keeps the origin of an operator for its node in backward."""
         node = self._node_of_backward()
         if node is not None and not self._modules:
             return
@@ -459,14 +459,14 @@ class Recorder:
             self._origins[number] = self._here(frame)
 
     def _module(self) -> str:
-        """Name of the module that runs, or whose backward runs; empty for none."""
+        """Name of the module whose forward or backward is running; empty for none."""
         if self._modules:
             return self._modules[-1]
         node = self._node_of_backward()
         return "" if node is None else self._origins.get(node + 1, Origin()).module
 
     def _node_of_backward(self) -> int | None:
-        """Sequence number of the node that backward is at; None outside backward."""
+        """Sequence number of the autograd node that backward runs; None outside backward."""
         node = torch._C._current_autograd_node() if self._in_backward else None
         if node is None:
             return None
@@ -481,7 +481,7 @@ class Recorder:
 
     @contextmanager
     def within(self, module: str) -> Iterator[None]:
-        """Records what the block does as of `module`, one outside the model, such as a wrapper."""
+        """Context whose operators are recorded under `module`, a wrapper outside the model."""
         self._modules.append(module)
         try:
             yield
@@ -490,7 +490,7 @@ class Recorder:
 
     @contextmanager
     def following(self, model: torch.nn.Module | None = None) -> Iterator[None]:
-        """Follows in the block which module runs, and when the engine runs backward.
+        """Context that tracks which module runs, and when the engine runs backward.
 
         All of this process is followed. Modules have the names that they have in `model`; without one, in
         the module that is called first.
@@ -532,7 +532,10 @@ class Recorder:
 
 
 class _ObservedEngine:
-    """Autograd engine that tells when it runs: for `Tensor.backward`, and direct callers as Megatron-LM."""
+    """Wrapper of the autograd engine that reports when backward runs.
+
+    Both for `Tensor.backward` and for direct callers, such as Megatron-LM.
+    """
 
     def __init__(self, engine: Any, running: Callable[[], AbstractContextManager[None]]) -> None:
         self._engine = engine

@@ -1,4 +1,4 @@
-"""Categories for the memory that libraries allocate for ranks: whole parameters, tensors on their way.
+"""Categories for memory that sharding libraries allocate, such as gathered whole parameters.
 
 No part of the step is repeated here: PyTorch's own code runs, with a category for what it allocates.
 """
@@ -18,7 +18,9 @@ from autofit_workers.tracing.recording.recorder import Recorder
 
 @contextmanager
 def followed(recorder: Recorder, kinds: Iterable[Followed]) -> Iterator[None]:
-    """Sets the category of what methods of `kinds` allocate in the block, and for DDP the module.
+    """Context that sets the category of memory that the methods in `kinds` allocate.
+
+    For DDP it sets the module too.
 
     Args:
         kinds: as `Strategy.followed` has them.

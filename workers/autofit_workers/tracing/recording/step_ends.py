@@ -1,4 +1,4 @@
-"""Ends of a run's steps, and whether more steps would tell what grows."""
+"""Ends of a run's steps, and whether more steps are needed to see what memory grows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from autofit_workers.tracing.recording.recorder import Recorder
 
 
 class StepEnds:
-    """Notes the number of events before the end of each step.
+    """Records where each step ends, as a number of events.
 
     Args:
         grown: is told the source lines of the allocations that grow, whenever that is looked at.
@@ -31,7 +31,7 @@ class StepEnds:
         self.positions.append(self._recorder.position)
 
     def want_more(self) -> bool:
-        """Whether memory alive after the steps so far may grow, so that more steps would tell more."""
+        """Whether more steps are needed to tell if memory alive after steps grows."""
         if len(self.positions) >= self._num_that_tell:
             recorder = self._recorder
             live = LiveAfterSteps(recorder.allocations, recorder.events(), self.positions)

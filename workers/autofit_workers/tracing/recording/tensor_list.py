@@ -1,4 +1,4 @@
-"""Lists the tensors of one forward pass, including views of others, and its layers.
+"""Lists the tensors of one forward pass, including views, and its layers.
 
 The recorder knows storages, which is all that memory consists of; a list of tensors, as a debugger or
 a graph shows it, counts a storage once for every shape that it is seen in.
@@ -21,7 +21,7 @@ from autofit_workers.workload.workload import tensors_of
 
 
 class TensorList:
-    """List of the tensors of a pass; pass `observe` to the fake device in place of the recorder's.
+    """List of a pass's tensors; give its `observe` to the fake device instead of the recorder's.
 
     Args:
         recorder: knows which storage a tensor lies in.
@@ -41,7 +41,7 @@ class TensorList:
     def observe(
         self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        """Records an operator and lists what it returned."""
+        """Passes an operator on to the recorder, and lists the tensors that it returned."""
         self._recorder.observe(func, args, kwargs, result)
         if not self._running or returns_its_first_argument(func):
             return
@@ -54,7 +54,7 @@ class TensorList:
 
     @contextmanager
     def of_pass(self, model: torch.nn.Module, batch: Any) -> Iterator[None]:
-        """Lists parameters, buffers, batch, and what operators return while the model runs."""
+        """Context that lists parameters, buffers, batch, and outputs of operators in the model."""
         for name, parameter in model.named_parameters():
             self._list(name, Role.PARAMETER, parameter)
         for name, buffer in model.named_buffers():
@@ -102,7 +102,7 @@ class TensorList:
         )
 
     def _tensors(self, value: object) -> list[torch.Tensor]:
-        """Tensors in `value` that lie on the device, wherever `check_batch` would find them."""
+        """Tensors in `value` that are on the device; nested values are searched as by `check_batch`."""
         return [tensor for tensor in tensors_of(value) if self._recorder.allocation_of(tensor) is not None]
 
     def _storage(self, tensor: torch.Tensor) -> int:
@@ -111,7 +111,7 @@ class TensorList:
         return number
 
     def _named(self, name: str) -> str:
-        """`name`, followed by the number of the call where it is not the first of that name."""
+        """`name`, with a number appended from its second call on."""
         number = self._num_calls[name]
         self._num_calls[name] += 1
         return f"{name}_{number}" if number else name
@@ -133,5 +133,5 @@ class TensorList:
 
 
 def _is_run_again() -> bool:
-    """Whether backward runs a module again, for activations that its checkpoint did not keep."""
+    """Whether backward is recomputing a module for activation checkpointing."""
     return torch._C._current_autograd_node() is not None

@@ -1,4 +1,4 @@
-"""Log of each operator's work on the device: the tensors that it reads and writes, and how they lie."""
+"""Log of each operator's work: the tensors that it reads and writes, and their layouts."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _CHANNELS_LAST = {4: (0, 2, 3, 1), 5: (0, 2, 3, 4, 1)}  # the dimensions, outerm
 
 
 class _UnderWay(NamedTuple):
-    """Collective that runs on its group's own stream.
+    """Collective in flight on its process group's own stream.
 
     Attributes:
         number: the number of its call.
@@ -67,7 +67,7 @@ class _UnderWay(NamedTuple):
 
 
 class WorkLog:
-    """Collects the work that operators have to do.
+    """Log of the work of a step's operators on a device.
 
     Args:
         device_type: type of the device whose tensors count.
@@ -89,7 +89,7 @@ class WorkLog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leaves out the calls made in the block."""
+        """Context whose calls are not logged."""
         before, self.is_paused = self.is_paused, True
         try:
             yield
@@ -105,7 +105,7 @@ class WorkLog:
         module: str,
         position: int,
     ) -> None:
-        """Notes the work of one call."""
+        """Logs the work of an operator's call."""
         if self.is_paused:
             return
         if func in _WITHOUT_WORK or getattr(func, "is_view", False):
@@ -173,7 +173,7 @@ class WorkLog:
         handle: object = None,
         results: Iterable[Any] = (),
     ) -> None:
-        """Notes a collective, on the current stream or on its group's own.
+        """Logs a collective, on the current stream or on its process group's own.
 
         Args:
             name_of_group: the group on whose own stream it runs; None where it runs on the current one.
@@ -195,11 +195,11 @@ class WorkLog:
         self._under_way.append(_UnderWay(own, len(self.calls) - 1, handle, storages))
 
     def wait_for(self, stream: int, handle: object) -> None:
-        """Makes a stream wait for the collective of a handle."""
+        """Makes a stream wait for the collective whose handle is `handle`."""
         self._wait_for(stream, [each for each in self._under_way if each.handle is handle])
 
     def wait_for_collectives(self) -> None:
-        """Makes the current stream wait for all collectives: DDP's reducer does so in C++, unseen."""
+        """Makes the current stream wait for all collectives in flight, as DDP's reducer does in C++."""
         self._wait_for(streams.current_number(), self._under_way)
 
     def _wait_for_result(self, tensor: Any) -> None:
@@ -241,7 +241,7 @@ def _convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: An
 
 
 def operand(tensor: torch.Tensor) -> Operand:
-    """Operand that describes a tensor in an operator's work."""
+    """Description of a tensor as an operand: shape, dtype and layout."""
     return _operand(tensor.shape, tensor.stride(), tensor.dtype)
 
 
@@ -268,7 +268,7 @@ def _layout(shape: tuple[int, ...], strides: tuple[int, ...]) -> Layout:
 
 
 def _is_dense(order: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether elements lie one after the other, the dimensions nested in `order`, the last innermost."""
+    """Whether elements are dense in memory, with the dimensions in `order`, outermost first."""
     expected = 1
     for place in reversed(order):
         if shape[place] != 1:
@@ -279,7 +279,7 @@ def _is_dense(order: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> b
 
 
 def _writes_first(func: torch._ops.OpOverload) -> bool:
-    """Whether an operator that returns nothing writes its first argument, as those on lists do in place."""
+    """Whether an operator writes its first argument, as in-place operators on lists of tensors do."""
     arguments = _arguments(func)
     return bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
 
@@ -287,14 +287,14 @@ def _writes_first(func: torch._ops.OpOverload) -> bool:
 def _is_transfer(
     func: torch._ops.OpOverload, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]
 ) -> bool:
-    """Whether an operator copies between the device and another; of `copy_` the target is an input too."""
+    """Whether an operator copies between the device and another; `copy_` has its target as an input."""
     if func is aten.copy_.default:
         return len(inputs) == 1
     return func is aten._to_copy.default and not (inputs and outputs)
 
 
 def _flags(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
-    """Flags that tell which kernel runs, from operator and arguments: `causal`, for instance."""
+    """Flags of an operator's call that tell which kernel runs, such as `causal`."""
     flagged = _flagged(func)
     if not flagged:
         return _always(func)
@@ -315,7 +315,7 @@ _FLAGS = {"is_causal": "causal", "training": "training", "train": "training"}  #
 
 
 def _arguments(func: torch._ops.OpOverload) -> Sequence[Any]:
-    """Arguments of an operator's schema; empty for `flex_attention` and others that take functions."""
+    """Arguments in an operator's schema; empty for higher-order operators such as `flex_attention`."""
     schema = getattr(func, "_schema", None)
     return () if schema is None else schema.arguments
 

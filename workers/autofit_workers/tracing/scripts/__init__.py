@@ -1,1 +1,1 @@
-"""Tracing of an unmodified training script on a fake GPU."""
+"""Traces an unmodified training script on a fake GPU."""

@@ -1,4 +1,4 @@
-"""Answers that `torch.cuda`, `torch.accelerator` and the like give a script on a fake GPU.
+"""Makes `torch.cuda`, `torch.accelerator` and the like answer a script as a large, unused GPU would.
 
 `fake_gpu` answers what models ask; a script asks more: the card's name and memory, the allocator's
 statistics, streams, random states. None of these is known, so every answer is that of a large card
@@ -52,7 +52,7 @@ _NOTHING = (
 
 
 def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Callable[[str], None]) -> None:
-    """Replaces functions of `torch.cuda` and others in this process, for good, to answer a script.
+    """Replaces functions of `torch.cuda` and its like for a script, in this process for good.
 
     Args:
         architecture: architecture of the card, such as `sm_80`.
@@ -120,7 +120,7 @@ def _answer_as_accelerator(num_gpus: Callable[[], int], only_card: Callable[...,
 
 
 def _run_eagerly(note: Callable[[str], None]) -> None:
-    """Makes `torch.compile` return its model: the memory of a compiled step is not predicted."""
+    """Makes `torch.compile` leave the model eager, with a note: a compiled step is not predicted."""
     said = "torch.compile is followed as eager code, which takes more or less memory than the compiled step"
     compiled: Any = torch.compile
 
@@ -138,7 +138,7 @@ def _run_eagerly(note: Callable[[str], None]) -> None:
         return dynamo.not_compiled(model)
 
     def noted(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Function that gives the note when it is called, as it would be compiled with its first call."""
+        """Function that gives the note on `torch.compile` once it is called."""
 
         @functools.wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -158,7 +158,7 @@ def _run_eagerly(note: Callable[[str], None]) -> None:
 
 
 def _load_without_gpu() -> None:
-    """Makes `torch.load(…, map_location="cuda")` read on the CPU and then move the tensors."""
+    """Makes `torch.load(…, map_location="cuda")` load on the CPU, then move tensors to the fake GPU."""
     package: Any = torch
     load = torch.load
 
@@ -173,7 +173,7 @@ def _load_without_gpu() -> None:
 
 
 def _keep_scale() -> None:
-    """Keeps a gradient scaler's scale, which only an overflow changes within so few steps."""
+    """Makes a gradient scaler report its initial scale, which so few steps leave unchanged."""
     scaler: Any = torch.amp.GradScaler
     scaler.get_scale = lambda self: self._init_scale if self.is_enabled() else 1.0
 

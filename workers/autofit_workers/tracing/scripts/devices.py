@@ -1,4 +1,4 @@
-"""Devices that a script may ask for: only the GPU of its rank, and no CUDA graphs."""
+"""Restricts a script to the GPU of its rank, and refuses CUDA graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit_workers.tracing.fake.devices import GPU, NamedDevices
 
 
 class ScriptDevices(NamedDevices):
-    """Ends a script that asks for another rank's GPU; the script's own is 0, by whatever number it calls it.
+    """Function mode that names a script's GPU `cuda:0`, and ends a script that asks for another.
 
     Args:
         name: name of the script.
@@ -39,7 +39,7 @@ class ScriptDevices(NamedDevices):
         return chosen
 
     def require_own(self, index: int | None) -> None:
-        """Ends the script where `index` is the number of another rank's GPU."""
+        """Ends the script if GPU `index` is not its rank's own."""
         ranks = self._ranks
         if not index or index == ranks.local_rank:
             return
@@ -56,7 +56,7 @@ class ScriptDevices(NamedDevices):
         )
 
     def refuse_graphs(self, *_args: object, **_options: object) -> NoReturn:
-        """Ends the script where it would capture a CUDA graph, which has a pool of memory of its own."""
+        """Ends a script that captures a CUDA graph, as a graph has its own memory pool."""
         self._refuse(
             UnsupportedError(
                 f"{self._name} captures CUDA graphs, whose memory is not predicted: turn them off in the "

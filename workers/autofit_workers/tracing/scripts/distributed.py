@@ -1,4 +1,4 @@
-"""`torch.distributed` for a script: the group of `fake.ranks`, of which the script is one or the only rank.
+"""Lets a script use `torch.distributed` as one rank of a fake process group.
 
 PyTorch's own `DistributedDataParallel` and both its FSDPs run on it.
 """
@@ -25,7 +25,7 @@ _FOLLOWED = (ddp, fsdp, fsdp1)  # PyTorch's own, which are there whatever a scri
 
 
 def install(ranks: Ranks, recorder: Recorder, communicators: Communicators) -> None:
-    """Replaces `torch.distributed`'s group in this process, for good, by the one of `fake.ranks`.
+    """Replaces a script's process groups by the fake one of `fake.ranks`, in this process for good.
 
     Args:
         ranks: are told which rank the script says that it is.
@@ -50,7 +50,7 @@ def install(ranks: Ranks, recorder: Recorder, communicators: Communicators) -> N
 
 
 def has_group() -> bool:
-    """Whether the script has joined a process group, be it of one rank."""
+    """Whether the script has initialized `torch.distributed`, even with one rank."""
     package: Any = torch.distributed
     return bool(package.is_available() and package.is_initialized())
 
@@ -60,7 +60,7 @@ def _let_ranks_have_one_model(module: Any) -> None:
 
 
 def _let_data_parallel_have_one_gpu() -> None:
-    """Makes `nn.DataParallel` bring its inputs to the one GPU and call the model there."""
+    """Makes `nn.DataParallel` move its inputs to the one GPU and call the model there."""
 
     def forward_on_one(wrapper: Any, *inputs: Any, **kwargs: Any) -> Any:
         there = tree_map(lambda leaf: leaf.to(GPU) if isinstance(leaf, Tensor) else leaf, (inputs, kwargs))

@@ -1,4 +1,4 @@
-"""Cuts short passes that only grow: a model generates text token by token, on a cache that it fills.
+"""Skips most passes of text generation, whose memory grows regularly with the cache.
 
     pass      attention mask   keys of a layer, before → after
     1         8 × 65           8 × 4 × 64 × 32 → 8 × 4 × 65 × 32        whole
@@ -35,7 +35,7 @@ _MOST_DEPTH = 4  # of objects in what a model is given
 
 @dataclass(slots=True)
 class _Place:
-    """Place in an object given to a model that holds a tensor or a number."""
+    """Attribute, key or index in an object at which a tensor or a number is stored."""
 
     holder: Any
     key: Any
@@ -51,13 +51,13 @@ class _Place:
 
 @dataclass(slots=True)
 class _Described:
-    """Description of values: the part that has to stay, and the numbers that may grow."""
+    """Description of a pass's values: fixed properties, and the numbers that may grow."""
 
     fixed: list[Hashable] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
 
     def add(self, value: Any) -> None:
-        """Adds a leaf; an object of an unknown kind is described by its identity alone."""
+        """Adds a value; an object of an unknown type is described by its identity."""
         if isinstance(value, Tensor):
             self.fixed.append((value.dtype, value.device, value.dim(), value.requires_grad))
             self.numbers += value.shape
@@ -70,7 +70,7 @@ class _Described:
 
 @dataclass(slots=True)
 class _Pass:
-    """Numbers of a pass: of what it was given, of what it left in that, and of what it returned."""
+    """Numbers that describe a pass's inputs, the inputs after it, and its outputs."""
 
     given: list[int]
     left: list[int]
@@ -82,7 +82,7 @@ class _Pass:
 
 @dataclass(slots=True)
 class _Series:
-    """Series of passes of one model whose inputs are of the same kinds.
+    """Passes of one model with inputs of the same types, one after another.
 
     Attributes:
         passes: the last passes.
@@ -97,7 +97,7 @@ class _Series:
     last_of_longest: int = 0
 
     def next_after(self, given: list[int]) -> _Pass | None:
-        """Pass expected for the numbers `given`, with what it leaves and returns; None where unknown."""
+        """Expected pass for the input numbers `given`; None if it has to be run whole."""
         if len(self.passes) < _NUM_SHOWN or self._is_to_be_whole(self.num_passes + 1):
             return None
         first, second, last = self.passes[-_NUM_SHOWN:]
@@ -127,7 +127,7 @@ class _Series:
 
 
 class GrowingPasses:
-    """Runs a model's passes without gradients; of the later ones it makes only what lasts."""
+    """Runs a model's passes without gradients; of later passes it only makes the results."""
 
     def __init__(self) -> None:
         self._series: dict[Hashable, _Series] = {}
@@ -139,7 +139,7 @@ class GrowingPasses:
         run: Callable[[], Any],
         passed: Callable[[], None],
     ) -> Any:
-        """Runs a pass, whole or cut short, and returns the model's result.
+        """Runs a pass, or only grows its cache and outputs, and returns the model's result.
 
         Args:
             given: the model's arguments.
@@ -184,7 +184,7 @@ def _has_state(value: Any) -> bool:
 
 
 def _places(value: Any, depth: int = 0) -> Iterator[_Place]:
-    """Yields the places of tensors and integers in an object, and in the objects and containers in it."""
+    """Yields where an object, or one nested in it, holds tensors and integers."""
     held: Any = value if isinstance(value, dict | list) else vars(value)
     for key, each in list(held.items() if isinstance(held, dict) else enumerate(held)):
         if isinstance(each, Tensor) or (isinstance(each, int) and not isinstance(each, bool)):
@@ -194,7 +194,7 @@ def _places(value: Any, depth: int = 0) -> Iterator[_Place]:
 
 
 def _shown(before: _Described, objects: list[Any], result: Any) -> _Pass | None:
-    """Pass as it was seen; None where not all that it returned can be made again."""
+    """Description of a pass that was run; None if its outputs cannot be made without running it."""
     left, returned = _Described(), _Described()
     for place in (place for each in objects for place in _places(each)):
         left.add(place.value)
@@ -213,14 +213,14 @@ def _shown(before: _Described, objects: list[Any], result: Any) -> _Pass | None:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """Stands for an object that a model was given and returns; `number` is its place among these."""
+    """Stand-in for an output that is one of the inputs, the one numbered `number`."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Like:
-    """Stands for a tensor or a number of some size, or for a value that stays."""
+    """Stand-in for an output: a tensor or number of some size, or a fixed value."""
 
     num_numbers: int
     dtype: torch.dtype | None = None
@@ -249,14 +249,14 @@ def _made(shown: _Pass, objects: list[Any]) -> Any:
 
 
 def _fit(places: list[_Place], numbers: list[int]) -> bool:
-    """Whether `numbers` has as many numbers as describe the values at `places`."""
+    """Whether `numbers` describes as many numbers as the values at `places` have."""
     return len(numbers) == sum(
         place.value.dim() if isinstance(place.value, Tensor) else 1 for place in places
     )
 
 
 def _grow(places: list[_Place], numbers: list[int]) -> None:
-    """Puts larger tensors and numbers in place of those that have grown."""
+    """Replaces the values at `places` that differ from `numbers` by new tensors and numbers."""
     rest = list(numbers)
     for place in places:
         value = place.value
@@ -271,7 +271,7 @@ def _grow(places: list[_Place], numbers: list[int]) -> None:
 
 
 def _grown(first: list[int], second: list[int], last: list[int]) -> list[int] | None:
-    """Numbers expected to come next; None where they have not grown by the same each time."""
+    """Numbers expected to follow `last`; None unless both steps so far grew by the same amounts."""
     if not len(first) == len(second) == len(last):
         return None
     growth = [after - before for before, after in zip(second, last, strict=True)]

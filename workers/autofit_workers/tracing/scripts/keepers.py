@@ -1,5 +1,6 @@
-"""Finds the lines that keep what others allocate: they put it, or what has it in its graph, in a list.
+"""Finds the lines of a script that keep memory alive by putting tensors into containers.
 
+They keep a tensor, or one whose autograd graph holds others.
 output = model(batch)          32 MiB are allocated here, and in the model's layers
 outputs.append(output)         and kept here
 """
@@ -23,7 +24,7 @@ _MOST_NODES = 2_000  # of a graph
 
 
 def keepers(recorder: Recorder, kept: KeptIn, sources: Collection[str]) -> dict[str, str]:
-    """Maps lines that allocate to the line that keeps most of that memory, where one is known.
+    """Maps each allocating line to the line that keeps most of its memory, if known.
 
     Args:
         kept: knows the lines at which the script's code puts values into containers.
@@ -44,7 +45,7 @@ def keepers(recorder: Recorder, kept: KeptIn, sources: Collection[str]) -> dict[
 
 
 def _held_by(recorder: Recorder, tensor: Tensor) -> Iterator[int]:
-    """Yields the allocations that live as long as a tensor: its own, and those that its graph saved."""
+    """Yields the allocations that a tensor keeps alive: its own, and those that its graph saved."""
     found = [tensor]
     nodes: list[Any] = [tensor.grad_fn]
     seen = {None}

@@ -1,4 +1,4 @@
-"""Phases of a script's steps, and of what the script does between them.
+"""Divides a script's run into phases, such as forward, optimizer and checkpoint.
 
 input        the batch, and whatever is in no other phase
 forward, backward, optimizer    those of a step
@@ -28,7 +28,7 @@ _BETWEEN_STEPS = ("input", "evaluation", "generation")
 
 
 class PhaseMarks:
-    """Marks the phases of a script's steps, and gives allocations their category once it is known.
+    """Marks the phases of a script's steps in the trace, and categorizes its allocations.
 
     Attributes:
         trains: whether the script has an optimizer: without one no pass is an evaluation.
@@ -83,7 +83,7 @@ class PhaseMarks:
 
     @contextmanager
     def noting_states(self) -> Iterator[None]:
-        """Notes in the block where a model's `state_dict` is called, with which a checkpoint begins."""
+        """Context that notes where a model's `state_dict` is called: a checkpoint begins there."""
         kind: Any = torch.nn.Module
         state_dict = kind.state_dict
 
@@ -169,7 +169,7 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 
 
 def _is_generating() -> bool:
-    """Whether a function named `generate`, as libraries call the one that generates texts, is running."""
+    """Whether a function named `generate` is running, as libraries name text generation."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         if frame.f_code.co_name == "generate":

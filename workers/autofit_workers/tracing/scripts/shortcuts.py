@@ -1,4 +1,4 @@
-"""Cuts short repeated passes: for inputs of known shapes only outputs like earlier ones are made.
+"""Skips passes of a script's model whose memory is known from earlier passes with equal shapes.
 
 Between its steps a script may evaluate its model on hundreds of batches. Two forward passes without
 gradients and with inputs of the same shapes show what such a pass takes; from the third on only its
@@ -27,20 +27,20 @@ _KNOWN_KINDS = (Tensor, int, float, bool, str, bytes, type(None), torch.dtype, t
 
 @dataclass
 class _Seen:
-    """Description of the outputs that a model returned for inputs of some shapes."""
+    """Description of a model's outputs for inputs of given shapes."""
 
     num_passes: int
     leaves: list[Any]
     structure: Any
 
     def made(self) -> Any:
-        """New outputs like those described."""
+        """New outputs as described here."""
         return tree_unflatten([_like(leaf) for leaf in self.leaves], self.structure)
 
 
 @dataclass
 class _Accumulating:
-    """Passes of a model in one step, each on a batch whose gradients are added to those before.
+    """Passes of a model in one step that accumulates the gradients of several batches.
 
     Attributes:
         num_steps: how many steps were made before.
@@ -56,7 +56,7 @@ class _Accumulating:
 
     @property
     def is_known(self) -> bool:
-        """Whether the last two passes before the current one took and left the same."""
+        """Whether the last two passes before the current one were alike, and left nothing behind."""
         if len(self.places) <= _NUM_SHOWN or self.outputs is None:
             return False
         (first, _), (second, live), (third, still_live) = self.places[-3:]
@@ -64,7 +64,7 @@ class _Accumulating:
 
 
 class Shortcuts:
-    """Answers in place of models whose passes are known.
+    """Returns outputs in place of a model's passes whose memory is known.
 
     Args:
         watch: counts steps and passes, and is told of every pass without gradients that is not run.
@@ -84,7 +84,7 @@ class Shortcuts:
 
     @contextmanager
     def taken(self) -> Iterator[None]:
-        """Takes the shortcuts for all that runs in this process in the block."""
+        """Context in which known passes of all models are skipped."""
         module: Any = torch.nn.Module
         call = module.__call__
 
@@ -141,7 +141,7 @@ class Shortcuts:
 
 
 def _shown(result: Any) -> _Seen | None:
-    """Description of what one pass returned; None where a part of it cannot be made again."""
+    """Description of a pass's outputs; None if they cannot be made without running it."""
     leaves, structure = tree_flatten(result)
     if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
         return None
@@ -149,7 +149,7 @@ def _shown(result: Any) -> _Seen | None:
 
 
 def _needs_gradients(given: Any) -> bool:
-    """Whether a pass is given a tensor that requires gradients."""
+    """Whether an input of a pass is a tensor that requires gradients."""
     return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_flatten(given)[0])
 
 
@@ -176,7 +176,7 @@ def _like(leaf: Any) -> Any:
 
 
 class _Beginning(torch.autograd.Function):
-    """Output with no graph behind it, at which backward ends."""
+    """Autograd function that makes an output at which backward ends."""
 
     @staticmethod
     def forward(_ctx: Any, _anchor: Tensor, shape: _Shape) -> Tensor:
@@ -188,7 +188,7 @@ class _Beginning(torch.autograd.Function):
 
 
 def _key(module: torch.nn.Module, given: Any) -> Hashable | None:
-    """Key of the model and its inputs' shapes; None where an input may change, or none is a tensor."""
+    """Key of a model and its inputs' shapes; None for inputs of unknown types, or without a tensor."""
     leaves, structure = tree_flatten(given)
     if not all(isinstance(leaf, _KNOWN_KINDS) for leaf in leaves):
         return None

@@ -1,4 +1,4 @@
-"""Follows jobs of a script's thread pools, such as those that load weights onto the GPU.
+"""Traces the jobs of a script's thread pools, such as those that load weights onto the GPU.
 
 PyTorch's modes belong to the thread that entered them, so each job enters the mode itself. The submitter of
 a job waits for it, so that allocations come in the same order every time; a job that goes on for longer, as
@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 5.0
 
 @contextmanager
 def jobs_followed(mode: AbstractContextManager[Any]) -> Iterator[None]:
-    """Runs the jobs that thread pools are given in the block under `mode`."""
+    """Context in which jobs that thread pools are given run under `mode`."""
     kind: Any = ThreadPoolExecutor
     submit = kind.submit
 

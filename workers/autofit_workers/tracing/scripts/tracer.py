@@ -46,7 +46,7 @@ from autofit_workers.workload.step import seed
 
 
 class ScriptTracer:
-    """Runs the script of a spec and records its memory events, until it has made enough steps.
+    """Runs a script and records its memory events until it has made enough steps.
 
     For a process that does nothing else, which has to be prepared by `fake_gpu.install`. The tensors of a
     forward pass are not listed.
@@ -136,7 +136,7 @@ class ScriptTracer:
         return self.trace()
 
     def trace(self) -> Trace:
-        """Trace of what was recorded, once the script was ended.
+        """Trace of what was recorded; to be read once the script has ended.
 
         Raises:
             Exception: why the script could not be followed.
@@ -184,7 +184,7 @@ class ScriptTracer:
         )
 
     def _num_run_steps(self) -> int | None:
-        """Number of steps of the whole run, or of those seen if it ended by itself; None where unknown."""
+        """Number of steps of the whole run, or until the script ended by itself; None if unknown."""
         if not self._loops.are_ended and self._watch.is_to_end:
             return self._watch.num_seen
         number = self._loops.num_run_steps
@@ -212,7 +212,7 @@ class ScriptTracer:
 
 
 def own_conv_algo() -> str:
-    """Convolution policy that the script has set in this process."""
+    """Convolution policy by the cuDNN flags that the script has set."""
     flags: Any = torch.backends.cudnn
     benchmark, deterministic, default = "cudnn-benchmark", "cudnn-deterministic", CUDA_POLICIES[0]
     if not flags.enabled:
@@ -223,7 +223,7 @@ def own_conv_algo() -> str:
 
 
 class _ScriptGpuMode(FakeGpuMode):
-    """Mode that ends the script at an operator that needs a real GPU, before it can take another way."""
+    """Mode that ends a script at an operator that needs a real GPU, before it can go another way."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Lets trainers of libraries end their training in their own way once a script's loops are ended.
+"""Makes trainers of libraries finish as they do by themselves once a script's loops are ended.
 
 Trainers evaluate and save after so many steps or epochs, by counters of their own. transformers' Trainer does
 both at the last step, if it is to do so at all; Lightning's validates and saves where it is told to stop.
@@ -16,7 +16,7 @@ _LIGHTNING = ("pytorch_lightning", "lightning.pytorch")
 
 
 def follow(loops: Loops) -> None:
-    """Makes trainers end where `loops` are ended, in this process for good."""
+    """Makes transformers' and Lightning's trainers end with `loops`, in this process for good."""
     when_imported("transformers.trainer_callback", lambda module: _end_transformers(module, loops))
     for package in _LIGHTNING:
         module = f"{package}.loops.training_epoch_loop"

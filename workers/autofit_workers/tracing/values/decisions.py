@@ -1,4 +1,4 @@
-"""Branches that a program takes on made-up values, and sizes that were assumed.
+"""Records branches that a program takes on made-up values, and sizes that were assumed.
 
 A branch goes the way that the made-up value says. Where the program then raises, the caller may run it
 again with the other choice at some of the places (`Decisions.turned`).
@@ -20,7 +20,7 @@ _OF_DEEPSPEED = "/deepspeed/runtime/"  # asks whether a gradient overflowed; non
 
 
 class Decisions:
-    """Decisions of one program by values that are not there.
+    """Branches that one program took on made-up values, and the sizes assumed for it.
 
     Args:
         turned: places (`file:line:function`) where a branch takes the other way.
@@ -46,7 +46,7 @@ class Decisions:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Note for the user on the ways that the first branches in the user's code took."""
+        """Note for the user on how the first branches on made-up values were taken."""
         ways = [
             f"{site} was taken as {way}"
             for site, way in self.taken.items()
@@ -57,7 +57,7 @@ class Decisions:
         return (said,) if ways else ()
 
     def decide(self, likely: bool) -> bool:
-        """Decides a branch at the user's line that is running, and notes its way."""
+        """Truth value taken for the branch at the user's running line, which is noted."""
         site = here()
         way = likely if site not in self._turned else not likely
         self.taken[site] = way
@@ -77,8 +77,9 @@ class Decisions:
         return likely
 
     def counted(self, what: str, size: int, largest: int) -> int:
-        """Size that known values give; `largest` where they differ by batch and unknown masks select all.
+        """Size of a selection by known values.
 
+        It is `largest` if sizes differ by batch and unknown masks select all.
         Known values are those of the batches that were seen. Where these differ, others may give more.
         """
         frame = user_frame(sys._getframe(1))
@@ -91,7 +92,7 @@ class Decisions:
         return largest if self.share == 1 else size
 
     def share_of(self, what: str, largest: int) -> int:
-        """Likely size of a selection from `largest` elements, noted as assumed."""
+        """Assumed number of elements that are selected from `largest`."""
         return self.assume(what, round(self.share * largest), largest)
 
 
@@ -99,15 +100,15 @@ _running: list[Decisions] = [Decisions()]
 
 
 def begin(decisions: Decisions) -> None:
-    """Makes this process decide by `decisions` from here on."""
+    """Makes `decisions` the current program's in this process."""
     _running[:] = [decisions]
 
 
 def running() -> Decisions:
-    """Decisions of the program that this process runs."""
+    """`Decisions` of the current program."""
     return _running[0]
 
 
 def here() -> str:
-    """Place of the user's line that is running."""
+    """Running line of the user's code as `file:line:function`."""
     return user_source(sys._getframe(1)) or _UNKNOWN_LINE

@@ -1,4 +1,4 @@
-"""Limits on how much is computed on the CPU to know values of tensors on a fake GPU.
+"""Limits the time and memory spent on computing values of fake tensors on the CPU.
 
 Small tensors are computed whatever it takes. Of large ones, only operators that take about as long as a
 copy, and products that are no longer: those follow masks, indices and lengths of any usual size, and neither
@@ -43,7 +43,7 @@ _MOST_MULTIPLIED = 2**30  # numbers, of one product: a tenth of a second
 
 
 class Effort:
-    """Bytes that one program's known values have taken so far."""
+    """Bytes spent so far on a program's known values, and whether more may be spent."""
 
     def __init__(self) -> None:
         self._held_bytes = 0
@@ -51,7 +51,7 @@ class Effort:
         self._written_bytes = 0
 
     def allows(self, func: torch._ops.OpOverload, given: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
-        """Whether an operator may be computed; bytes that it writes are counted where they are large.
+        """Whether an operator may be computed on the CPU; counts the bytes of its large results.
 
         Args:
             given: tensors that it reads.
@@ -75,11 +75,11 @@ class Effort:
         return True
 
     def has_room_for(self, tensor: Tensor) -> bool:
-        """Whether the bytes of a tensor may be held beside those that are held already."""
+        """Whether a tensor's bytes fit beside the values that are held already."""
         return self._held_bytes + _num_bytes(tensor) <= _MOST_HELD_BYTES
 
     def hold(self, values: Tensor) -> bool:
-        """Counts values in a storage of their own until they are freed; returns whether there is room."""
+        """Counts the bytes of `values` until they are freed; returns whether there is room for them."""
         if is_small(values):
             return True
         num_bytes = values.untyped_storage().nbytes()
@@ -94,7 +94,7 @@ class Effort:
 
 
 def is_small(tensor: Tensor) -> bool:
-    """Whether values of a tensor of this size are followed whatever it takes."""
+    """Whether a tensor is small enough for its values always to be computed."""
     return tensor.numel() <= (_MOST_REAL if _is_real(tensor) else _MOST_WHOLE)
 
 

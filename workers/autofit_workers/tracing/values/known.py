@@ -1,4 +1,4 @@
-"""Values of fake tensors that are known, because the CPU had them.
+"""Known values of fake tensors: those that came from the CPU, or follow from such values.
 
 A fake tensor has no values. Where values are known beside it, they are a real tensor on the CPU: of
 labels, masks and lengths that were copied to the device, of constants, and of whatever is computed from
@@ -36,7 +36,7 @@ _has_made_up = [False]  # whether any real tensor stands for values that are not
 
 
 class _Memory:
-    """State that the known values of one storage share, however it is viewed."""
+    """State shared by all known values that lie in one storage."""
 
     __slots__ = ("is_made_up", "is_valid")
 
@@ -47,7 +47,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Known values of a fake tensor: a real tensor on the CPU."""
+    """Known values of a fake tensor, as a real tensor on the CPU."""
 
     values: Tensor
     memory: _Memory
@@ -117,7 +117,7 @@ def _name(func: torch._ops.OpOverload) -> str:
 
 
 def known(tensor: object) -> Known | None:
-    """Values of a tensor, of a real one its own; None where they are unknown."""
+    """Values of a fake tensor, or of a real one; None if unknown."""
     if isinstance(tensor, FakeTensor):
         found: Known | None = getattr(tensor, _ATTRIBUTE, None)
         return found if found is not None and found.memory.is_valid else None
@@ -127,7 +127,7 @@ def known(tensor: object) -> Known | None:
 
 
 def learn(tensor: object, values: Tensor, *, is_made_up: bool = False, memory: _Memory | None = None) -> None:
-    """Makes the values of a fake tensor known, unless there is no room for them.
+    """Stores the values of a fake tensor as known, if there is room for them.
 
     Args:
         memory: memory of the values that `values` is a view of; None for a storage of its own.
@@ -139,7 +139,7 @@ def learn(tensor: object, values: Tensor, *, is_made_up: bool = False, memory: _
 
 
 def is_made_up(tensor: Tensor) -> bool:
-    """Whether a real tensor stands for values that are not known."""
+    """Whether a real tensor's values are made up."""
     return hasattr(tensor, _MADE_UP)
 
 
@@ -151,7 +151,7 @@ def as_made_up(tensor: Tensor) -> Tensor:
 
 
 def on_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs an operator on real tensors; results of made-up values are marked as made up."""
+    """Runs an operator on real tensors; marks results of made-up values as made up."""
     result = func(*args, **kwargs)
     if _has_made_up[0] and any(_is_from_made_up(each) for each in (*args, *kwargs.values())):
         for each in result if isinstance(result, list | tuple) else (result,):
@@ -164,7 +164,7 @@ def on_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str
 
 
 def _note_selected(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> None:
-    """Notes how many elements a made-up mask selects of a real tensor."""
+    """Notes as an assumed size how many elements a made-up mask selects."""
     masks = args[1] if func is aten.index.Tensor else args[1:] if func is aten.masked_select.default else args
     if func not in _SELECTING or not isinstance(masks, list | tuple):
         return
@@ -183,7 +183,10 @@ def _is_from_made_up(value: object) -> bool:
 
 
 def followed(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Works out the known values of an operator's results; called after it ran on fake tensors."""
+    """Computes values of an operator's results if its inputs are known.
+
+    Called after the operator ran on fake tensors.
+    """
     kind = _kind(func)
     if kind is _Kind.LIST:
         for place in _written_places(func):
@@ -251,12 +254,12 @@ def _follow_write(
 
 
 def _is_kept_where_filled(tensor: Tensor) -> bool:
-    """Whether a tensor that one number fills is followed; large real ones, as gradients, are too many."""
+    """Whether values of a tensor filled with one number are kept; not of large floats, as gradients."""
     return is_small(tensor) or (not tensor.is_floating_point() and running().effort.has_room_for(tensor))
 
 
 def _written(func: torch._ops.OpOverload, given: _Given, target: Tensor) -> bool:
-    """Writes the values of an operator's target; returns whether that was possible."""
+    """Writes an operator's result into its target's known values; returns whether that worked."""
     is_allowed = running().effort.allows(func, given.tensors, [target])
     return is_allowed and _computed(func, given) is not None
 
@@ -274,7 +277,7 @@ def _held(value: object) -> Tensor | None:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Arguments of a call with values in place of fake tensors.
+    """Arguments of a call with known values in place of fake tensors.
 
     Attributes:
         tensors: the tensors among the arguments.
@@ -288,7 +291,7 @@ class _Given:
 
 
 def _values_of(args: tuple[Any, ...], kwargs: dict[str, Any], *, guesses: bool) -> _Given | None:
-    """Arguments of a call with their values; None if one is unknown.
+    """Arguments of a call with known values in place of fake tensors; None if any is unknown.
 
     Args:
         guesses: whether unknown single numbers are taken for 1.
@@ -321,11 +324,11 @@ def _values_of(args: tuple[Any, ...], kwargs: dict[str, Any], *, guesses: bool) 
 
 
 class _UnknownError(Exception):
-    """A value is not known."""
+    """Values of a tensor are unknown."""
 
 
 def _computed(func: torch._ops.OpOverload, given: _Given) -> Any:
-    """Result of an operator for known values; None where the CPU cannot compute it."""
+    """Result of an operator computed on the CPU from known values; None if the CPU cannot."""
     try:
         with torch.no_grad():
             return func(*given.args, **given.kwargs)
@@ -334,7 +337,7 @@ def _computed(func: torch._ops.OpOverload, given: _Given) -> Any:
 
 
 def _follow_uniform(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Tensor) -> bool:
-    """Learns a result that is the same for all finite values, as that none is NaN; returns whether it did."""
+    """Learns a result that is equal for all finite inputs, such as `isnan`; returns whether it is."""
     truth = _of_finite(func, args)
     if truth is not None:
         learn(result, torch.tensor(truth).expand(result.shape))
@@ -357,7 +360,7 @@ def _follow_uniform(func: torch._ops.OpOverload, args: tuple[Any, ...], result: 
 
 
 def _follow_absorbed(name: str, args: tuple[Any, ...], result: Tensor) -> bool:
-    """Learns a result that one operand decides, as in `true or x`, `false and x`; returns whether it did."""
+    """Learns a result that one operand decides, such as `false and x`; returns whether one does."""
     if name not in _ABSORBING or (_ABSORBING[name] and result.dtype != torch.bool):
         return False
     absorbs = _ABSORBING[name]
@@ -375,7 +378,10 @@ def _is_uniform(values: Tensor) -> bool:
 
 
 def _of_finite(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool | None:
-    """Result of a comparison for all finite values, or None (`isnan`: `x != x`, `isinf`: `abs(x) == inf`)."""
+    """Result of a comparison if it is equal for all finite values, as `x != x`; None otherwise.
+
+    `isnan` decomposes into `x != x`, and `isinf` into `abs(x) == inf`.
+    """
     name = _name(func)
     if name in ("isnan", "isinf", "isposinf", "isneginf"):
         return False
@@ -393,7 +399,7 @@ def _of_finite(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool | Non
 
 
 def copied_to_host(tensor: FakeTensor, dtype: torch.dtype | None = None) -> Tensor | None:
-    """Copy on the CPU, with known or made-up values; None where it is too large or sparse to make up."""
+    """Copy of a fake tensor on the CPU, with known or made-up values; None if too large or sparse."""
     dtype = dtype or tensor.dtype
     found = known(tensor)
     if found is not None:
@@ -405,7 +411,7 @@ def copied_to_host(tensor: FakeTensor, dtype: torch.dtype | None = None) -> Tens
 
 
 def is_large_new(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether an operator makes a tensor of a given size, too large for values on the CPU."""
+    """Whether an operator makes a tensor of a given size, too large to have values on the CPU."""
     shape = args[0] if args else None
     if not isinstance(shape, list | tuple) or not all(isinstance(each, int) for each in shape):
         return False
@@ -413,7 +419,7 @@ def is_large_new(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
 
 
 def made_up_like(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Made-up values of a tensor's shape: 1 for real numbers, 0 for indices, the assumed share of a mask.
+    """Real tensor of made-up values: 1 for real numbers, 0 for indices, the assumed share of a mask.
 
     Values of a large tensor are zeros, in memory that the system gives once it is written to.
     """

@@ -1,4 +1,4 @@
-"""Numbers that stand for values of tensors on a fake GPU.
+"""Number types that stand for unknown values of fake GPU tensors, and mark results as made up.
 
 They compute like the numbers that they are, and their results say of themselves that they are made up:
 a branch on one is noted (`decisions`), and so is a size that is made from one. Results of `math.exp`, NumPy
@@ -16,7 +16,7 @@ from autofit_workers.tracing.values.decisions import running
 
 
 def made_up(value: float | bool) -> Any:
-    """`value` as a number that says that it is made up; booleans and complex numbers stay as they are."""
+    """Made-up number of `value`; booleans and complex numbers are returned as they are."""
     if isinstance(value, bool | complex):
         return value
     return MadeUpInt(value) if isinstance(value, int) else MadeUpFloat(value)
@@ -56,7 +56,7 @@ _UNARY = ("neg", "pos", "abs", "round", "trunc", "floor", "ceil")
 
 
 def _watched(kind: type) -> None:
-    """Gives a number class operators whose results are made up, and comparisons that are noted."""
+    """Adds operators to a number class: results are made up, and comparisons are noted."""
     for name in ("lt", "le", "gt", "ge", "eq", "ne"):
         setattr(kind, f"__{name}__", _compared(f"__{name}__"))
     for name in (*_BINARY, *(_BITWISE if issubclass(kind, int) else ())):
@@ -73,7 +73,7 @@ class MadeUpFloat(float):
 
     @property
     def plain(self) -> float:
-        """Plain float of the same value, which nothing watches."""
+        """Ordinary float of the same value, whose use is not noted."""
         return float.__float__(self)
 
     def __int__(self) -> int:
@@ -91,7 +91,7 @@ class MadeUpInt(int):
 
     @property
     def plain(self) -> int:
-        """Plain integer of the same value, which nothing watches."""
+        """Ordinary integer of the same value, whose use is not noted."""
         return int.__int__(self)
 
     def __bool__(self) -> bool:

@@ -1,4 +1,4 @@
-"""Answers to a program that reads a tensor without values."""
+"""Answers a program's reads of fake tensors with known or made-up values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TRACING = str(Path(__file__).parents[1])
 
 
 def _host_values(tensor: Tensor) -> Tensor:
-    """Real tensor in place of a fake one, with known or made-up values."""
+    """Real CPU tensor with the known or made-up values of `tensor`."""
     if not isinstance(tensor, FakeTensor):
         return tensor
     copy = copied_to_host(tensor)
@@ -27,14 +27,14 @@ def _host_values(tensor: Tensor) -> Tensor:
 
 
 def number(tensor: Tensor) -> Any:
-    """Result of `Tensor.item`."""
+    """Number that `Tensor.item` returns, known or made-up."""
     values = _host_values(tensor)
     value = values.detach().as_subclass(Tensor).item()  # raises what PyTorch does where there are several
     return made_up(value) if is_made_up(values) else value
 
 
 def truth(tensor: Tensor) -> bool:
-    """Result of `bool(tensor)`, the way that a branch takes."""
+    """Truth value that `bool(tensor)` returns, which decides a branch."""
     values = _host_values(tensor)
     if is_made_up(values) and _is_in_distributions():
         return True  # it asks whether its parameters are valid
@@ -50,13 +50,13 @@ def _is_in_distributions() -> bool:
 
 
 def whole_number(tensor: Tensor) -> int:
-    """Result of `int(tensor)`, which Python wants to be a plain number."""
+    """Integer that `int(tensor)` returns; an ordinary one, as Python requires."""
     value = number(tensor)
     return int(getattr(value, "plain", value))
 
 
 def index(tensor: Tensor) -> int:
-    """Plain number that PyTorch or Python takes for a size or an index; a made-up one is noted as assumed."""
+    """Integer that a tensor gives as a size or index; a made-up one is noted as an assumed size."""
     value = number(tensor)
     if isinstance(value, MadeUpInt):
         return running().assume("a number made of values", value.plain, None)
@@ -64,13 +64,13 @@ def index(tensor: Tensor) -> int:
 
 
 def plain_number(tensor: Tensor) -> float:
-    """Result of `float(tensor)`, which Python wants to be a plain number."""
+    """Number that `float(tensor)` returns; an ordinary float, as Python requires."""
     value = number(tensor)
     return float(value.plain) if hasattr(value, "plain") else float(value)
 
 
 def values(tensor: Tensor) -> Any:
-    """Result of `Tensor.tolist`."""
+    """Nested list that `Tensor.tolist` returns, of known or made-up numbers."""
     found = _host_values(tensor)
     plain = found.detach().as_subclass(Tensor).tolist()
     return _each(plain) if is_made_up(found) else plain
@@ -81,7 +81,7 @@ def _each(value: Any) -> Any:
 
 
 def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Result of `Tensor.numpy`; raises PyTorch's errors for a tensor on a GPU, or with a gradient."""
+    """NumPy array that `Tensor.numpy` returns; raises PyTorch's errors for GPU tensors and gradients."""
     if isinstance(tensor, FakeTensor) and tensor.device.type == "cuda":
         raise TypeError(
             f"can't convert {tensor.device} device type tensor to numpy. Use Tensor.cpu() to copy the tensor "
@@ -93,13 +93,13 @@ def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def to_array(tensor: Tensor, dtype: Any = None) -> Any:
-    """Result of `Tensor.__array__`, which NumPy calls."""
+    """NumPy array that `Tensor.__array__` returns."""
     found = array(tensor)
     return found if dtype is None else found.astype(dtype, copy=False)
 
 
 def text(tensor: Tensor, spec: str = "") -> str:
-    """Text of a tensor in an f-string."""
+    """Text of a tensor formatted with `spec`, as in an f-string."""
     return format(number(tensor), spec) if tensor.dim() == 0 else repr(tensor)
 
 

@@ -1,4 +1,4 @@
-"""Operators whose result sizes depend on values: by known values, or by assumed ones."""
+"""Output sizes of operators whose outputs depend on values, known or assumed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BITS_OF_A_WORD = 64
 
 
 class Sizes:
-    """Rules that size the results of such operators (`rule_of`) and run them on fake tensors.
+    """Runs operators on fake tensors whose output sizes depend on values; see `rule_of`.
 
     Args:
         fresh: makes a fake tensor where `like` is: `fresh(shape, dtype, like)`.
@@ -64,7 +64,7 @@ class Sizes:
         return result
 
     def index(self, tensor: Tensor, indices: list[Tensor | None]) -> Tensor:
-        """Indexes a tensor; a mask becomes the places where it is true, as in ATen's `expandTensors`."""
+        """Indexes a tensor; a mask is replaced by the indices where it is true (ATen's `expandTensors`)."""
         places: list[Tensor | None] = []
         for index in indices:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -76,7 +76,10 @@ class Sizes:
         return result
 
     def boxes_kept(self, boxes: Tensor, scores: Tensor, _iou_threshold: float) -> Tensor:
-        """Places of the boxes that Torchvision's `nms` keeps, with a bit for each pair (`nms_kernel.cu`)."""
+        """Indices of the boxes that Torchvision's `nms` keeps (`nms_kernel.cu`).
+
+        The kernel takes a bit for each pair of boxes.
+        """
         num = boxes.shape[0]
         if not num:
             return self._fresh((0,), torch.int64, boxes)
@@ -93,17 +96,17 @@ class Sizes:
         return result
 
     def _beside(self, index: Tensor, tensor: Tensor) -> Tensor:
-        """Mask as a fake tensor: one on the CPU is looked at there, and its places are copied."""
+        """Mask as a fake tensor on the device of `tensor`; the values of a CPU mask are known."""
         return index if isinstance(index, FakeTensor) else self._placed(index, tensor)
 
     def unique_values(self, tensor: Tensor, sorted_: bool = True, inverse: bool = False) -> Result:
-        """Results of `_unique`, which does not count."""
+        """Outputs of `_unique`: distinct values and inverse indices, without counts."""
         return self.unique_counted(tensor, sorted_, inverse)[:2]
 
     def unique_counted(
         self, tensor: Tensor, sorted_: bool = True, inverse: bool = False, counted: bool = False
     ) -> Result:
-        """Results of `_unique2`: different values, inverse indices and counts."""
+        """Outputs of `_unique2`: distinct values, inverse indices and counts."""
         values, inverses, counts = self._different(
             tensor, None, lambda found: torch.unique(found, sorted_, return_inverse=True, return_counts=True)
         )
@@ -121,7 +124,7 @@ class Sizes:
         return values, inverses if inverse else self._none(tensor), numbers if counts else self._none(tensor)
 
     def unique_dim(self, tensor: Tensor, dim: int, *_flags: bool) -> Result:
-        """Results of `unique_dim`; places and counts are computed whether asked for or not (Unique.cu)."""
+        """Outputs of `unique_dim`; inverse indices and counts are always computed (Unique.cu)."""
         return self._different(
             tensor, dim, lambda found: torch.unique(found, return_inverse=True, return_counts=True, dim=dim)
         )
@@ -130,7 +133,7 @@ class Sizes:
         return self.unique_consecutive(tensor, True, True, dim)
 
     def _different(self, tensor: Tensor, dim: int | None, find: Callable[[Tensor], Result]) -> Result:
-        """Different values (slices, given a dimension), the number of each element's value, and counts."""
+        """Distinct values (slices along `dim`, if given), inverse indices, and counts."""
         found = _given(tensor)
         if found is not None:
             return tuple(self._placed(each, tensor) for each in find(found))
@@ -164,7 +167,7 @@ class Sizes:
         return self._fresh((num,), repeats.dtype, repeats)
 
     def packed(self, input: Tensor, lengths: Tensor, batch_first: bool) -> Result:  # noqa: A002
-        """Steps of all sequences one after another, copied together, and batch sizes (PackedSequence.cpp)."""
+        """Steps of all sequences, packed in one copy, and each step's batch size (PackedSequence.cpp)."""
         longest = input.shape[1 if batch_first else 0]
         found, what = _given(lengths), "steps of packed sequences"
         all_steps = torch.full(lengths.shape, longest)
@@ -188,14 +191,17 @@ class Sizes:
     def ctc_loss(
         self, log_probs: Tensor, targets: Tensor, _inputs: Any, lengths: Tensor | list[int], *_rest: Any
     ) -> Result:
-        """Losses, and alpha for each step and place in a target (`ctc_loss_gpu_template` of LossCTC.cu)."""
+        """CTC losses, and alpha for each step and target position.
+
+        See `ctc_loss_gpu_template` of LossCTC.cu.
+        """
         num_steps, batch_size = log_probs.shape[:2]
         shape = (batch_size, num_steps, 2 * self._longest_target(targets, lengths) + 1)
         losses = self._fresh((batch_size,), log_probs.dtype, log_probs)
         return losses, self._fresh(shape, log_probs.dtype, log_probs)
 
     def ctc_loss_backward(self, _grad: Tensor, log_probs: Tensor, *rest: Any) -> Tensor:
-        """Gradient of the CTC loss; beta, as large as alpha, is kept until the end.
+        """Gradient of the CTC loss; a temporary beta, as large as alpha, lives until the end.
 
         Source: `ctc_loss_backward_gpu_template` of LossCTC.cu.
         """
@@ -216,13 +222,13 @@ class Sizes:
 
 
 def _given(tensor: Tensor) -> Tensor | None:
-    """Values of a tensor, where they are known and none is made up; else None."""
+    """Known values of a tensor; None if they are unknown or made up."""
     found = known(tensor)
     return None if found is None or found.is_made_up else found.values
 
 
 def scalar(tensor: Tensor) -> Any:
-    """Value of a tensor of one element, for C++ code that asks (`_local_scalar_dense`)."""
+    """Number in a one-element tensor, for C++ code that reads it (`_local_scalar_dense`)."""
     assert isinstance(tensor, FakeTensor)
     found = known(tensor)
     if found is not None:
@@ -237,7 +243,7 @@ def has_mask(args: tuple[Any, ...]) -> bool:
 
 @functools.cache
 def rule_of(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
-    """Rule by which the size of an operator's result is found; None where shapes alone decide it."""
+    """Function that runs an operator whose output size depends on values; None for other operators."""
     return SIZED.get(func) or _OF_LIBRARIES.get(func.name())
 
 

@@ -1,1 +1,1 @@
-"""Measures real steps: one loop of steps, and what each device adds to it."""
+"""Measures the memory and time of real training steps, on CUDA cards and the CPU."""

@@ -1,4 +1,4 @@
-"""Tries once what a training does between its epochs: an evaluation step and a checkpoint.
+"""Runs an evaluation step and saves a checkpoint once, as a training does between its epochs.
 
 Either can need more memory than a training step, and a size that fits in the steps alone runs out
 there hours later.

@@ -22,7 +22,7 @@ _IDLE_BYTES = 128 * _MIB
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Process on the card other than this one.
+    """Other process that holds memory on the card.
 
     Attributes:
         pid: process id as the driver counts, which within a container is the host's count.
@@ -60,7 +60,7 @@ class Occupancy:
         return f"{self.used_bytes / _MIB:.0f} MiB in use ({who})"
 
     def demand(self, budget_bytes: int | None, name: str) -> None:
-        """Makes sure that a trial of a budget has its memory to itself.
+        """Raises `BusyDeviceError` if the card's free memory is less than a budget and a CUDA context need.
 
         Raises:
             BusyDeviceError: other processes hold memory that the trial needs; running out would say
@@ -79,7 +79,7 @@ class Occupancy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """First visible card, with what was in use on it before this process touched it.
+    """First visible card, with the memory that was in use on it before this process touched it.
 
     Attributes:
         total_bytes: memory of the card, as CUDA reports it.
@@ -94,7 +94,7 @@ class Card:
 
     @classmethod
     def at_hand(cls) -> Self:
-        """Looks up the card; to be called before this process puts anything on it.
+        """Finds the first visible card; to be called before this process allocates anything on it.
 
         Raises:
             DeviceError: PyTorch finds no CUDA device.
@@ -116,14 +116,14 @@ class Card:
         )
 
     def process_bytes(self) -> int:
-        """Bytes that this process holds on the card; without NVML, those that all processes hold."""
+        """Device bytes that this process holds on the card; without NVML, that all processes hold."""
         if self.nvml is not None and self.occupancy is not None:
             return self.nvml.used_bytes() - self.occupancy.used_bytes
         free_bytes, total_bytes = torch.cuda.mem_get_info(0)
         return total_bytes - free_bytes
 
     def description(self) -> dict[str, str]:
-        """Entries on the card for an outcome's environment."""
+        """Entries of an outcome's environment on the card's memory in use by other processes."""
         if self.occupancy is None:
             return {"device_bytes_from": "cudaMemGetInfo, other processes included"}
         told = {"device_bytes_from": "NVML", "other_processes_bytes": str(self.occupancy.used_bytes)}
@@ -164,11 +164,11 @@ class Nvml:
         return None
 
     def used_bytes(self) -> int:
-        """Bytes that all processes together hold, without the part that the driver keeps for itself."""
+        """Bytes that all processes together hold on the card, without the driver's reserved part."""
         return _used_bytes(self._memory())
 
     def occupancy(self) -> Occupancy | None:
-        """Memory in use on the card now; None where the driver does not say."""
+        """Memory in use on the card now; None if the driver does not report it."""
         try:
             memory = self._memory()
         except self.library.NVMLError:
@@ -184,7 +184,7 @@ class Nvml:
         return library.nvmlDeviceGetMemoryInfo(self.handle, version=library.nvmlMemory_v2)
 
     def _tenants(self) -> tuple[Tenant, ...]:
-        """Other processes that compute or draw on the card; a slice does not tell of those that draw."""
+        """Other processes with compute or graphics work on the card; without graphics for a MIG slice."""
         found: dict[int, Tenant] = {}
         for ask in (
             self.library.nvmlDeviceGetComputeRunningProcesses,
@@ -203,5 +203,5 @@ class Nvml:
 
 
 def _used_bytes(memory: Any) -> int:
-    """Bytes that processes hold, by NVML's account of a card, without what the driver keeps for itself."""
+    """Bytes that processes hold on a card by NVML: total less free memory and the driver's reserved part."""
     return int(memory.total - memory.reserved - memory.free)

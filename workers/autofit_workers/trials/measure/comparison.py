@@ -1,4 +1,4 @@
-"""Compares what workloads compute, by a process that runs each of them once, for real, on the CPU.
+"""Compares workloads' outputs, in a process that runs one real forward pass of each on the CPU.
 
     request   {"workloads": [{…}, …], "batch_size": 10, "seq_len": null, "seed": 0}
     answer    {"outputs": [{…}, …]} of all but the first, or {"error": {…}}
@@ -24,7 +24,7 @@ from autofit_workers.spec.protocol import TrialError, WorkloadRef
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputComparison:
-    """Comparison of what a workload's model returns with what the first workload's does.
+    """Comparison of the outputs of a workload's model with those of the first workload's model.
 
     Attributes:
         workload: name of the workload.
@@ -68,7 +68,7 @@ def compare_outputs(
     seed: int = 0,
     permissions: Permissions = Permissions(),  # noqa: B008 - frozen
 ) -> tuple[OutputComparison, ...]:
-    """Runs one forward pass of each workload and compares all with the first.
+    """Runs one forward pass of each workload and compares its outputs with the first workload's.
 
     Models are built and batches made from the same seed, and a model takes over the first one's
     parameters where names and shapes agree.
@@ -102,7 +102,7 @@ def compare_outputs(
 
 
 def _compared(answer: Any) -> tuple[OutputComparison, ...]:
-    """Comparisons that the process answered; raises `ValueError` where its answer makes no sense."""
+    """Output comparisons, parsed from the process's answer; raises `ValueError` if it is malformed."""
     if not isinstance(answer, dict):
         raise ValueError("it answered no object")  # noqa: TRY004 - what the process says is a value
     if "error" in answer:

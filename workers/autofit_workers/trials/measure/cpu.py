@@ -101,7 +101,7 @@ def _outcome(
 
 
 def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: steps.Progress) -> str | None:
-    """Runs the trial and returns how far its peaks were beyond the budget; None where they were not."""
+    """Runs the trial; returns a message on how far its peak exceeds the budget, None if it does not."""
     device = torch.device("cpu")
     with steps.conditions(spec, device, progress.remarks) as rewriting:
         setting.set_threads(spec.num_threads)
@@ -120,7 +120,7 @@ def _run(workload: Workload, spec: TrialSpec, meter: ResidentSet, progress: step
 def _run_script(
     spec: TrialSpec, meter: ResidentSet, progress: steps.Progress, give_up: Callable[[], None]
 ) -> str | None:
-    """Runs a script's steps and returns how far its peaks were beyond the budget; None where not."""
+    """Runs a script's steps; returns a message on how far its peak exceeds the budget, None if not."""
     setting.set_threads(spec.num_threads)
     progress.remarks["threads"] = str(torch.get_num_threads())
     with data_limit(spec.budget_bytes):
@@ -132,7 +132,7 @@ def _run_script(
 def _unnamed_failures_tried_again(
     trial: steps.Trial, meter: ResidentSet, progress: steps.Progress
 ) -> Iterator[None]:
-    """Repeats, without the limit, a step that failed under the limit without naming memory.
+    """Context manager that repeats a failed step without the memory limit, if its error names no memory.
 
     Where that fails too, which may be for what the first failure left behind, the failure is as it was.
     A rank of several takes none again.
@@ -159,7 +159,7 @@ def _unnamed_failures_tried_again(
 
 
 def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Progress) -> None:
-    """Adds the peak of PyTorch's allocator to the steady peaks, or a remark why it could not be had.
+    """Adds the peak of PyTorch's allocator to the steady peaks, or a remark why it was not measured.
 
     That peak comes from a step more, after the peaks of the resident set were read, which it inflates.
     """
@@ -189,7 +189,7 @@ def _demand_time(spec: TrialSpec, progress: steps.Progress) -> None:
 
 
 def limit_of_machine(num_processes: int = 1) -> int | None:
-    """Limit in bytes that keeps `num_processes` from using up the machine: shares of half its free memory."""
+    """Memory limit of a process in bytes: held memory plus its share of half the free; None if unknown."""
     held_bytes, available_bytes = host_memory.status_bytes("VmData"), host_memory.available_bytes()
     if held_bytes is None or available_bytes is None:
         return None
@@ -197,7 +197,7 @@ def limit_of_machine(num_processes: int = 1) -> int | None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says by its own type or identifier that memory ran out.
+    """Whether an error is an out-of-memory error of the CPU, by its type, errno or text.
 
     PyTorch's CPU allocator raises a plain `RuntimeError`, known by the allocator's name in it
     (c10/core/impl/alloc_cpu.cpp); `std::bad_alloc` reaches Python as that text alone.
@@ -214,7 +214,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def data_limit(limit_bytes: int | None) -> Iterator[None]:
-    """Limits this process's private writable memory in the block; None is no limit.
+    """Context manager that limits this process's private writable memory; None for no limit.
 
     The limit is lifted at the end, so that there is memory to tell the outcome.
     """
@@ -229,7 +229,7 @@ def data_limit(limit_bytes: int | None) -> Iterator[None]:
 
 @contextmanager
 def _soft_limit(limit_bytes: int | None) -> Iterator[None]:
-    """Sets the soft limit of private writable memory in the block; None lifts it to the hard limit."""
+    """Context manager that sets the soft limit of private writable memory; None sets the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (hard if limit_bytes is None else limit_bytes, hard))
     try:
@@ -261,7 +261,7 @@ class ResidentSet:
 
     @property
     def tries_again(self) -> bool:
-        """Whether a failed action is tried again now: there is a limit to lift."""
+        """Whether to repeat a failed action without the memory limit: this is enabled, and a limit is set."""
         return self._tries_again and _is_limited()
 
     def reset(self) -> None:
@@ -294,7 +294,7 @@ class ResidentSet:
         return time.perf_counter() - begin
 
     def attempt(self, action: Callable[[], None]) -> str | None:
-        """Runs an action that a workload may be unable to do, and returns why it could not.
+        """Runs an action that may fail in a workload; returns the reason as a text, None if it succeeded.
 
         Raises:
             Exception: memory ran out, in words or so that the same completes without the limit.
@@ -313,7 +313,7 @@ class ResidentSet:
 
 
 def _retry(action: Callable[[], None], reason: str, meter: ResidentSet) -> None:
-    """Runs again, without the limit, an action that failed under it without naming memory.
+    """Repeats a failed action without the memory limit; raises `MemoryError` if it completes now.
 
     Raises:
         MemoryError: the action completes now.
@@ -329,7 +329,7 @@ def _retry(action: Callable[[], None], reason: str, meter: ResidentSet) -> None:
 
 
 def beyond(budget_bytes: int | None, progress: steps.Progress) -> str | None:
-    """Message on where the largest peak was and how far it passed the budget; None where it did not.
+    """Message on the phase of the largest peak and its excess over the budget; None if it is within.
 
     The trial's phase is then set to that of the largest peak.
     """

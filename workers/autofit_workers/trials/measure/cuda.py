@@ -114,7 +114,7 @@ def _outcome(  # noqa: PLR0917 - what a trial has learned
 
 @dataclass(slots=True)
 class _Learned:
-    """Facts that a trial shows beside its progress.
+    """Facts learned in a trial besides its progress: context size, phase out of memory, environment.
 
     Attributes:
         context_bytes: size of the context; None where the steps did not end, as it may then be unreadable.
@@ -134,7 +134,7 @@ def _run(  # noqa: PLR0917 - as above
     learned: _Learned,
     give_up: Callable[[], None],
 ) -> str | None:
-    """Runs the trial (`workload` is None for a script); returns how memory ran out, None if it did not."""
+    """Runs the trial; returns a message on how memory ran out, None if it did not."""
     device = torch.device("cuda", 0)
     try:
         with steps.conditions(spec, device, progress.remarks) as rewriting:
@@ -170,12 +170,12 @@ def _cap(budget_bytes: int | None, card: Card) -> None:
 
 
 def device_at_hand() -> Device | None:
-    """Card that a trial on this machine runs on; None where there is none."""
+    """Card that a trial on this machine runs on; None without a CUDA device."""
     return Card.at_hand().device if torch.cuda.is_available() else None
 
 
 def allowed_fraction(budget_bytes: int, total_bytes: int) -> float:
-    """Fraction of the card's memory for which PyTorch allows exactly the budget.
+    """Memory fraction for `set_per_process_memory_fraction` at which PyTorch allows exactly the budget.
 
     PyTorch takes floor(fraction × total) (`setMemoryFraction` of c10/cuda/CUDACachingAllocator.cpp);
     the half byte keeps that from falling one byte, and so one segment, short.
@@ -195,7 +195,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def history_digest(events: list[dict[str, Any]]) -> dict[str, str]:
-    """Digest of an allocator's history, from its actions and sizes without addresses, and its length."""
+    """SHA-256 of an allocator's history (actions and sizes, no addresses) and its number of events."""
     digest = hashlib.sha256()
     num_events = 0
     for event in events:
@@ -260,7 +260,7 @@ class AllocatorMeter:
         return float(begin.elapsed_time(end)) / 1000
 
     def attempt(self, action: Callable[[], None]) -> str | None:
-        """Runs an action that a workload may be unable to do, and returns why it could not.
+        """Runs an action that may fail in a workload; returns the reason as a text, None if it succeeded.
 
         Raises:
             Exception: memory ran out, the trial is invalid, or the device is out of order.

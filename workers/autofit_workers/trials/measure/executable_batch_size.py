@@ -1,4 +1,4 @@
-"""Calls a function with smaller and smaller batches until one does not run out of memory.
+"""Calls a function with ever smaller batch sizes until a call does not run out of memory.
 
 For code written for Accelerate's decorator of that name (`accelerate.utils.memory` 1.15): arguments,
 what counts as running out, what is released between the tries, and the errors are the same.
@@ -25,7 +25,7 @@ _OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error means that a smaller batch may do."""
+    """Whether an error is an out-of-memory error, which a smaller batch may avoid."""
     if not isinstance(error, RuntimeError) or len(error.args) != 1:
         return False
     return any(sign in str(error.args[0]) for sign in _OUT_OF_MEMORY)
@@ -36,7 +36,7 @@ def with_executable_batch_size(
     first_batch_size: Callable[[], int],
     reduce_batch_size: Callable[[], int] | None,
 ) -> Callable[..., Any]:
-    """Wraps a function whose first parameter is the batch size, which callers then leave out.
+    """Wraps `function(batch_size, …)`: callers omit the batch size, which shrinks if memory runs out.
 
     A later call begins at the size that the one before ended with.
 

@@ -19,7 +19,7 @@ StepBytes = tuple[int, int, int | None]
 
 
 def measure_step(step: Callable[[], object]) -> tuple[Device, StepBytes]:
-    """Takes one step and returns the device that it ran on, and the bytes that it took there.
+    """Runs one step; returns its device, and the memory in bytes before the step and at its peak.
 
     Measures on the current card where this process uses one, else on the CPU.
 

@@ -1,4 +1,4 @@
-"""Process that compares what models return; see `autofit_workers.trials.measure.comparison`."""
+"""Child process that compares models' outputs, for `autofit_workers.trials.measure.comparison`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TOLERANCE_OF_HALF = 2e-2
 
 
 def main(requests_fd: int, answers_fd: int) -> None:
-    """Answers requests, a JSON line each, until an empty line comes."""
+    """Reads comparison requests, one JSON line each, and answers each, until an empty line comes."""
     requests = received(requests_fd, answers_fd)
     with os.fdopen(answers_fd, "w", encoding="utf-8") as answers:
         while request := requests.get():
@@ -67,7 +67,7 @@ def compared(workloads: Sequence[Workload], *, batch_size: int, seed: int) -> li
 
 @dataclass(frozen=True)
 class _Pass:
-    """Forward pass of a workload's model.
+    """Finished forward pass of a workload's model: its batch, its outputs and the model's state.
 
     Attributes:
         state: the model's parameters and buffers.
@@ -101,7 +101,7 @@ def _state(model: torch.nn.Module) -> dict[str, Tensor]:
 
 
 def _take_over(model: torch.nn.Module, values: Mapping[str, Tensor]) -> frozenset[str]:
-    """Gives a model another's `values` where names and shapes agree; returns the names of these."""
+    """Copies `values` into a model's parameters and buffers of equal name and shape; returns their names."""
     shared = set()
     for name, own in _state(model).items():
         if name in values and values[name].shape == own.shape:
@@ -112,7 +112,7 @@ def _take_over(model: torch.nn.Module, values: Mapping[str, Tensor]) -> frozense
 
 @contextmanager
 def _outputs_of(model: torch.nn.Module, outputs: list[Tensor]) -> Iterator[None]:
-    """Collects in `outputs` the tensors that the model's modules return to code outside of the model."""
+    """Context manager that collects in `outputs` the tensors that a model returns to code outside it."""
     own = set(model.modules())
     running: list[torch.nn.Module] = []
 
@@ -172,7 +172,7 @@ def _shapes(tensors: Sequence[Tensor]) -> str:
 
 
 def _difference(mine: Tensor, theirs: Tensor) -> float:
-    """Largest difference of elements, 0 for equal infinities; nan where only one of the two is a number."""
+    """Largest absolute difference of elements; 0 for equal infinities, nan if just one of two is a number."""
     return _largest(torch.where(mine == theirs, 0, mine.to(_wide(mine)) - theirs.to(_wide(theirs))))
 
 

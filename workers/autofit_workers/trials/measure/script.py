@@ -123,7 +123,7 @@ class ScriptTrial:
         return False
 
     def saving(self) -> None:
-        """Does nothing: a checkpoint is measured as a part of what comes between the steps."""
+        """Does nothing: a checkpoint is measured as part of the time between the steps."""
 
     def ended(self) -> None:
         self._progress.steady = self._meter.peaks()

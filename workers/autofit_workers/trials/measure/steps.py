@@ -1,4 +1,4 @@
-"""Loop of the steps of a measured trial, whatever the device."""
+"""Loop of the steps of a measured trial, on any device."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _PIECE_ELEMENTS = 2**20
 
 
 class Meter(Protocol):
-    """Interface of what a device adds to the loop of steps: its peaks, its clock and its errors."""
+    """Interface to a device's measurements during the loop of steps: peaks, clock and errors."""
 
     def reset(self) -> None:
-        """Begins a new stretch of steps, for the peaks to cover."""
+        """Resets the peaks, so that they cover the steps from now on."""
 
     def peaks(self) -> Peaks:
-        """Peaks since the last `reset`."""
+        """Peak memory since the last `reset`."""
 
     def seconds_of(self, step: Callable[[], None]) -> float:
         """Runs a step to its end on the device and returns how long that took, in seconds."""
 
     def attempt(self, action: Callable[[], None]) -> str | None:
-        """Runs an action that a workload may be unable to do, and returns why it could not.
+        """Runs an action that may fail in a workload; returns the reason as a text, None if it succeeded.
 
         Raises:
             Exception: the action ran out of memory, or the trial is invalid.
@@ -78,7 +78,7 @@ class Progress:
     begin: float = field(default_factory=time.monotonic)
 
     def enter(self, phase: str) -> None:
-        """Notes that a phase begins, and reports it."""
+        """Records that a phase of the trial begins, and reports it."""
         self.phase = phase
         self.report(Heartbeat(phase=phase, num_steps_done=self.num_steps_done, device=self.device))
 
@@ -103,7 +103,7 @@ def run(workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter,
 
 @contextmanager
 def conditions(spec: TrialSpec, device: torch.device, remarks: dict[str, str]) -> Iterator[Rewriting | None]:
-    """Seeds the random generators and applies the knobs in the block, and restores all after it.
+    """Context manager that seeds random generators and applies the knobs, and restores all afterwards.
 
     Yields what rewrites convolutions, if anything does.
 
@@ -191,7 +191,7 @@ class Trial:
             )
 
     def follow_up(self) -> None:
-        """Tries one evaluation step and one checkpoint, after a training's steps.
+        """Runs one evaluation step and saves one checkpoint, after a training's steps.
 
         Running out of memory there raises as in a step. For a workload that can do neither, such as a
         model that returns no loss in evaluation, the reason is noted as a remark.
@@ -203,7 +203,7 @@ class Trial:
         progress.checkpoint = self._attempt(CHECKPOINT, self._save)
 
     def step(self) -> None:
-        """Takes one step, with new batches."""
+        """Runs one step, with new batches."""
         for part in parts_of_step(self._spec):
             self._take_part(part)
 
@@ -227,11 +227,11 @@ class Trial:
 
     @property
     def bytes_out_of_sight(self) -> int:
-        """Bytes of DDP's buckets, which stay between steps but in no tensor that the interpreter knows."""
+        """Bytes of DDP's buckets, which stay between steps but belong to no tensor visible from Python."""
         return bucket_bytes(self._model)
 
     def drop_gradients(self) -> None:
-        """Drops the gradients, as a training step does first, so that what the next step keeps shows."""
+        """Calls `zero_grad` on the optimizers, as a training step does first."""
         if self._optimizer is not None:
             for each in each_of(self._optimizer):
                 each.zero_grad(set_to_none=self._spec.knobs.set_to_none)
@@ -286,14 +286,14 @@ def in_one_line(error: BaseException) -> str:
 
 
 def _sum(parameter: torch.Tensor) -> float:
-    """Sum of a parameter in double precision, piece by piece: else the CPU would copy all of it."""
+    """Sum of a parameter in double precision, in pieces, so that no full double copy is made."""
     flat = parameter.reshape(-1)
     pieces = (flat[start : start + _PIECE_ELEMENTS] for start in range(0, len(flat), _PIECE_ELEMENTS))
     return float(sum(piece.sum(dtype=torch.float64) for piece in pieces))
 
 
 def _own_part(parameter: torch.nn.Parameter) -> torch.Tensor:
-    """Part of a parameter that this rank holds: of a DTensor, or of one that ZeRO 3 shards."""
+    """Shard of a parameter that this rank holds, for a DTensor or a ZeRO 3 parameter; else the parameter."""
     part: torch.Tensor = getattr(parameter, "_local_tensor", getattr(parameter, "ds_tensor", parameter))
     return part
 

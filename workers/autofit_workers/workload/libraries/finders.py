@@ -1,4 +1,4 @@
-"""Import hooks for modules that have to be executed in a special way."""
+"""Import hooks that run given functions when given modules are imported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import ModuleType
 
 
 class ExecutingFinder(MetaPathFinder):
-    """Finder that executes some installed modules with a function of its user.
+    """Import finder that executes the modules in `names` by calling `execute`.
 
     Args:
         names: names of the modules.
@@ -37,7 +37,7 @@ _waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
 
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Calls `act` with a module once it is imported, or at once if it is; it cannot be undone."""
+    """Calls `act` with a module once it is imported, at once if it already is; cannot be undone."""
     if name in sys.modules:
         act(sys.modules[name])
     elif name in _waiting:

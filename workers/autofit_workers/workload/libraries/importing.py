@@ -69,7 +69,7 @@ def hint(name: str, known: Iterable[str], *, otherwise: str) -> str:
 
 @contextmanager
 def without_missing_operators() -> Iterator[None]:
-    """Lets libraries be imported whose compiled operators cannot be loaded beside this PyTorch.
+    """Context manager to import libraries whose compiled operators this PyTorch cannot load.
 
     torchvision's operators are declared; torchaudio goes on as if it had none; other libraries' fake kernels
     for missing operators are left out.
@@ -106,7 +106,7 @@ def without_missing_operators() -> Iterator[None]:
 
 
 def _execute_without_library(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    """Executes torchaudio's module so that a library that cannot be loaded counts as missing."""
+    """Executes torchaudio's module so that a library that fails to load counts as missing."""
     execute(module)
     found: Any = module
     load = found._load_lib  # noqa: SLF001 - no public name

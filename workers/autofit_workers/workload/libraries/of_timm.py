@@ -57,7 +57,7 @@ def load(ref: WorkloadRef) -> Workload:
 
 
 def _require_trainable(told: Mapping[str, Any]) -> None:
-    """Raises `InapplicableError` for arguments that ask for weights, or for other than logits."""
+    """Raises `InapplicableError` for arguments that ask for weights, or for features, not logits."""
     for name in (name for name, value in told.items() if value is not False):
         if name in _OF_WEIGHTS:
             raise InapplicableError(
@@ -98,7 +98,7 @@ def _build(name: str, options: dict[str, Any]) -> nn.Module:
 def _build_fixed(
     name: str, options: dict[str, Any], *, sides: int | tuple[int, ...] | None, size: int | None = None
 ) -> nn.Module:
-    """Network with positions for the patches of images of `sides`; None for its own sides."""
+    """Network for images of one size: `size` if given, else `sides`, else the model's own."""
     sides = sides if size is None else (size, size)
     return _build(name, options if sides is None else {**options, _SIDES: sides})
 

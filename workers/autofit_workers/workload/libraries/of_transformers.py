@@ -58,7 +58,7 @@ def load(ref: WorkloadRef) -> Workload:
 
 
 def _build_of_any_text(head: Head) -> nn.Module:
-    """Builds the model of a head for texts or sounds, which is the same for any sample size."""
+    """Builds a head's model for texts or sounds; the model does not depend on the sample size."""
     return build(head)
 
 
@@ -100,7 +100,7 @@ def configuration_of(ref: WorkloadRef) -> Any:
 
 
 def _refuse_what_is_not_followed(name: str, stated: dict[str, Any], types: Any) -> None:
-    """Raises `UnsupportedError` for code of its own, quantization or negative sizes in a config."""
+    """Raises `UnsupportedError` for a config with code of its own, quantization or negative sizes."""
     kind = stated.get("model_type")
     if kind is not None and kind not in types:
         own = " and names code of its own (auto_map), which is not run" if "auto_map" in stated else ""
@@ -123,7 +123,7 @@ def _refuse_what_is_not_followed(name: str, stated: dict[str, Any], types: Any) 
 
 
 def _refuse_kernels_of_hubs(name: str, stated: Any) -> None:
-    """Raises `UnsupportedError` for an attention kernel in a config that would be downloaded."""
+    """Raises `UnsupportedError` for a config whose attention kernel a hub would have to deliver."""
     for key, value in stated.items() if isinstance(stated, dict) else ():
         if key.endswith("attn_implementation"):
             named = value.values() if isinstance(value, dict) else [value]

@@ -66,7 +66,7 @@ def tokens_with_labels(
 def unpackable_tokens(
     batch_size: int, device: torch.device, *, config: Any, size: int, layout: str = "full"
 ) -> Batch:
-    """Batch of tokens and labels, for a model that takes one sequence a sample.
+    """Batch of tokens and labels, for a model that cannot take several sequences packed in a sample.
 
     Raises:
         InapplicableError: `layout` packs or flattens sequences.

@@ -112,7 +112,7 @@ def margin_ranking_loss(
     audio_imposters: Tensor,
     margin: float = 1.0,
 ) -> Tensor:
-    """Loss that makes each pair more similar, by a margin, than with either half replaced.
+    """Ranking loss: a pair is to be more similar, by a margin, than with either half replaced.
 
     All frames count. The authors loop over the samples; here the batch is
     one product, at the price of a gathered copy of the embeddings (1 MiB per pair).

@@ -1,4 +1,4 @@
-"""Functions for calls sized at a replay: each dimension is a line in the batch size, or a form.
+"""Shapes of calls whose memory is computed at a replay, as functions of the batch or sample size.
 
 A convolution's workspace, an operator's scratch memory and a library's estimated memory are no polynomials
 of the batch size; the dimensions that they are computed from are.
@@ -18,7 +18,7 @@ from autofit_workers.spec.work import Convolution
 
 
 def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None:
-    """Returns the lines of one allocation over several traces; None where the trace has its size.
+    """Functions of the dimensions that an allocation is computed from; None if traces hold its size.
 
     Args:
         fit: finds the line of a number.
@@ -38,7 +38,7 @@ def call_lines(fit: Fit[F], column: Sequence[Allocation]) -> CallLines[F] | None
 
 @dataclass(frozen=True, slots=True)
 class ConvolutionLines(Generic[F]):
-    """Convolution with lines in the batch size for the dimensions of its shapes.
+    """Convolution whose dimensions are functions, such as lines in the batch size.
 
     The filters' shape and the groups are lines too: a convolution whose filters depend on the
     sample folds the batch into the channels.
@@ -52,7 +52,7 @@ class ConvolutionLines(Generic[F]):
 
     @classmethod
     def through(cls, fit: Fit[F], calls: Sequence[Convolution]) -> ConvolutionLines[F]:
-        """Returns the lines of one convolution over several traces.
+        """Fits functions to the dimensions of one convolution over several traces.
 
         Raises:
             NotPolynomialError: a dimension is no polynomial.
@@ -67,7 +67,7 @@ class ConvolutionLines(Generic[F]):
         )
 
     def mapped(self, function: Callable[[F], Line]) -> ConvolutionLines[Line]:
-        """Returns a copy whose dimensions are the lines that `function` makes of them."""
+        """Copy with `function` applied to each dimension, which makes it a line in the batch size."""
         return ConvolutionLines(
             self.convolution,
             tuple(map(function, self.input_shape)),
@@ -77,7 +77,7 @@ class ConvolutionLines(Generic[F]):
         )
 
     def at(self: ConvolutionLines[Line], batch_size: int) -> Convolution:
-        """The convolution at a batch size."""
+        """Convolution with the shapes that it has at a batch size."""
         blank = self.convolution
         return Convolution(  # written out: `dataclasses.replace` takes three times as long
             conv_pass=blank.conv_pass,
@@ -97,7 +97,7 @@ class ConvolutionLines(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class _ScratchLines(Generic[F]):
-    """Scratch memory with lines in the batch size for dimensions, and the name of its correction."""
+    """Scratch memory whose dimensions are functions of the batch size, with the name of its correction."""
 
     correction: str
     scratch: Scratch
@@ -114,7 +114,7 @@ class _ScratchLines(Generic[F]):
         )
 
     def mapped(self, function: Callable[[F], Line]) -> _ScratchLines[Line]:
-        """Returns a copy whose dimensions are the lines that `function` makes of them."""
+        """Copy with `function` applied to each dimension, which makes it a line in the batch size."""
         return _ScratchLines(self.correction, self.scratch, tuple(map(function, self.dimensions)))
 
     def at(self: _ScratchLines[Line], batch_size: int) -> tuple[str, Scratch]:
@@ -126,7 +126,7 @@ class _ScratchLines(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class _SpanLines(Generic[F]):
-    """Likely, low and high value of an estimated size, as lines in the batch size."""
+    """Estimated size in bytes: its likely, low and high value as functions of the batch size."""
 
     likely: F
     low: F
@@ -138,7 +138,7 @@ class _SpanLines(Generic[F]):
         return cls(fit([a.num_bytes for a in column]), low, high)
 
     def mapped(self, function: Callable[[F], Line]) -> _SpanLines[Line]:
-        """Returns a copy whose values are the lines that `function` makes of them."""
+        """Copy with `function` applied to each value, which makes it a line in the batch size."""
         return _SpanLines(function(self.likely), function(self.low), function(self.high))
 
     def at(self: _SpanLines[Line], batch_size: int) -> Workspace:

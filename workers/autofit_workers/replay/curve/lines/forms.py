@@ -14,7 +14,7 @@ Form = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 class Forms:
-    """Finds the form of a number in batch size and step, and its line in the batch size at a step.
+    """Fits numbers by forms: lines in the batch size with polynomials in the sample size as coefficients.
 
     The first so many steps of the smallest batches decide; every other point is checked.
 
@@ -39,11 +39,11 @@ class Forms:
 
     @property
     def only_batch_size(self) -> int | None:
-        """Batch size of all points where there is but one; else None."""
+        """Batch size of all points if they have just one, else None."""
         return self._batch_sizes[0] if len(self._batch_sizes) == 1 else None
 
     def form(self, values: Sequence[int]) -> Form:
-        """Returns the form through the values at all points.
+        """Form, a function of batch size and sample size, through the values at all points.
 
         Raises:
             NotPolynomialError: the form has no whole coefficients, or misses a point.
@@ -54,7 +54,7 @@ class Forms:
         return self._found[key]
 
     def line(self, form: Form, step: int) -> Line:
-        """Returns the line of a form in the batch size at a step."""
+        """Line in the batch size that a form gives at one sample size, given as `step`."""
         constant, slope = form
         return value_at(constant, step), value_at(slope, step)
 
@@ -69,7 +69,7 @@ class Forms:
 
 
 def polynomial_through(places: Sequence[int], values: Sequence[int]) -> tuple[int, ...]:
-    """The polynomial of the lowest degree through points, by Newton's divided differences.
+    """Coefficients of the lowest-degree polynomial through points, by Newton's divided differences.
 
     Raises:
         NotPolynomialError: its coefficients are not whole.

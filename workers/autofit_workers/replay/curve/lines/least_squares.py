@@ -74,7 +74,7 @@ def _features(numbers: Numbers, means: Sequence[float], scales: Sequence[float],
 
 
 def _solver(rows: Sequence[Sequence[float]]) -> list[list[float]] | None:
-    """Matrix that makes coefficients of values, `(AᵀA)⁻¹Aᵀ`; None where `AᵀA` is singular."""
+    """Matrix `(AᵀA)⁻¹Aᵀ`, which turns values into coefficients; None if `AᵀA` is singular."""
     columns = list(zip(*rows, strict=True))
     size = len(columns)
     matrix = [

@@ -19,7 +19,7 @@ class NotPolynomialError(ValueError):
 
 
 def value_at(polynomial: Sequence[int], batch_size: int) -> int:
-    """Evaluates a polynomial by Horner's rule."""
+    """Value of a polynomial at a batch size, by Horner's rule."""
     value = 0
     for coefficient in reversed(polynomial):
         value = value * batch_size + coefficient
@@ -27,7 +27,7 @@ def value_at(polynomial: Sequence[int], batch_size: int) -> int:
 
 
 def line_through(batch_sizes: Sequence[int], values: Sequence[int]) -> Line:
-    """The integer line through the first two points, checked on the others.
+    """Line with integer coefficients through the first two points, checked on the other points.
 
     A single point gives the constant.
 
@@ -44,7 +44,7 @@ def line_through(batch_sizes: Sequence[int], values: Sequence[int]) -> Line:
 
 
 def lines_through(fit: Fit[F], shapes: Sequence[Sequence[int]]) -> tuple[F, ...]:
-    """A line for every dimension of a tensor.
+    """Line in the batch size for every dimension of a tensor, through its shapes in several traces.
 
     Args:
         fit: finds the line of a number, such as `functools.partial(line_through, batch_sizes)`.
@@ -58,12 +58,12 @@ def lines_through(fit: Fit[F], shapes: Sequence[Sequence[int]]) -> tuple[F, ...]
 
 
 def values_at(lines: Sequence[Line], batch_size: int) -> tuple[int, ...]:
-    """Values of lines, such as a shape's dimensions, at a batch size."""
+    """Values at a batch size of several lines, such as the dimensions of a shape."""
     return tuple([constant + slope * batch_size for constant, slope in lines])
 
 
 def size_factors(fit: Fit[F], shapes: Sequence[tuple[int, ...]], sizes_bytes: Sequence[int]) -> Factors[F]:
-    """Bytes of a tensor as a number times lines, one for each of its dimensions.
+    """Bytes of a tensor as a product: a number times a line in the batch size for each dimension.
 
     A B×B similarity needs a square, which three sizes alone would always fit and so never check;
     its dimensions are lines, which the third trace does check.
@@ -87,7 +87,7 @@ def size_factors(fit: Fit[F], shapes: Sequence[tuple[int, ...]], sizes_bytes: Se
 
 
 def product(factors: Factors[Line]) -> tuple[int, ...]:
-    """Polynomial that results from multiplying out a number and lines."""
+    """Coefficients of the polynomial that is the product of a number and lines."""
     number, lines = factors
     polynomial: tuple[int, ...] = (number, 0)
     for constant, slope in lines:

@@ -43,12 +43,12 @@ Demanded = tuple[int, ...]
 
 
 class BatchDependentEventsError(ValueError):
-    """Events of a step depend on the batch size, so a peak needs a trace at that size."""
+    """Allocations of a step follow no formula in the batch size, so each size needs its own trace."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepFunctions(Generic[F]):
-    """Allocations of a step as functions of the values in which traces differ, each function once.
+    """Allocations of a step as functions of batch size or sample size, each distinct function once.
 
     A *call* takes something beside its outputs that is worked out at a replay: a convolution its workspace,
     an operator its scratch memory, a library what is estimated of it. Calls with the same functions are one.
@@ -71,7 +71,7 @@ class StepFunctions(Generic[F]):
 
     @classmethod
     def through(cls, traces: Sequence[Trace], fit: Fit[F]) -> Self:
-        """Returns the functions through traces.
+        """Fits the functions of a step's allocations to its traces.
 
         Args:
             traces: of one workload and one knob setting.
@@ -107,7 +107,7 @@ class StepFunctions(Generic[F]):
         )
 
     def mapped(self, function: Callable[[F], Line]) -> StepFunctions[Line]:
-        """Returns a copy with lines for functions; calls that become equal are merged."""
+        """Copy with `function` applied to all functions, which makes them lines; merges equal calls."""
         calls, numbers = _numbered([call.mapped(function) for call in self.calls])
         return StepFunctions(
             trace=self.trace,
@@ -153,7 +153,7 @@ class StepLines:
         return unrolled_streams(self.trace)
 
     def streams_on(self, vendor: Vendor) -> Streams:
-        """Streams of the replayed events, with waits for a card's launch queue on NVIDIA."""
+        """Streams of the replayed events; on NVIDIA with the host's waits for room in launch queues."""
         if vendor is not Vendor.NVIDIA or not self.streams.uses:
             return self.streams
         return self._streams_with_queue
@@ -164,7 +164,7 @@ class StepLines:
 
     @classmethod
     def through(cls, traces: Sequence[Trace]) -> Self:
-        """Returns lines through traces of one workload and one knob setting at different batch sizes.
+        """Fits a step's lines to traces of one workload and one knob setting at different batch sizes.
 
         Raises:
             BatchDependentEventsError: the traces differ in more than sizes that are products of
@@ -175,21 +175,21 @@ class StepLines:
         return cls(StepFunctions[Line].through(traces, fit), only_batch_size=only)
 
     def sizes_at(self, batch_size: int) -> list[int]:
-        """Bytes of every allocation at a batch size, without the bytes that calls demand."""
+        """Bytes of every allocation at a batch size, before those of workspaces and scratch are computed."""
         values = [value_at(polynomial, batch_size) for polynomial in self._polynomials]
         return [values[place] for place in self._place_of]
 
     def calls_at(self, batch_size: int) -> list[Call]:
-        """Distinct calls that take memory beside their outputs, at a batch size."""
+        """Distinct calls with workspace or scratch memory, with their shapes at a batch size."""
         return [lines.at(batch_size) for lines in self._calls]
 
     def refusable_at(self, batch_size: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-        """Yields the number of each allocation whose operator may refuse a shape, with that shape."""
+        """Yields index and shape of each allocation whose operator may refuse to run."""
         for index, lines in self._refusable.items():
             yield index, values_at(lines, batch_size)
 
     def choices(self, tried: Sequence[tuple[int, ...]], timed: frozenset[int]) -> Choices:
-        """Choices of sizes by allocation, where a call tries several sizes or has its plans timed.
+        """Sizes to try in turn, by allocation, where a call has several workspaces or its plans are timed.
 
         Args:
             tried: sizes in bytes, in the order of `Demanded`.
@@ -206,7 +206,7 @@ class StepLines:
 
 
 def _numbered(values: Sequence[_Value]) -> tuple[list[_Value], list[int]]:
-    """Distinct values, and for each value its number among them."""
+    """Distinct values, and for each value its index among the distinct ones."""
     numbers: dict[_Value, int] = {}
     of_values = [numbers.setdefault(value, len(numbers)) for value in values]
     return list(numbers), of_values
@@ -235,12 +235,12 @@ def _require_equal_events(traces: Sequence[Trace]) -> None:
 
 
 def _course(trace: Trace) -> tuple[object, ...]:
-    """Parts of a trace that decide the order of the events, and when blocks come back."""
+    """Events, host waits and repetition of a trace, which traces of one step must share."""
     return trace.events, trace.host_waits, trace.repetition
 
 
 def _kind(allocation: Allocation) -> tuple[object, ...]:
-    """Parts of an allocation that decide how it is sized, and its pool."""
+    """Key of how an allocation is sized and of its streams, which traces of one step must share."""
     formula = None if allocation.scratch is None else allocation.scratch.formula
     streams = (allocation.stream, allocation.stream_uses)
     return allocation.convolution is None, formula, allocation.span_bytes is None, streams

@@ -32,7 +32,7 @@ _FEWEST_ROWS = 128
 
 
 def scratch_span(correction: str, scratch: Scratch, platform: Platform) -> Workspace:
-    """Returns the span of bytes that one piece of scratch memory takes on an AMD card.
+    """Range of bytes that one scratch allocation takes on an AMD card.
 
     Args:
         correction: name of the correction it belongs to, see `autofit_workers.replay.curve.corrections`.
@@ -55,21 +55,21 @@ def scratch_span(correction: str, scratch: Scratch, platform: Platform) -> Works
 
 
 def _of_pytorch(correction: str, scratch: Scratch, platform: Platform) -> int:
-    """Scratch bytes of PyTorch's own kernels; reductions and LayerNorm differ from NVIDIA's cards."""
+    """Scratch bytes of PyTorch's own kernels on AMD; only reductions and LayerNorm differ from NVIDIA."""
     if correction == "reductions" and scratch.formula == "reduction":
         return reduction_bytes(scratch, _processors(platform.card))
     return _layer_norm_sums(scratch) if correction == "layer_norm" else scratch_bytes(scratch, platform)
 
 
 def _processors(card: Architecture) -> Processors:
-    """Compute units of a card, as native/cuda/Reduce.cuh built for ROCm uses them."""
+    """Compute units of an AMD card and their limits, as native/cuda/Reduce.cuh built for ROCm uses them."""
     warp = _WAVE if card.name.startswith("gfx9") else 32
     num = _COMPUTE_UNITS.get(card.name, _FEWEST_COMPUTE_UNITS)
     return Processors(num=num, threads=2048, warp=warp, fewest_values=128, fewest_shares=64)
 
 
 def _products(card: Architecture) -> Workspace:
-    """Span of the workspaces of matrix products, of hipBLASLt, hipBLAS or both.
+    """Range of the workspace of matrix products: of hipBLASLt, hipBLAS or both.
 
     hipBLASLt is preferred on these cards (`getHipblasltPreferredArchs` of cuda/detail/CUDAHooks.cpp); hipBLAS
     runs what hipBLASLt cannot, float64, and on gfx90a float16 in backward where pytorch/pytorch#182952 is
@@ -81,7 +81,7 @@ def _products(card: Architecture) -> Workspace:
 
 
 def _query_gradient(num_bytes: int, card: Architecture) -> Workspace:
-    """Span of AOTriton's `DQ_ACC`: float32 zeros of the query's shape, on cards with kernels that use it.
+    """Range of bytes of AOTriton's float32 query gradient `DQ_ACC`; 0 on cards whose kernels lack it.
 
     native/transformers/cuda/attention_backward.cu and native/transformers/hip/aotriton_adapter.h,
     `mklazy_fp32zeros`.

@@ -22,7 +22,7 @@ def _ceil(value: int, multiple: int) -> int:
 
 
 def _forward_splits(scratch: Scratch, _capability: int, multiprocessors: int) -> int:
-    """Bytes of the partial results where keys are split as few blocks are at work: `set_params_splitkv`."""
+    """Bytes of FlashAttention's partial results if it splits the keys (`set_params_splitkv`), else 0."""
     batch, heads, rows, keys, head_size, numbers = scratch.dimensions
     block = 256 if head_size <= 64 else 128 if head_size <= 128 else 64
     splits = _num_splits(batch * heads * -(-rows // 64), 2 * multiprocessors, -(-keys // block))
@@ -30,7 +30,7 @@ def _forward_splits(scratch: Scratch, _capability: int, multiprocessors: int) ->
 
 
 def _num_splits(blocks: int, multiprocessors: int, key_blocks: int) -> int:
-    """Smallest number of splits that keeps the multiprocessors nearly busiest: `num_splits_heuristic`."""
+    """Smallest number of key splits with 85 % of the best use of multiprocessors: `num_splits_heuristic`."""
     if blocks >= 0.8 * multiprocessors:
         return 1
     efficiency = {}
@@ -44,7 +44,7 @@ def _num_splits(blocks: int, multiprocessors: int, key_blocks: int) -> int:
 
 
 def _query_gradient_splits(scratch: Scratch, _capability: int, multiprocessors: int) -> int:
-    """Bytes of deterministic `mha_bwd`'s sums: one for each multiprocessor that works on a head."""
+    """Bytes of the query gradient's partial sums in deterministic `mha_bwd`: one per multiprocessor."""
     batch, heads, rows, width = scratch.dimensions
     return -(-multiprocessors // (batch * heads)) * rows * heads * width * _FLOAT_BYTES
 
@@ -78,7 +78,7 @@ def _rows(scratch: Scratch, capability: int, _multiprocessors: int) -> int:
 
 
 def _packed_rows(scratch: Scratch, capability: int, _multiprocessors: int) -> int:
-    """Bytes of FlashAttention 3's numbers by row for packed sequences; each may begin a tile of its own."""
+    """Bytes of FlashAttention 3's values per row of packed sequences, each of which may begin a new tile."""
     batch, heads, rows, width, mask, numbers = scratch.dimensions
     tile = _row_tile(capability, width, mask)
     return heads * _ceil(rows + batch * tile, tile) * numbers * _FLOAT_BYTES

@@ -29,7 +29,7 @@ _CUBLAS_LARGE_ON_MAJORS_SINCE = (2, 12)
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """Card and PyTorch release of a step, as far as scratch memory depends on them.
+    """Card architecture, multiprocessors and PyTorch release, on which scratch memory depends.
 
     Attributes:
         card: the card's architecture.
@@ -56,7 +56,7 @@ class Platform:
 
 
 def scratch_bytes(scratch: Scratch, platform: Platform) -> int:
-    """Bytes that one piece of scratch memory takes on NVIDIA's cards; see `amd` for AMD's."""
+    """Bytes of one scratch allocation on an NVIDIA card; see `amd` for AMD's cards."""
     of_flash = flash_scratch.FORMULAS.get(scratch.formula)
     if of_flash is not None:
         return of_flash(scratch, platform.capability, platform.multiprocessors)
@@ -68,7 +68,7 @@ def _elements(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _cublas(scratch: Scratch, platform: Platform) -> int:
-    """Bytes of cuBLAS's workspace; the dimensions' product where a variable sets it.
+    """Bytes of cuBLAS's workspace; the dimensions' product if an environment variable sets the size.
 
     aten/src/ATen/cuda/CublasHandlePool.cpp: `parseChosenWorkspaceSize`.
     """
@@ -82,7 +82,7 @@ def _cublas(scratch: Scratch, platform: Platform) -> int:
 
 
 def _flash_rows(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of flash attention's B×H numbers for each row in backward, rows padded to 128.
+    """Bytes of one value per head and row in flash attention's backward, with rows padded to 128.
 
     transformers/cuda/flash_attn/flash_api.cpp, `mha_bwd`.
     """
@@ -91,14 +91,14 @@ def _flash_rows(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _flash_query_gradient(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of `mha_bwd`'s `dq_accum`: rows padded to 128, heads to 32 (above 192: to 256) numbers."""
+    """Bytes of flash attention's `dq_accum`: rows padded to 128, head size to 32 (above 192: to 256)."""
     batch, heads, rows, head_size = scratch.dimensions
     width = 256 if head_size > 192 else _ceil(head_size, 32)
     return batch * heads * _ceil(rows, 128) * width * scratch.element_bytes
 
 
 def _efficient_query_gradient(scratch: Scratch, platform: Platform) -> int:
-    """Bytes of memory-efficient attention's tiles of dQ in backward, with a lock each.
+    """Bytes of the query gradient's tiles in memory-efficient attention's backward, each with a lock.
 
     Tiles are 64×64 for heads up to 64 and, where shared memory suffices, 128×64 for larger ones (the lists of
     kernels in mem_eff_attention/kernels/cutlassB.h; `workspace_elements_gq` of kernel_backward.h).
@@ -111,7 +111,7 @@ def _efficient_query_gradient(scratch: Scratch, platform: Platform) -> int:
 
 
 def _cudnn_query_gradient(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of `softmax_sum` and `dQ_accum` of cuDNN's attention in backward.
+    """Bytes of the buffers `softmax_sum` and `dQ_accum` of cuDNN's attention in backward.
 
     A number for each row and one for each of the query's gradient (NVIDIA/cudnn-frontend,
     node/scaled_dot_product_flash_attention.h). The engine's own memory is not known without a card.
@@ -139,7 +139,7 @@ _ROWS_PER_PARTIAL_SUM = 10
 
 
 def _embedding_indices(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of an embedding's sorted indices, which are only sorted if there are many.
+    """Bytes of an embedding's sorted indices in backward; 0 for few indices, which are not sorted.
 
     cuda/Embedding.cu, `embedding_dense_backward_cuda`.
     """
@@ -148,7 +148,7 @@ def _embedding_indices(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of an index for each table row that may get a gradient: cuda/EmbeddingBackwardKernel.cu."""
+    """Bytes of an index per table row with a gradient in backward (cuda/EmbeddingBackwardKernel.cu)."""
     num_weights, *indices = scratch.dimensions
     num_indices = math.prod(indices)
     many = num_indices > _EMBEDDING_SORTS_ABOVE
@@ -156,7 +156,9 @@ def _embedding_segments(scratch: Scratch, _platform: Platform) -> int:
 
 
 def _embedding_partial_sums(scratch: Scratch, _platform: Platform) -> int:
-    """Bytes of `grad_weight_per_segment`: float32 sums of up to ten rows of an embedding's gradient each.
+    """Bytes of float32 sums of up to ten gradient rows each in an embedding's backward.
+
+    `grad_weight_per_segment`.
 
     cuda/EmbeddingBackwardKernel.cu.
     """

@@ -1,4 +1,4 @@
-"""Scratch memory of a sum over outer dimensions, shared by blocks: `ReduceConfig::global_memory_size`.
+"""Scratch memory of a sum over outer dimensions by several blocks: `ReduceConfig::global_memory_size`.
 
 The formulas repeat PyTorch's (2.13, aten/src/ATen/native/cuda/Reduce.cuh: `setReduceConfig`,
 `set_block_dimension`, `get_output_vec_size`). Every block gets room for what its threads hold, four numbers
@@ -18,7 +18,7 @@ _MOST_VALUES_PER_THREAD = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processors:
-    """Multiprocessors of a card, as far as reductions depend on them.
+    """Multiprocessors of a card and their limits, as far as reductions depend on them.
 
     Attributes:
         num: multiprocessors, or compute units.
@@ -36,7 +36,7 @@ class Processors:
 
 
 def reduction_bytes(scratch: Scratch, processors: Processors) -> int:
-    """Scratch bytes of one reduction.
+    """Scratch bytes of one reduction, such as a sum over rows; 0 if its blocks do not share outputs.
 
     Its dimensions are: inputs of an output, outputs, outputs of a dense row.
     """

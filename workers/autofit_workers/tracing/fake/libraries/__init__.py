@@ -1,1 +1,1 @@
-"""Answers to what libraries ask of a GPU, where there is none: a file for each library."""
+"""Lets libraries that ask for a GPU run on the fake one, a file for each library."""

@@ -1,4 +1,4 @@
-"""Memory of optimizer steps that libraries compile, in place of running the steps eagerly.
+"""Memory of optimizer steps that libraries compile, such as torchao's low-bit Adam.
 
 torchao's low-bit optimizers hand `single_param_adam` to `torch.compile` (torchao/optim/adam.py), which makes
 few kernels of its many operators. What one kernel leaves for the next is a tensor of all elements of the
@@ -36,7 +36,7 @@ _ELEMENT_BYTES = {
 
 
 def replace_in_torchao(adam: Any) -> None:
-    """Replaces the function that `torchao.optim.adam` compiles, for parameters on the GPU."""
+    """Makes `torchao.optim.adam` take its compiled step's memory for parameters on the GPU."""
     eager = adam.single_param_adam
 
     def compiled(

@@ -1,4 +1,4 @@
-"""Answers to what DeepSpeed asks of a GPU and of compiled operators, where neither is there.
+"""Lets DeepSpeed run on the fake GPU, without its compiled operators.
 
 DeepSpeed reaches the GPU through its own `CUDA_Accelerator`, which it takes because of
 `torch.cuda.is_available`. The card's free memory is not known: all of a large card counts as free, on which
@@ -51,7 +51,7 @@ class _Operators:
 
 @functools.cache
 def install() -> None:
-    """Lets DeepSpeed find the fake GPU in this process, for good."""
+    """Lets DeepSpeed find and use the fake GPU, in this process for good."""
     when_imported("deepspeed.accelerator.cuda_accelerator", _answer)
     when_imported("deepspeed.ops.op_builder.builder", _stand_in)
     when_imported("deepspeed.runtime.zero.utils", _agree)
@@ -83,7 +83,7 @@ def _stand_in(module: ModuleType) -> None:
 
 
 class _AsRankZero:
-    """`deepspeed.comm` that answers as rank 0."""
+    """Wrapper of `deepspeed.comm` whose `get_rank` returns 0."""
 
     def __init__(self, comm: Any) -> None:
         self._comm = comm
@@ -96,12 +96,12 @@ class _AsRankZero:
 
 
 def _agree(module: Any) -> None:
-    """Makes `module` compare numbers with its own, as rank 0, which would send the numbers, sends nothing."""
+    """Makes `module` act as rank 0 where ranks compare numbers: rank 0 sends nothing."""
     module.dist = _AsRankZero(module.dist)
 
 
 def _leave_own_tensors(module: Any) -> None:
-    """Lets `zero.Init` make a program's tensors on the GPU, but not tensors made to follow its operators."""
+    """Makes `zero.Init` move only the program's tensors to the GPU, not those that autofit makes."""
     wrap = module.zero_wrapper_for_fp_tensor_constructor
 
     def wrapped_for_program(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
@@ -116,12 +116,15 @@ def _leave_own_tensors(module: Any) -> None:
 
 
 def _is_program() -> bool:
-    """Whether the running code is the program's, whose operators a mode is to follow."""
+    """Whether a `FakeDeviceMode` is active, so that the running code is the program's."""
     return any(isinstance(mode, FakeDeviceMode) for mode in _get_current_dispatch_mode_stack())
 
 
 def _know_nothing(module: Any) -> None:
-    """Keeps `cpuinfo` from starting programs to identify the processor; DeepSpeed only warns by it."""
+    """Makes `cpuinfo.get_cpu_info` return an empty dict, as it would start other programs.
+
+    DeepSpeed uses it only for a warning.
+    """
     module.get_cpu_info = dict
 
 

@@ -1,4 +1,4 @@
-"""Lets optimum-quanto (release 0.2.7) do with fake tensors what it does with plain ones.
+"""Lets optimum-quanto (release 0.2.7) pack and quantize fake tensors as it does plain ones.
 
 Weights and caches of 4 bits are packed, two numbers to a byte, only if they come as plain tensors
 (`WeightQBitsTensor.__init__`, tensor/weights/qbits.py). Quantizing is an operator whose kernel is Python
@@ -24,7 +24,7 @@ _QUANTIZING = "quanto::quantize_affine"
 
 @functools.cache
 def install() -> None:
-    """Makes optimum-quanto take fake tensors for plain tensors in this process, for good."""
+    """Makes optimum-quanto treat fake tensors as plain tensors, in this process for good."""
     when_imported("optimum.quanto.tensor.weights.qbits", _pack)
     sys.meta_path.insert(0, ExecutingFinder(["optimum.quanto.library.quantize"], _keep_kernel))
 
@@ -46,7 +46,7 @@ def _pack(module: Any) -> None:
 
 
 def _keep_kernel(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
-    """Executes `module` and keeps the quantizing kernel that it registers, which nothing gives back."""
+    """Executes `module` and keeps the quantizing kernel that it registers in `WITH_TEMPORARIES`."""
     library: Any = torch.library
     impl = library.impl
 

@@ -1,4 +1,4 @@
-"""Answers to what transformers asks of tensors, as for the tensors of a real GPU.
+"""Makes transformers treat fake tensors as those of a real GPU.
 
 transformers takes a fake tensor for a sign that the program is compiled or exported, and then goes ways that
 no plain run goes: the mask of a batch without padding is made and given to attention, which else takes none
@@ -19,7 +19,7 @@ _dealt_out: list[str] = []
 
 @functools.cache
 def install() -> None:
-    """Makes transformers take fake tensors for plain tensors in this process, for good."""
+    """Makes transformers treat fake tensors as plain tensors, in this process for good."""
     when_imported("transformers.utils.import_utils", _answer)
     when_imported("transformers.integrations.accelerate", _note_device_maps)
 
@@ -30,7 +30,7 @@ def begin_program() -> None:
 
 
 def notes() -> tuple[str, ...]:
-    """Notes for the user about how the program has its layers dealt out, a sentence each."""
+    """Notes for the user about `device_map` settings that were followed with one card, a sentence each."""
     return tuple(
         f'device_map="{how}" was followed with one card: for several, give the model with --parallel '
         "device-map:N"

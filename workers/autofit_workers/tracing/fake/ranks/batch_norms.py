@@ -1,4 +1,4 @@
-"""Shapes for the operators of `SyncBatchNorm`, which PyTorch has for GPUs alone, and without fake functions.
+"""Shape functions of `SyncBatchNorm`'s operators, which PyTorch has for GPUs alone.
 
 The source is aten/src/ATen/native/cuda/Normalization.cu and Normalization.cuh. Statistics are in float32
 where the input is of half precision. The scratch of a reduction over many rows, some KiB, is left out.
@@ -13,7 +13,7 @@ _HALF = (torch.float16, torch.bfloat16)
 
 
 def install() -> torch.library.Library:
-    """Registers the operators' shapes, for as long as the returned library lives."""
+    """Registers shape functions for `SyncBatchNorm`'s operators, as long as the returned library lives."""
     library = torch.library.Library("aten", "IMPL")
     for name, function in _SHAPES.items():
         library.impl(name, function, "Meta")

@@ -1,4 +1,4 @@
-"""Memory that collectives allocate on a rank beside their results.
+"""Memory that collectives such as `all_gather` allocate on a rank beside their results.
 
 PyTorch knows the results of most collectives on fake tensors. Here is the rest: those of several tensors at a
 time, and what NCCL's process group takes for itself. The group exchanges lists of tensors as one flat tensor
@@ -28,14 +28,14 @@ _library: list[torch.library.Library] = []
 
 
 def _done() -> Any:
-    """Work of a finished collective, as operators return it."""
+    """`Work` of a finished collective, boxed as c10d's operators return it."""
     from torch._C._distributed_c10d import FakeWork
 
     return FakeWork().boxed()
 
 
 def _all_reduced(tensors: list[Tensor], *_others: object) -> Any:
-    """Reduced tensors, and finished work where `DistributedDataParallel`'s reducer takes its buckets."""
+    """Reduced tensors and finished `Work`, from whose future DDP's reducer takes its buckets."""
     from torch._C import _distributed_c10d
 
     private: Any = _distributed_c10d
@@ -55,7 +55,7 @@ def _reduced(outputs: list[Tensor], inputs: list[list[Tensor]], *_others: object
 
 
 def _like_all(tensors: Sequence[Tensor]) -> Tensor | None:
-    """One tensor as large as all of `tensors`; None where their shapes differ or they are not on the GPU."""
+    """New tensor as large as all of `tensors`; None if their shapes differ or they are not on the GPU."""
     first = tensors[0]
     if not first.is_cuda or any(each.shape != first.shape for each in tensors):
         return None
@@ -63,7 +63,7 @@ def _like_all(tensors: Sequence[Tensor]) -> Tensor | None:
 
 
 def _let_waits_be_seen() -> None:
-    """Reports `Work.wait`, which makes the current stream wait, as NCCL's does, and the host for nothing."""
+    """Reports each `Work.wait`, which makes the current stream wait for a collective, but not the host."""
     from torch._C import _distributed_c10d
 
     private: Any = _distributed_c10d
@@ -80,7 +80,7 @@ def _seen(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> dict[Any, Callable[..., Any]]:
-    """Registers missing collectives, for good; returns replacement functions by operator."""
+    """Registers collectives that PyTorch has no fake functions for; returns replacements by operator."""
     from torch.distributed import _functional_collectives
 
     library = torch.library.Library("c10d", "IMPL")

@@ -23,7 +23,7 @@ _HANDED_ON = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate).add(torch._
 
 
 def _distributed(cls: Any, local_tensor: torch.Tensor, spec: Any, requires_grad: bool = False) -> Any:
-    """`DTensor` as `_dtensor__new__` makes it, on the GPU with the dispatch key of its autocast."""
+    """New `DTensor`, on the GPU with CUDA's autocast key, otherwise made as `_dtensor__new__` does."""
     if local_tensor.device.type != "cuda":
         return torch.Tensor._dtensor__new__(cls, local_tensor, spec, requires_grad=requires_grad)
     made: Any = torch.Tensor._make_wrapper_subclass(
@@ -41,7 +41,7 @@ def _distributed(cls: Any, local_tensor: torch.Tensor, spec: Any, requires_grad:
 
 
 def _made_of(cls: Any, elem: torch.Tensor) -> Any:
-    """`AsyncCollectiveTensor` whose device is told to C++ as that of any fake tensor."""
+    """New `AsyncCollectiveTensor` around `elem`; C++ sees the device that it sees for fake tensors."""
     on_gpu = elem.device.type == "cuda"
     made: Any = torch.Tensor._make_wrapper_subclass(
         cls,

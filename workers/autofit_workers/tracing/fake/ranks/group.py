@@ -35,7 +35,7 @@ _told: list[_Told] = []
 
 
 def on_join(tell: _Told) -> None:
-    """Registers `tell` to be called whenever this process joins a program's ranks.
+    """Registers `tell`, which is called whenever the program joins a process group.
 
     `is_eager` tells whether NCCL meets at once (`device_id`).
     """
@@ -44,7 +44,7 @@ def on_join(tell: _Told) -> None:
 
 @functools.cache
 def install() -> None:
-    """Makes every process group of this process a fake one, for good."""
+    """Replaces every process group of this process by a fake one, for good."""
     distributed: Any = torch.distributed
     c10d: Any = distributed.distributed_c10d
     _let_groups_be_fake(c10d)
@@ -61,14 +61,14 @@ def install() -> None:
 
 
 def _let_ranks_save_alone(utils: ModuleType) -> None:
-    """Lets a rank save or load a checkpoint without asking the other ranks what they have."""
+    """Lets a rank save or load a checkpoint without exchanging its plan with the other ranks."""
     wrapper: Any = vars(utils)["_DistWrapper"]
     initialize = wrapper.__init__
     wrapper.__init__ = lambda self, group, _use_dist, rank: initialize(self, group, False, rank)
 
 
 def _let_parts_be_saved(planner: ModuleType) -> None:
-    """Turns off the check that a checkpoint holds whole tensors: the other ranks' parts are missing."""
+    """Turns off the check that a checkpoint holds whole tensors, as other ranks' parts are missing."""
     checked: Any = vars(planner)["_validate_global_plan"]
     nothing_wrong = checked([], vars(planner)["Metadata"]({}))
     vars(planner)["_validate_global_plan"] = lambda *_args: nothing_wrong
@@ -76,7 +76,7 @@ def _let_parts_be_saved(planner: ModuleType) -> None:
 
 @functools.cache
 def _prepare() -> None:
-    """Installs what a process group needs; a program without groups does not wait for it."""
+    """Installs fake collectives, `DTensor`, pipelines and addresses at a program's first group."""
     composites.WITH_TEMPORARIES.update(collectives.install())
     dtensors.install()
     pipelines.install()
@@ -96,7 +96,10 @@ def joined(num_ranks: int, rank: int) -> Iterator[None]:
 
 
 def _forget_meshes() -> None:
-    """Clears `DTensor`'s cached results: their meshes' groups are gone, and new meshes count as equal."""
+    """Clears `DTensor`'s cached results, which name process groups that are gone.
+
+    New meshes count as equal to the old ones.
+    """
     from torch.distributed.tensor import debug
 
     forget: Any = debug._clear_sharding_prop_cache
@@ -144,12 +147,12 @@ def _let_groups_be_fake(c10d: Any) -> None:
 
 
 def _said(given: int | None, variable: str, default: int) -> int:
-    """Number that a program gave, or that its launcher put into the environment."""
+    """World size or rank that a program gave; else the environment variable's, or `default`."""
     return given if given is not None and given >= 0 else int(os.environ.get(variable, default))
 
 
 def _kept(*_args: Any, **_kwargs: Any) -> None:
-    """Leaves the objects as they are: those of other ranks are taken to be like this rank's own."""
+    """Does nothing: objects that ranks exchange are taken to be like this rank's own."""
 
 
 def _gathered(object_list: list[Any], obj: Any, *_args: Any, **_kwargs: Any) -> None:

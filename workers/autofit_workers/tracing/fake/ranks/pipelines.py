@@ -1,4 +1,4 @@
-"""Lets the stages of a pipeline exchange tensors with ranks that are not there.
+"""Lets the stages of a pipeline exchange tensors with ranks that do not exist in a prediction.
 
 Before their first step all stages agree, by sending a number along the pipeline, whether they were told the
 shapes of what they exchange or have to find them out. Here nobody answers: what this rank was told decides.
@@ -17,7 +17,7 @@ import torch
 
 
 class _Exchange:
-    """Work of a send or receive, which keeps its tensor alive."""
+    """`Work` of a send or receive, which keeps its tensor alive."""
 
     def __init__(self, work: Any, tensor: torch.Tensor) -> None:
         self._work = work
@@ -28,7 +28,7 @@ class _Exchange:
 
 
 def install() -> None:
-    """Lets pipelines exchange tensors with ranks that are not there, in this process, for good."""
+    """Lets pipeline stages exchange tensors with missing ranks, in this process for good."""
     distributed: Any = torch.distributed
     c10d: Any = distributed.distributed_c10d
     for name in ("isend", "irecv"):

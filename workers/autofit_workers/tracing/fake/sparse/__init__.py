@@ -1,4 +1,4 @@
-"""Tensors of sparse layouts on a fake GPU, and what operators on them allocate.
+"""Fake GPU tensors of sparse layouts, and the memory that operators on them allocate.
 
 tensors.py makes them of their parts; coordinates.py (COO), compressed.py (CSR, CSC, BSR, BSC),
 conversions.py, products.py and softmax.py repeat what ATen's CUDA code allocates; buffers.py has what

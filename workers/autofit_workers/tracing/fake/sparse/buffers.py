@@ -1,4 +1,4 @@
-"""Buffers that cuSPARSE and Thrust take from PyTorch's allocator within an operator on sparse tensors.
+"""Buffers that cuSPARSE and Thrust allocate within operators on sparse tensors.
 
 cuSPARSE says how much it wants when it is asked on the card (`cusparseSpMM_bufferSize` and its like, in
 cuda/SparseBlasImpl.cpp and cuda/SparseCUDABlas.cpp), and its documentation has no sizes. Some algorithms want
@@ -21,20 +21,23 @@ _FEWEST_OF_A_TILE = 256  # elements that are sorted together, of the smallest ti
 
 
 def for_product(matrix: Parts) -> Tensor:
-    """Buffer for a sparse matrix times a dense one or a vector, or sampled products (SpMM, SpMV, SDDMM)."""
+    """Buffer that cuSPARSE takes for sparse times dense matrix or vector (SpMM, SpMV), or SDDMM."""
     rows_bytes = _POINTER_BYTES * (matrix.size[-2] + 1)
     copy_bytes = sum(each.numel() * each.element_size() for each in (*matrix.indices, matrix.values))
     return library_memory(between(0, min(rows_bytes, copy_bytes), copy_bytes), CUSPARSE_BUFFER)
 
 
 def for_sparse_product(num_products: int, value_bytes: int) -> Tensor:
-    """Buffer for a product of two sparse matrices (SpGEMM): index and value of each product, 1 to 4 times."""
+    """Buffer that cuSPARSE takes for sparse times sparse (SpGEMM).
+
+    An index and a value for each product, 1 to 4 times.
+    """
     once_bytes = num_products * (_INDEX_BYTES + value_bytes)
     return library_memory(between(once_bytes, 2 * once_bytes, 4 * once_bytes), CUSPARSE_BUFFER)
 
 
 def for_sort(num_elements: int, element_bytes: int) -> Tensor:
-    """Buffer for Thrust's merge sort: another copy of what is sorted, and where its tiles meet.
+    """Buffer for Thrust's merge sort: a copy of the sorted elements, and the bounds of its tiles.
 
     CUB's `DeviceMergeSort` (cub/device/dispatch/dispatch_merge_sort.cuh): a number for each tile.
     """

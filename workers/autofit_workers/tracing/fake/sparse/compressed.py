@@ -1,4 +1,7 @@
-"""Operators on compressed tensors (CSR, CSC, BSR, BSC): SparseCsrTensor.cpp and SparseCsrTensorMath.cpp."""
+"""Allocations of operators on compressed sparse tensors (CSR, CSC, BSR, BSC).
+
+Sources are SparseCsrTensor.cpp and SparseCsrTensorMath.cpp.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def of_tensors(
     dtype: torch.dtype | None = None,
     **_options: Any,
 ) -> Tensor:
-    """Compressed tensor of the given parts, which it takes over (`sparse_compressed_tensor`).
+    """Compressed tensor that takes over the given indices and values (`sparse_compressed_tensor`).
 
     A size that is not given is that of the largest index, as `sparse_compressed_tensor` finds it.
     """
@@ -37,7 +40,7 @@ def of_tensors(
 
 
 def _size_of(layout: torch.layout, compressed: Tensor, plain: Tensor) -> tuple[int, int]:
-    """Size of a matrix by its indices (`_estimate_sparse_compressed_tensor_size`)."""
+    """Size of a matrix, found from its indices (`_estimate_sparse_compressed_tensor_size`)."""
     sizes = compressed.shape[-1] - 1, operator.index(plain.max()) + 1
     return sizes if layout in (torch.sparse_csr, torch.sparse_bsr) else sizes[::-1]
 
@@ -50,7 +53,7 @@ def empty(
     dtype: torch.dtype | None = None,
     **_options: Any,
 ) -> Tensor:
-    """Compressed tensor without elements (`empty_sparse_compressed`)."""
+    """Compressed tensor without stored elements (`empty_sparse_compressed`)."""
     where = torch.device("cuda")
     num = size[-2] if layout is torch.sparse_csr else size[-1]
     compressed = torch.empty(num + 1, dtype=torch.int64, device=where)
@@ -61,7 +64,7 @@ def empty(
 
 
 def copied(parts: Parts) -> Parts:
-    """Parts of a clone of a compressed tensor."""
+    """Copies of a compressed tensor's indices and values."""
     first, second = parts.indices
     return dataclasses.replace(parts, indices=(first.clone(), second.clone()), values=parts.values.clone())
 
@@ -72,7 +75,10 @@ def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
 
 
 def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Rule that applies `function` to values and copies indices (`get_result_tensor_for_unary_op`)."""
+    """Function that applies `function` to a compressed tensor's values and copies its indices.
+
+    As `get_result_tensor_for_unary_op` does.
+    """
 
     def apply(gpu: Device, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         parts = parts_of(tensor)
@@ -85,7 +91,7 @@ def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def transposed(gpu: Device, tensor: Tensor, first: int = 0, second: int = 1) -> Tensor:
-    """Transposed matrix, another layout of the same indices (`sparse_compressed_transpose`).
+    """Transposed compressed matrix, of the same indices in another layout (`sparse_compressed_transpose`).
 
     Raises:
         RuntimeError: other dimensions than the two of a matrix.

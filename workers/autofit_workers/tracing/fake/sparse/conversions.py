@@ -1,4 +1,4 @@
-"""Conversions from one layout to another, as in ATen/native/TensorConversions.cpp."""
+"""Conversions between sparse layouts and dense tensors, as in ATen/native/TensorConversions.cpp."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ aten: Any = torch.ops.aten
 def copied(
     gpu: Device, tensor: Tensor, *, dtype: torch.dtype | None = None, device: Any = None, **options: Any
 ) -> Tensor:
-    """Copy of a sparse tensor in another type or device (`_to_copy`); on the CPU it is a real tensor."""
+    """Copy of a sparse tensor to another dtype or device (`_to_copy`); a real tensor on the CPU."""
     parts = parts_of(tensor)
     where = torch.device(device or "cuda")
     how = {"device": where, "non_blocking": options.get("non_blocking", False)}
@@ -69,7 +69,10 @@ def _on_host(parts: Parts) -> Tensor:
 def to_dense(
     gpu: Device, tensor: Tensor, dtype: torch.dtype | None = None, _masked_grad: bool | None = None
 ) -> Tensor:
-    """Dense tensor: zeros to which the elements are added, by an offset each for compressed layouts."""
+    """Dense copy of a sparse tensor: zeros to which its elements are added.
+
+    In compressed layouts an offset is worked out for each element.
+    """
     parts = parts_of(tensor)
     dense = torch.zeros(parts.size, dtype=dtype or parts.values.dtype, device="cuda")
     if parts.layout is torch.sparse_coo:
@@ -97,7 +100,7 @@ def _of_dense(tensor: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def to_coordinates(gpu: Device, tensor: Tensor, sparse_dim: Any = None, **_options: Any) -> Tensor:
-    """COO tensor of a dense or a compressed one (`_to_sparse`).
+    """COO tensor made from a dense or a compressed tensor (`_to_sparse`).
 
     Of a dense tensor, dimensions from `sparse_dim` on stay dense.
     """
@@ -121,7 +124,7 @@ def _with_dense_dimensions(gpu: Device, tensor: Tensor, sparse_dim: int) -> Tens
 
 
 def to_compressed(layout: torch.layout) -> Callable[..., Tensor]:
-    """Rule that converts a tensor to `layout`, by the layout that it has (`_to_sparse_csr` and its like)."""
+    """Function that converts a tensor of any layout to `layout` (`_to_sparse_csr` and its like)."""
 
     def convert(gpu: Device, tensor: Tensor, *blocks: Any, **_options: Any) -> Tensor:
         if layout in BLOCKED:
@@ -138,7 +141,9 @@ def to_compressed(layout: torch.layout) -> Callable[..., Tensor]:
 
 
 def masked(gpu: Device, tensor: Tensor, mask: Tensor) -> Tensor:
-    """Dense tensor's values by a compressed mask, which is made dense (`sparse_mask_sparse_compressed`).
+    """Compressed tensor of a dense tensor's values where a compressed mask has elements.
+
+    The mask is made dense (`sparse_mask_sparse_compressed`).
 
     Raises:
         UnsupportedError: the mask's layout is blocked.
@@ -162,13 +167,16 @@ def _row_starts(num_rows: int, like: Tensor) -> Tensor:
 
 
 def _dense_to_compressed(gpu: Device, tensor: Tensor, layout: torch.layout) -> Tensor:
-    """Compressed tensor of a dense one; plain indices are views of places (`dense_to_sparse_compressed`)."""
+    """Compressed tensor of a dense one's nonzero elements (`dense_to_sparse_compressed`).
+
+    Its plain indices are views of the elements' positions.
+    """
     mask = tensor != 0
     return _of_mask(gpu, tensor, layout, mask, tensor)
 
 
 def _of_mask(gpu: Device, tensor: Tensor, layout: torch.layout, mask: Tensor, tiles: Tensor) -> Tensor:
-    """Compressed tensor of the elements, or the tiles, of a matrix that a mask selects."""
+    """Compressed tensor of the elements, or tiles, that a mask selects from a matrix."""
     if layout not in BY_ROWS:
         mask, tiles = mask.transpose(0, 1), tiles.transpose(0, 1)
     places = mask.nonzero()
@@ -179,7 +187,7 @@ def _of_mask(gpu: Device, tensor: Tensor, layout: torch.layout, mask: Tensor, ti
 
 
 def _coordinates_to_compressed(gpu: Device, tensor: Tensor, layout: torch.layout) -> Tensor:
-    """Compressed tensor of coordinates (`coo_to_sparse_csr`); by columns that of the transposed one."""
+    """Compressed tensor of a COO one (`coo_to_sparse_csr`); layouts by columns transpose it first."""
     if layout not in BY_ROWS:
         flipped = _coordinates_to_compressed(gpu, coo.transposed(gpu, tensor, 0, 1), TRANSPOSED[layout])
         parts = parts_of(flipped)
@@ -190,7 +198,7 @@ def _coordinates_to_compressed(gpu: Device, tensor: Tensor, layout: torch.layout
 
 
 def _flipped(gpu: Device, parts: Parts, layout: torch.layout) -> Tensor:
-    """Compressed tensor sorted by the other dimension (`sparse_compressed_to_flipped`)."""
+    """Compressed matrix converted from rows to columns, or back (`sparse_compressed_to_flipped`)."""
     pairs = _pairs(parts)
     rows = parts.size[-2] if layout in BY_ROWS else parts.size[-1]
     numbers = pairs[0] * parts.size[-1] + pairs[1]
@@ -204,7 +212,7 @@ def _flipped(gpu: Device, parts: Parts, layout: torch.layout) -> Tensor:
 
 
 def _to_blocks(gpu: Device, tensor: Tensor, layout: torch.layout, block: tuple[int, int]) -> Tensor:
-    """Blocked tensor of the blocks of a dense one that have a nonzero number (`_to_sparse_bsr`)."""
+    """Blocked tensor of a matrix's blocks that have a nonzero element (`_to_sparse_bsr`)."""
     if is_sparse(tensor):
         tensor = to_dense(gpu, tensor)
     is_there = tensor != 0
@@ -213,6 +221,6 @@ def _to_blocks(gpu: Device, tensor: Tensor, layout: torch.layout, block: tuple[i
 
 
 def _tiled(tensor: Tensor, block: tuple[int, int]) -> Tensor:
-    """Copy of a matrix by blocks (`_tile_tensor`)."""
+    """Copy of a matrix in which each block's elements lie together (`_tile_tensor`)."""
     rows, columns = (size // each for size, each in zip(tensor.shape, block, strict=True))
     return tensor.reshape(rows, block[0], columns, block[1]).transpose(1, 2).contiguous()

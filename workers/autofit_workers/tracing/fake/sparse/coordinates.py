@@ -1,4 +1,7 @@
-"""Operators on tensors of coordinates (COO): SparseTensor.cpp, SparseTensorMath.cpp and cuda/ of both."""
+"""Allocations of operators on sparse tensors of coordinates (COO).
+
+Sources are SparseTensor.cpp, SparseTensorMath.cpp and cuda/ of both.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +44,10 @@ def of_tensors(  # noqa: PLR0917 - the operator's own signature
     is_coalesced: bool | None = None,
     **_options: Any,
 ) -> Tensor:
-    """COO tensor of parts; every constructor calls `_sparse_coo_tensor_with_dims_and_tensors`."""
+    """COO tensor of the given indices and values (`_sparse_coo_tensor_with_dims_and_tensors`).
+
+    Every constructor calls this operator.
+    """
     return made(gpu, coordinates(tuple(size), indices, values, is_coalesced=bool(is_coalesced)))
 
 
@@ -53,7 +59,7 @@ def empty(
     dtype: torch.dtype | None = None,
     **_options: Any,
 ) -> Tensor:
-    """COO tensor without elements."""
+    """COO tensor without stored elements."""
     num_sparse = len(size) if sparse_dim is None else sparse_dim
     where = torch.device("cuda")
     indices = torch.empty((num_sparse, 0), dtype=torch.int64, device=where)
@@ -62,14 +68,14 @@ def empty(
 
 
 def flattened(parts: Parts, *, clones: bool = False) -> Tensor:
-    """Number for each place of a COO tensor (`flatten_indices` of SparseTensorUtils.cpp)."""
+    """Linear index of each element of a COO tensor (`flatten_indices` of SparseTensorUtils.cpp)."""
     if parts.sparse_dim == 1 and not clones:
         return parts.indices[0].select(0, 0)
     return torch.empty(parts.num_elements, dtype=torch.int64, device=parts.values.device)
 
 
 def _places(parts: Parts) -> Tensor | None:
-    """Number of each place of a COO tensor; None where the indices are not known."""
+    """Known values of each stored element's linear index; None if the indices are unknown."""
     found = known(parts.indices[0])
     if found is None or found.is_made_up:
         return None
@@ -78,7 +84,7 @@ def _places(parts: Parts) -> Tensor | None:
 
 
 def coalesced(gpu: Device, tensor: Tensor) -> Tensor:
-    """Coalesced tensor, as `_coalesce_sparse_cuda` of cuda/SparseCUDATensor.cu makes it."""
+    """Coalesced COO tensor, made as by `_coalesce_sparse_cuda` of cuda/SparseCUDATensor.cu."""
     parts = parts_of(tensor)
     if parts.is_coalesced:
         return tensor
@@ -101,7 +107,7 @@ def coalesced(gpu: Device, tensor: Tensor) -> Tensor:
 
 
 def _different(parts: Parts) -> tuple[int, Tensor | None]:
-    """Number of different places, and their numbers where those are known."""
+    """Number of distinct linear indices, assumed if unknown; and the indices themselves, or None."""
     places = _places(parts)
     if places is not None:
         found = torch.unique(places)
@@ -113,14 +119,14 @@ def _different(parts: Parts) -> tuple[int, Tensor | None]:
 
 
 def copied(parts: Parts) -> Parts:
-    """Parts of a clone of a COO tensor."""
+    """Copies of a COO tensor's indices and values."""
     return dataclasses.replace(
         parts, indices=tuple(each.clone() for each in parts.indices), values=parts.values.clone()
     )
 
 
 def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
-    """Copy of a COO tensor; a gradient that is kept takes over the parts.
+    """Copy of a COO tensor; `AccumulateGrad` takes over the gradient's indices and values uncopied.
 
     `accumulateGrad` (torch/csrc/autograd/functions/accumulate_grad.h) does so where it has the last
     reference; to a fake tensor there is always another one.
@@ -132,7 +138,10 @@ def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
 
 
 def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Rule: `function` of the values, indices copied (`coalesced_unary_ufunc` of SparseUnaryOps.cpp)."""
+    """Function that applies `function` to a COO tensor's values and copies its indices.
+
+    As `coalesced_unary_ufunc` of SparseUnaryOps.cpp does.
+    """
 
     def apply(gpu: Device, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         parts = parts_of(coalesced(gpu, tensor))
@@ -143,7 +152,7 @@ def elementwise(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def in_place(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Rule that applies `function` to a sparse tensor's values in place."""
+    """Function that applies `function` to a sparse tensor's values in place."""
 
     def apply(_gpu: Device, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         function(parts_of(tensor).values, *args, **kwargs)
@@ -157,7 +166,7 @@ def _with_copied_indices(parts: Parts, values: Tensor) -> Parts:
 
 
 def multiplied(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """Product of a COO tensor with a number, or a dense tensor at the places it has (`mul_sparse`)."""
+    """COO tensor times a number, or times a dense tensor's elements at its indices (`mul_sparse`)."""
     tensor, other = (first, second) if is_sparse(first) else (second, first)
     if is_sparse(other):
         raise UnsupportedError(
@@ -171,13 +180,13 @@ def multiplied(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 
 
 def divided(gpu: Device, tensor: Tensor, other: Tensor, **kwargs: Any) -> Tensor:
-    """Quotient of a COO tensor by a number (`div_sparse`)."""
+    """COO tensor divided by a number (`div_sparse`)."""
     parts = parts_of(tensor)
     return made(gpu, _with_copied_indices(parts, parts.values.div(other, **kwargs)))
 
 
 def masked(gpu: Device, tensor: Tensor, mask: Tensor, **_options: Any) -> Tensor:
-    """Dense tensor's values at the places of a mask, by a product with ones (`sparse_mask`)."""
+    """COO tensor of a dense tensor's values at a mask's indices, multiplied by ones (`sparse_mask`)."""
     parts = parts_of(mask)
     if is_sparse(tensor):  # `sparse_mask_helper`: both are searched
         searched = parts_of(coalesced(gpu, tensor)), flattened(parts, clones=True)
@@ -189,7 +198,7 @@ def masked(gpu: Device, tensor: Tensor, mask: Tensor, **_options: Any) -> Tensor
 
 
 def joined(gpu: Device, tensors: list[Tensor], dim: int = 0) -> Tensor:
-    """Concatenation of COO tensors (`cat_sparse`): indices moved by what comes before, and all values."""
+    """Concatenation of COO tensors (`cat_sparse`): all values, with shifted indices."""
     parts = [parts_of(each) for each in tensors]
     first = parts[0]
     dim %= len(first.size)
@@ -211,7 +220,7 @@ def norm(gpu: Device, tensor: Tensor, p: Any = 2, *_rest: Any, **_options: Any) 
 
 
 def added(gpu: Device, first: Tensor, second: Tensor, *, alpha: Any = 1) -> Tensor:
-    """Sum (`add_sparse`): dense with a dense first term, else a sparse one of both terms' elements."""
+    """Sum of two tensors (`add_sparse`): dense if the first is, else a COO tensor of both terms' elements."""
     if not is_sparse(first):
         return _add_to(gpu, first.clone(), second)
     if not is_sparse(second):
@@ -223,14 +232,14 @@ def added(gpu: Device, first: Tensor, second: Tensor, *, alpha: Any = 1) -> Tens
 
 
 def added_in_place(gpu: Device, target: Tensor, other: Tensor, *, alpha: Any = 1) -> Tensor:
-    """Adds in place to a dense tensor; a sparse one takes the parts of the sum."""
+    """Adds a sparse tensor to `target` in place; a sparse target gets the sum's indices and values."""
     if not is_sparse(target):
         return _add_to(gpu, target, other)
     return become(target, parts_of(added(gpu, target, other, alpha=alpha)))
 
 
 def _add_to(gpu: Device, target: Tensor, sparse: Tensor) -> Tensor:
-    """Adds a sparse tensor's elements to a dense one in place (`add_out_dense_sparse_cuda`).
+    """Adds a COO tensor's elements to the dense `target` in place (`add_out_dense_sparse_cuda`).
 
     There are kernels of two kinds: that for a coalesced tensor finds the places itself; the other is given
     their numbers (`index_add_`).
@@ -244,7 +253,7 @@ def _add_to(gpu: Device, target: Tensor, sparse: Tensor) -> Tensor:
 
 
 def transposed(gpu: Device, tensor: Tensor, first: int = 0, second: int = 1) -> Tensor:
-    """Transposed clone, whose indices are swapped by rows (ATen/native/TensorShape.cpp)."""
+    """Transposed copy of a COO tensor, made by swapping rows of its indices (ATen/native/TensorShape.cpp)."""
     parts = copied(parts_of(tensor))
     (indices,) = parts.indices
     one, other = indices.select(0, first), indices.select(0, second)
@@ -260,7 +269,7 @@ def transposed(gpu: Device, tensor: Tensor, first: int = 0, second: int = 1) -> 
 def summed(
     gpu: Device, tensor: Tensor, dim: Sequence[int] | int | None = None, *_rest: Any, **_o: Any
 ) -> Tensor:
-    """Sum of a COO tensor (`_sparse_sum` of SparseTensorMath.cpp), or of all its values (`sum_coo`)."""
+    """Sum of a COO tensor over `dim` (`_sparse_sum`), or of all its values (`sum_coo`)."""
     parts = parts_of(tensor)
     if dim is None:
         return parts.values.sum()
@@ -280,7 +289,7 @@ def summed(
 
 
 def summed_backward(gpu: Device, grad: Tensor, tensor: Tensor, dim: Sequence[int]) -> Tensor:
-    """Gradient of a sum for every element that is there (`_sparse_sum_backward_cuda`)."""
+    """Gradient of a COO tensor's sum, for its stored elements (`_sparse_sum_backward_cuda`)."""
     parts = parts_of(coalesced(gpu, tensor))
     dims = {each % len(parts.size) for each in dim}
     if not is_sparse(grad):

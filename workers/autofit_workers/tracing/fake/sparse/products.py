@@ -1,4 +1,7 @@
-"""Products with sparse matrices: SparseCUDATensorMath.cu, SparseBlas.cpp and SparseBlasImpl.cpp of cuda/."""
+"""Allocations of matrix products with sparse matrices.
+
+Sources are SparseCUDATensorMath.cu, SparseBlas.cpp and SparseBlasImpl.cpp of cuda/.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ _NAMES = {torch.float16: "Half", torch.bfloat16: "BFloat16", torch.int64: "Long"
 
 
 def product(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """Matrix product (`mm`): zeros, to which the product is added without reading them."""
+    """Matrix product (`mm`) with a sparse matrix, added to new zeros that are not read."""
     if is_sparse(first) and is_sparse(second):
         return of_two_sparse(gpu, first, second)
     dense = second if is_sparse(first) else first
@@ -42,7 +45,7 @@ def product(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 def added(
     gpu: Device, total: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> Tensor:
-    """Sum with a matrix product (`addmm` and `_sparse_addmm`)."""
+    """Sum of a dense matrix and a product with a sparse one (`addmm` and `_sparse_addmm`)."""
     del alpha  # is a number for the kernel
     if is_sparse(first) and is_sparse(second):
         raise UnsupportedError(
@@ -65,7 +68,10 @@ def _flipped(gpu: Device, matrix: Tensor) -> Tensor:
 
 
 def _by_coordinates(gpu: Device, shape: tuple[int, int], first: Tensor, second: Tensor) -> Tensor:
-    """Product of a COO matrix (`s_addmm_out_sparse_dense_cuda`): rows compressed to int32, dense columns."""
+    """Product of a COO and a dense matrix (`s_addmm_out_sparse_dense_cuda`), with int32 indices.
+
+    Rows are compressed, and the result is first made with dense columns.
+    """
     if second.dtype not in _DTYPES:
         name = _NAMES.get(second.dtype, str(second.dtype).removeprefix("torch."))
         raise RuntimeError(f"\"addmm_sparse_cuda\" not implemented for '{name}'")
@@ -86,7 +92,7 @@ def _by_coordinates(gpu: Device, shape: tuple[int, int], first: Tensor, second: 
 
 
 def _by_compressed(gpu: Device, shape: tuple[int, int], first: Tensor, second: Tensor) -> Tensor:
-    """Product of a compressed matrix, by rows (`addmm_out_sparse_csr`); one by columns is converted first."""
+    """Product of a compressed and a dense matrix (`addmm_out_sparse_csr`); CSC is converted to CSR first."""
     result = second.new_empty(shape)
     if first.layout is torch.sparse_csc:
         first = conversions.to_compressed(torch.sparse_csr)(gpu, first)
@@ -102,7 +108,7 @@ def _by_compressed(gpu: Device, shape: tuple[int, int], first: Tensor, second: T
 def sampled(
     gpu: Device, matrix: Tensor, first: Tensor, second: Tensor, *, beta: Any = 1, alpha: Any = 1
 ) -> Tensor:
-    """Product of dense matrices at the places that a sparse one has (`sparse_sampled_addmm`)."""
+    """Product of dense matrices at the elements of a sparse one (`sparse_sampled_addmm`)."""
     del beta, alpha
     result = compressed.clone(gpu, matrix)
     parts = parts_of(result)
@@ -114,7 +120,7 @@ def sampled(
 
 
 def with_vector(gpu: Device, matrix: Tensor, vector: Tensor) -> Tensor:
-    """Product with a vector (`mv`): of coordinates as with a matrix of one column, else SpMV."""
+    """Sparse matrix times a vector (`mv`): by SpMV, or for COO as a matrix of one column."""
     if matrix.layout is torch.sparse_coo:
         return product(gpu, matrix, vector.unsqueeze(-1)).squeeze(-1)
     result = vector.new_empty(matrix.shape[0])
@@ -128,7 +134,7 @@ def with_vector(gpu: Device, matrix: Tensor, vector: Tensor) -> Tensor:
 
 
 def batched(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """Batched product (`bmm_out_sparse_cuda`), a matrix after the other; the result's columns are dense."""
+    """Batched product with a COO tensor, one matrix at a time (`bmm_out_sparse_cuda`), with dense columns."""
     batch, rows, _ = first.shape
     result = second.new_empty((batch, second.shape[2], rows))
     dense = second.contiguous()
@@ -143,7 +149,9 @@ def batched(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 
 
 def of_two_sparse(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
-    """Product of two COO matrices, SpGEMM of int32 rows (`sparse_sparse_matmul_cuda`, cuda/SparseMatMul.cu).
+    """Product of two COO matrices, by SpGEMM with int32 rows (`sparse_sparse_matmul_cuda`).
+
+    Source: cuda/SparseMatMul.cu.
 
     Raises:
         UnsupportedError: the matrices are not both of coordinates.
@@ -172,7 +180,7 @@ def of_two_sparse(gpu: Device, first: Tensor, second: Tensor) -> Tensor:
 
 
 def _num_products(left: Parts, right: Parts) -> tuple[int, int]:
-    """Numbers of multiplications and of elements of a product; the second is assumed where it is unknown."""
+    """Numbers of multiplications, and of stored elements of the product, which is an assumed size."""
     most = left.size[0] * right.size[1]
     mean = -(-right.num_elements // max(right.size[0], 1))
     products = left.num_elements * max(mean, 1)
@@ -181,7 +189,7 @@ def _num_products(left: Parts, right: Parts) -> tuple[int, int]:
 
 
 def _note(gpu: Device, parts: Parts, dense: Tensor, result: Tensor, *others: Tensor) -> None:
-    """Notes the work of a product, in which every element reads a row of the dense matrix."""
+    """Notes a product's work: each stored element reads a row of the dense matrix."""
     read = gpu.unseen((max(parts.num_elements, 1), dense.shape[-1]), dense.dtype)
     gpu.note(_ADDED, (parts.values, *parts.indices, read, *others), result)
 

@@ -1,4 +1,4 @@
-"""Functions for operators on sparse tensors, by operator and layout."""
+"""Runs operators on sparse tensors, by a table of functions for each operator and layout."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Rule = Callable[..., Any]
 
 
 def concerns(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operator is given a sparse tensor or makes one."""
+    """Whether an operator has a sparse tensor among its arguments or makes one."""
     if func in _MAKING or kwargs.get("layout", torch.strided) not in (torch.strided, None):
         return True
     with torch._C.DisableTorchFunction():  # which would be called for each layout
@@ -30,7 +30,7 @@ def concerns(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[st
 
 
 def run(gpu: Device, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Result of an operator on sparse tensors; raises `UnsupportedError` for one that is not followed."""
+    """Result of an operator on sparse tensors; raises `UnsupportedError` for an unknown operator."""
     with torch._C.DisableTorchFunction():
         layout = _layout_of(args, kwargs)
     if func not in _FROM_CPU and any(is_sparse(each) and not isinstance(each, FakeTensor) for each in args):
@@ -49,7 +49,7 @@ def run(gpu: Device, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs:
 
 
 def _layout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.layout | None:
-    """Layout that decides the rule: the first sparse tensor's, else the one that is asked for."""
+    """Layout of the first sparse tensor among the arguments; else the layout asked for."""
     for each in args:
         for one in each if isinstance(each, list) else (each,):
             if is_sparse(one):
@@ -59,7 +59,7 @@ def _layout_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.layout | 
 
 
 def _part(pick: Callable[[Parts], Tensor]) -> Rule:
-    """Rule that returns a part of a sparse tensor as it is."""
+    """Function that returns the indices or values of a sparse tensor, uncopied."""
     return lambda _gpu, tensor: pick(parts_of(tensor)).detach()
 
 
@@ -68,7 +68,7 @@ def _number(count: Callable[[Parts], Any]) -> Rule:
 
 
 def _same(gpu: Device, tensor: Tensor, *_rest: Any) -> Tensor:
-    """Another sparse tensor of the same parts."""
+    """New sparse tensor over the indices and values of `tensor`."""
     return made(gpu, parts_of(tensor))
 
 
@@ -99,7 +99,7 @@ def _zeros_like(gpu: Device, tensor: Tensor, **options: Any) -> Tensor:
 
 
 def _copy(_gpu: Device, target: Tensor, source: Tensor, *_rest: Any) -> Tensor:
-    """`copy_` between tensors of one layout: the target takes copies of all parts."""
+    """Result of `copy_` between tensors of one layout: the target with copied indices and values."""
     parts = parts_of(source)
     return become(target, coo.copied(parts) if parts.layout is torch.sparse_coo else compressed.copied(parts))
 

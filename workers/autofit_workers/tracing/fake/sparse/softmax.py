@@ -1,4 +1,4 @@
-"""Softmax over elements that are there, and its gradient: cuda/SoftMax.cu."""
+"""Softmax over the stored elements of a sparse tensor, and its gradient (cuda/SoftMax.cu)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _INDEX_BYTES = 8
 
 
 def softmax(gpu: Device, tensor: Tensor, dim: int, _half_to_float: bool = False) -> Tensor:
-    """Softmax or its logarithm, with the pools of elements that are normalized together."""
+    """Softmax or log-softmax of a COO tensor; elements normalized together form a pool."""
     parts = parts_of(coo.coalesced(gpu, tensor))
     result = dataclasses.replace(
         parts, indices=(parts.indices[0].clone(),), values=torch.empty_like(parts.values)
@@ -32,7 +32,7 @@ def softmax(gpu: Device, tensor: Tensor, dim: int, _half_to_float: bool = False)
 
 
 def backward(gpu: Device, grad: Tensor, output: Tensor, _dim: int, _input: Tensor) -> Tensor:
-    """Gradient of the softmax, at the places of the output."""
+    """Gradient of a sparse softmax, at the indices of its output."""
     parts = parts_of(coo.coalesced(gpu, output))
     of_grad = parts_of(coo.coalesced(gpu, grad))
     result = dataclasses.replace(
@@ -47,7 +47,7 @@ def backward(gpu: Device, grad: Tensor, output: Tensor, _dim: int, _input: Tenso
 
 
 def _pools(parts: Parts) -> list[Tensor]:
-    """Tensors of `compute_pool_max`: offsets, an order by them, sizes of pools and where each begins."""
+    """Tensors of `compute_pool_max`: elements' pool numbers, their order, and pools' sizes and starts."""
     offsets = coo.flattened(parts, clones=True)
     order = torch.empty_like(offsets)
     buffer = buffers.for_sort(parts.num_elements, _INDEX_BYTES)

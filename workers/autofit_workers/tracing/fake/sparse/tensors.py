@@ -1,4 +1,4 @@
-"""Fake tensors of sparse layouts, made of fake strided ones.
+"""Fake tensors of sparse layouts, each made of fake dense tensors of indices and values.
 
 PyTorch makes a sparse tensor of parts: indices and values. The parts take the memory, so they are the fake
 tensors that a trace sees; the sparse one around them has the layout and shape that autograd asks for.
@@ -31,23 +31,23 @@ TRANSPOSED = {
 
 
 class Device(Protocol):
-    """Interface of a fake device's mode, as far as operators on sparse tensors need it."""
+    """Interface of a fake device's mode for operators on sparse tensors."""
 
     fake_mode: FakeTensorMode
 
     def wrapped(self, elem: Tensor) -> FakeTensor:
-        """Fake tensor on the device around `elem`, a tensor on the device `meta`."""
+        """Fake tensor on the device, over the storage of `elem`, a tensor on the device `meta`."""
 
     def unseen(self, shape: tuple[int, ...], dtype: torch.dtype) -> FakeTensor:
-        """New fake tensor on the device, which the observer is not told of."""
+        """New fake tensor on the device; the observer is not called."""
 
     def note(self, operator: Any, inputs: tuple[Tensor, ...], result: Tensor) -> None:
-        """Notes the work of an operator whose allocations were seen already."""
+        """Notes the work of an operator whose allocations the observer has seen already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Parts of a sparse tensor: layout, size, indices and values.
+    """Layout, size, indices and values that make up a sparse tensor.
 
     Attributes:
         layout: `torch.sparse_coo` or a compressed one.
@@ -67,21 +67,21 @@ class Parts:
 
     @property
     def num_elements(self) -> int:
-        """Number of elements, or blocks, that are there."""
+        """Number of stored elements, or of stored blocks."""
         return self.indices[-1].shape[-1]
 
     @property
     def sparse_dim(self) -> int:
-        """Number of dimensions that the indices of coordinates name."""
+        """Number of sparse dimensions of a COO tensor, which its indices name."""
         return self.indices[0].shape[0]
 
     def with_values(self, values: Tensor) -> Parts:
-        """Parts with the same places and other values."""
+        """Copy with the same indices and other values."""
         return dataclasses.replace(self, values=values)
 
 
 def coordinates(size: tuple[int, ...], indices: Tensor, values: Tensor, **flags: Any) -> Parts:
-    """Parts of a tensor of coordinates (COO)."""
+    """`Parts` of a COO tensor with the given size, indices and values."""
     return Parts(torch.sparse_coo, tuple(size), (indices,), values, **flags)
 
 
@@ -94,7 +94,7 @@ _LAYOUTS = COMPRESSED | {torch.sparse_coo}
 
 
 def made(gpu: Device, parts: Parts) -> Tensor:
-    """Fake sparse tensor; its parts live as long as it does."""
+    """Fake sparse tensor of `parts`, which live as long as it does."""
     values = parts.values
     with in_kernel_invocation_manager(gpu.fake_mode):
         if parts.layout is torch.sparse_coo:
@@ -119,7 +119,7 @@ def made(gpu: Device, parts: Parts) -> Tensor:
 
 
 def parts_of(tensor: Tensor) -> Parts:
-    """Parts of a sparse tensor, a fake one or a real one."""
+    """`Parts` of a sparse tensor, fake or real."""
     found: Parts | None = getattr(tensor, _ATTRIBUTE, None)
     if found is not None:
         return found
@@ -133,7 +133,7 @@ def parts_of(tensor: Tensor) -> Parts:
 
 
 def _looked_up(tensor: Tensor) -> Parts:
-    """Parts of a sparse tensor as PyTorch reports them."""
+    """`Parts` of a sparse tensor, as PyTorch reports its indices and values."""
     size = tuple(tensor.shape)
     if tensor.layout is torch.sparse_coo:
         return coordinates(size, tensor._indices(), tensor._values(), is_coalesced=tensor.is_coalesced())
@@ -144,6 +144,6 @@ def _looked_up(tensor: Tensor) -> Parts:
 
 
 def become(tensor: Tensor, parts: Parts) -> Tensor:
-    """Gives a fake sparse tensor other parts, as operators in place do."""
+    """Replaces the indices and values of a fake sparse tensor, as in-place operators do."""
     setattr(tensor, _ATTRIBUTE, parts)
     return tensor

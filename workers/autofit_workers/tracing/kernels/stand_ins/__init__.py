@@ -1,4 +1,4 @@
-"""Stand-ins for libraries that need a GPU or its compiler to be installed; predictions follow them without.
+"""Stand-ins for libraries that cannot be installed without a GPU or its compiler.
 
     finder.py        lets Python find a package that is not installed, with what is here in its place
     asking.py        offers one to transformers, when that asks for its attention

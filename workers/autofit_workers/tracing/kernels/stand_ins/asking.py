@@ -1,4 +1,4 @@
-"""Offers a stand-in when something asks for the library: the knob `attention`, or a model of transformers.
+"""Lets FlashAttention's stand-in be imported once the knob `attention` or a transformers model asks for it.
 
 transformers decides by functions that remember their answers whether a library is there; the answers are
 cleared. All other code that looks for the library finds it as it is.
@@ -49,30 +49,32 @@ _finder = StandInFinder()
 
 @functools.cache
 def install() -> None:
-    """Offers a stand-in to transformers' models that ask for FlashAttention, in this process for good."""
+    """Offers transformers models that ask for FlashAttention its stand-in, in this process for good."""
     when_decided(_offered)
 
 
 def begin_program() -> None:
-    """Withdraws the stand-ins that an earlier program asked for."""
+    """Withdraws the stand-ins that were offered to an earlier program."""
     if _finder.offered:
         _finder.withdraw()
         _forget()
 
 
 def notes() -> tuple[str, ...]:
-    """Notes for the user about libraries that were stood in for, a sentence each."""
+    """Notes for the user about libraries that a stand-in replaced, a sentence each."""
     return tuple(stand_in.note for stand_in in _finder.offered.values())
 
 
 def offer_for(knobs: Knobs) -> None:
-    """Offers the library of the attention that a knob setting names; raises as `offer` does."""
+    """Lets the FlashAttention library that a knob setting needs be imported; raises as `offer` does."""
     if (implementation := IMPLEMENTATIONS.get(knobs.attention)) is not None:
         offer(implementation.name)
 
 
 def offer(implementation: str) -> None:
-    """Offers the library of an attention, by transformers' name; does nothing for others.
+    """Lets the library that transformers' attention `implementation` needs be imported as a stand-in.
+
+    Does nothing for an installed library that can be followed, or for other attentions.
 
     Raises:
         UnsupportedError: the library is installed, in a release that cannot be followed.
@@ -88,7 +90,7 @@ def offer(implementation: str) -> None:
 
 
 def _forget() -> None:
-    """Clears transformers' answers, so that it looks for libraries again."""
+    """Clears transformers' caches of which libraries are installed, so that it looks again."""
     module = sys.modules.get("transformers.utils.import_utils")
     for name in _REMEMBERING:
         clear = getattr(getattr(module, name, None), "cache_clear", None)

@@ -11,7 +11,7 @@ __all__ = ["causal_conv1d_bwd", "causal_conv1d_fwd", "causal_conv1d_update"]
 
 
 def causal_conv1d_fwd(*_args: Any) -> None:
-    """Does nothing; the library's function, as the others do, writes into given tensors."""
+    """Does nothing; the library's function writes into tensors that it is given."""
 
 
 causal_conv1d_bwd = causal_conv1d_update = causal_conv1d_fwd

@@ -1,4 +1,4 @@
-"""Lets Python find a package that is not installed, with modules of ours in the place of its own."""
+"""Import finder that loads autofit's modules in place of a package that is not installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _METADATA = "Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandIn:
-    """Package that a prediction may replace by a stand-in.
+    """Package of which a prediction may import a stand-in.
 
     Attributes:
         package: name by which it is imported.
@@ -42,11 +42,11 @@ class StandIn:
 
     @property
     def is_installed(self) -> bool:
-        """Whether the package itself, or a stand-in for it, can be found."""
+        """Whether the package, or a stand-in for it, can be imported."""
         return importlib.util.find_spec(self.package) is not None
 
     def require_followed(self) -> None:
-        """Raises `UnsupportedError` for an installed release that calls no operators."""
+        """Raises `UnsupportedError` for an installed release that predictions cannot follow."""
         try:
             version = importlib.metadata.version(self.distribution)
         except importlib.metadata.PackageNotFoundError:
@@ -60,7 +60,7 @@ class StandIn:
 
     @property
     def note(self) -> str:
-        """Note for the user that the package is stood in for, a sentence."""
+        """Sentence for the user that the package is not installed and its stand-in was used."""
         return (
             f"{self.distribution} is not installed here: its kernels are followed by what those of release "
             f"{self.version} take"
@@ -68,20 +68,23 @@ class StandIn:
 
 
 class StandInFinder(DistributionFinder):
-    """Finder of stand-ins, which says that their packages are installed; to be last of the finders."""
+    """Import finder of stand-ins, which also reports their packages as installed.
+
+    It has to be the last finder.
+    """
 
     def __init__(self) -> None:
         self.offered: dict[str, StandIn] = {}
 
     def offer(self, stand_in: StandIn) -> None:
-        """Lets imports find a package's stand-in from here on."""
+        """Lets later imports of a package find its stand-in."""
         self.offered[stand_in.package] = stand_in
         if self not in sys.meta_path:
             sys.meta_path.append(self)
 
     @contextmanager
     def hidden(self, package: str) -> Iterator[None]:
-        """Hides a package within a block, whether it was imported before or not."""
+        """Context in which a package with a stand-in cannot be found, even if it was imported."""
         stand_in = self.offered.pop(package)
         imported = {name: sys.modules.pop(name) for name in stand_in.modules if name in sys.modules}
         try:
@@ -91,7 +94,7 @@ class StandInFinder(DistributionFinder):
             sys.modules.update(imported)
 
     def withdraw(self) -> None:
-        """Withdraws all stand-ins, as if none had been imported."""
+        """Withdraws all stand-ins and removes them from `sys.modules`."""
         for stand_in in self.offered.values():
             for name in stand_in.modules:
                 sys.modules.pop(name, None)
@@ -118,7 +121,10 @@ class _StandInLoader(Loader):
         self._stand_in = stand_in
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fills `module` after importing the modules below it, whose names give way to its functions."""
+        """Imports the modules below `module`, then fills it with the stand-in's functions.
+
+        A function takes the place of a module of the same name.
+        """
         ours: Any = importlib.import_module(self._stand_in.modules[module.__name__])
         for name in self._stand_in.modules:
             if name.rpartition(".")[0] == module.__name__:

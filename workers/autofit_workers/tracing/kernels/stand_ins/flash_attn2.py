@@ -1,4 +1,4 @@
-"""Stand-in for flash-attn: its functions, on operators of its names that a fake GPU follows.
+"""Stand-in for flash-attn: its Python functions, on operators that a fake GPU can follow.
 
 The functions allocate and keep what the library's do (flash_attn/flash_attn_interface.py of release 2.8.3):
 heads are padded to a multiple of 8, the forward pass keeps what it was given and what it returned, and the
@@ -47,7 +47,7 @@ _OPERATORS: Any = torch.ops.flash_attn
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Arguments that both passes of a call take beside tensors with gradients."""
+    """Arguments of an attention call that forward and backward share, without its tensors."""
 
     options: tuple[Any, ...]  # from the dropout to the slopes
     deterministic: bool
@@ -126,7 +126,7 @@ def flash_attn_func(  # noqa: PLR0917 - the library's own signature
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Any:
-    """Attention over tensors of shape B×S×H×D."""
+    """Attention output for query, key and value of shape B×S×H×D."""
     options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes)
     return _Attention.apply(q, k, v, _Call(options, deterministic, return_attn_probs))
 
@@ -149,7 +149,7 @@ def flash_attn_varlen_func(  # noqa: PLR0917 - the library's own signature
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Any:
-    """Attention over sequences one after the other, in tensors of shape S×H×D."""
+    """Attention output for packed sequences, in tensors of shape S×H×D."""
     if block_table is not None:
         _refuse("a cache in pages")
     options = _options(q, dropout_p, softmax_scale, causal, window_size, softcap, alibi_slopes)
@@ -163,7 +163,7 @@ def flash_attn_with_kvcache(
     v_cache: Tensor,  # noqa: ARG001
     **_options: Any,
 ) -> Any:
-    """Raises `UnsupportedError`: no training decodes with a cache."""
+    """Raises `UnsupportedError`: training does not decode with a KV cache."""
     _refuse("a cache of keys and values")
 
 

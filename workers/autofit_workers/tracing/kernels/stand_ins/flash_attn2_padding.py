@@ -1,4 +1,4 @@
-"""Stand-in for `flash_attn.bert_padding`, which lays the tokens of a padded batch one after the other."""
+"""Stand-in for `flash_attn.bert_padding`, which packs the tokens of a padded batch and unpacks them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["pad_input", "unpad_input"]
 
 
 class _Picked(torch.autograd.Function):
-    """Rows by their numbers, gathered, as the library does, and not indexed."""
+    """Autograd function that picks rows by number, with `gather` and not by indexing, as the library."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, numbers: Tensor) -> Tensor:
@@ -32,7 +32,7 @@ class _Picked(torch.autograd.Function):
 
 
 class _Placed(torch.autograd.Function):
-    """Rows in their places among rows of zeros."""
+    """Autograd function that puts rows at their numbers among rows of zeros."""
 
     @staticmethod
     def forward(context: Any, rows: Tensor, numbers: Tensor, num_rows: int) -> Tensor:
@@ -50,7 +50,7 @@ class _Placed(torch.autograd.Function):
 def unpad_input(
     hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
-    """Tokens that a mask keeps, their numbers, bounds of sequences, the longest, and tokens in use."""
+    """Tokens that a mask keeps, their numbers, sequence bounds, longest length, and lengths in use."""
     kept = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths = kept.sum(dim=-1, dtype=torch.int32)
     used = attention_mask.sum(dim=-1, dtype=torch.int32)
@@ -62,6 +62,6 @@ def unpad_input(
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """Padded batch with the tokens in their places."""
+    """Padded batch, with each token back in its place."""
     placed: Tensor = _Placed.apply(hidden_states, indices, batch * seqlen)
     return placed.view(batch, seqlen, *placed.shape[1:])

@@ -1,4 +1,4 @@
-"""Stand-in for flash-attn-3, the module `flash_attn_interface`: see `flash_attn2`.
+"""Stand-in for flash-attn-3, the module `flash_attn_interface`, made as `flash_attn2` is.
 
 The source is hopper/flash_attn_interface.py of github.com/Dao-AILab/flash-attention, of August 2026.
 """
@@ -40,7 +40,7 @@ _OPERATORS: Any = torch.ops.flash_attn_3
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """Arguments that both passes of a call take beside tensors with gradients."""
+    """Arguments of an attention call that forward and backward share, without its tensors."""
 
     scale: float
     causal: bool
@@ -122,7 +122,7 @@ def flash_attn_func(  # noqa: PLR0917 - the library's own signature
     sm_margin: int = 0,  # noqa: ARG001 - likewise
     return_attn_probs: bool = False,
 ) -> Any:
-    """Attention over tensors of shape B×S×H×D."""
+    """Attention output for query, key and value of shape B×S×H×D."""
     _require_plain(qv, q_descale, k_descale, v_descale, attention_chunk)
     scale = q.size(-1) ** -0.5 if softmax_scale is None else softmax_scale
     call = _Call(scale, causal, window_size, softcap, num_splits, deterministic, return_attn_probs)
@@ -154,7 +154,7 @@ def flash_attn_varlen_func(  # noqa: PLR0917 - the library's own signature
     sm_margin: int = 0,  # noqa: ARG001 - likewise
     return_attn_probs: bool = False,
 ) -> Any:
-    """Attention over sequences one after the other, in tensors of shape S×H×D."""
+    """Attention output for packed sequences, in tensors of shape S×H×D."""
     _require_plain(qv, q_descale, k_descale, v_descale, attention_chunk, seqused_q, seqused_k)
     scale = q.size(-1) ** -0.5 if softmax_scale is None else softmax_scale
     call = _Call(
@@ -176,7 +176,7 @@ def flash_attn_with_kvcache(
     v_cache: Tensor,  # noqa: ARG001
     **_options: Any,
 ) -> Any:
-    """Raises `UnsupportedError`: no training decodes with a cache."""
+    """Raises `UnsupportedError`: training does not decode with a KV cache."""
     raise UnsupportedError(
         "FlashAttention 3 with a cache of keys and values is not predicted: measure instead"
     )

@@ -1,3 +1,3 @@
-"""Stand-in for a package that has modules and no functions of its own."""
+"""Stand-in for a package, such as `flash_attn.layers`, that has modules but no functions of its own."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""Stand-in for `selective_scan_cuda`, the compiled module of mamba-ssm's first Mamba.
+"""Stand-in for `selective_scan_cuda`, the compiled module of mamba-ssm's first Mamba model.
 
 The stand-in allocates what csrc/selective_scan/selective_scan.cpp of release 2.3.2 does
 (github.com/state-spaces/mamba), in that order; the kernels fill it and take nothing beside.
@@ -49,7 +49,7 @@ def bwd(  # noqa: PLR0917 - likewise
     delta_softplus: bool,  # noqa: ARG001
     recompute_out_z: bool,
 ) -> list[Tensor | None]:
-    """Gradients of `selective_scan_bwd`; those of B and C are sums in float32 where they vary."""
+    """Gradients of `selective_scan_bwd`; those of B and C are summed in float32 if they vary over time."""
     if z is not None and dz is None:
         dz = torch.empty_like(z)
     gated = torch.empty_like(out) if recompute_out_z and out is not None else None

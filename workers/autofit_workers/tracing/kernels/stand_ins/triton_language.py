@@ -1,4 +1,4 @@
-"""Stand-in for `triton.language`: names that kernels are written with, and never run.
+"""Stand-in for `triton.language`, whose names kernels use but never run here.
 
 Every name that a module asks for is there, except private ones. Constants can be computed with.
 """
@@ -40,7 +40,7 @@ class dtype:  # noqa: N801 - Triton's name
 
     @property
     def primitive_bitwidth(self) -> int:
-        """Number of bits of a value of the type."""
+        """Number of bits of a value of this type."""
         digits = (
             self.name.removeprefix("bfloat").removeprefix("float").removeprefix("uint").removeprefix("int")
         )
@@ -48,7 +48,7 @@ class dtype:  # noqa: N801 - Triton's name
 
 
 class constexpr:  # noqa: N801 - Triton's name
-    """Number that is known when a kernel is compiled."""
+    """Compile-time constant of a Triton kernel, which can be computed with."""
 
     def __init__(self, value: Any) -> None:
         self.value: Any = value.value if isinstance(value, constexpr) else value
@@ -91,7 +91,7 @@ for _name in ("lt", "le", "gt", "ge", "ne"):
 
 
 class Name:
-    """Any other name of the language; nothing runs it."""
+    """Any other name of Triton's language, such as `load`; no kernel runs it."""
 
     def __init__(self, *names: Any) -> None:
         self._name = ".".join(str(each) for each in names[:1])

@@ -1,4 +1,4 @@
-"""Stand-in for Triton beside its language: kernels whose launches do nothing.
+"""Stand-in for Triton without its language: kernels whose launches do nothing.
 
 Functions called on the host keep their meaning, as of release 3.7: sizes, the choice among settings by
 `prune_configs_by`, hooks, values that heuristics add, and what a driver says of the card.
@@ -56,23 +56,23 @@ class TritonError(Exception):
 
 
 class CompilationError(TritonError):
-    """A kernel cannot be compiled."""
+    """Triton's error for a kernel that cannot be compiled."""
 
 
 class CompileTimeAssertionFailure(CompilationError):  # noqa: N818 - Triton's name
-    """A kernel refuses its settings."""
+    """Triton's error for a kernel whose static assertion fails."""
 
 
 class InterpreterError(TritonError):
-    """A kernel cannot be interpreted."""
+    """Triton's error for a kernel that cannot be interpreted."""
 
 
 class PTXASError(TritonError):
-    """A kernel cannot be assembled."""
+    """Triton's error for a kernel that cannot be assembled."""
 
 
 class OutOfResources(TritonError):  # noqa: N818 - Triton's name
-    """A kernel takes more registers or shared memory than there are."""
+    """Triton's error for a kernel that takes more registers or shared memory than a card has."""
 
 
 def cdiv(x: int, y: int) -> int:
@@ -86,7 +86,7 @@ def next_power_of_2(n: int) -> int:
 
 
 class KernelInterface:
-    """Base of the objects that can be launched."""
+    """Base of the kernels that can be launched with a grid."""
 
     run: Callable[..., Any]
 
@@ -94,12 +94,12 @@ class KernelInterface:
         return functools.partial(self.run, grid=grid, warmup=False)
 
     def warmup(self, *args: Any, grid: Any = None, **options: Any) -> Any:
-        """Runs the kernel with `warmup=True`, which compiles it on a card."""
+        """Runs the kernel with `warmup=True`, for which Triton only compiles it."""
         return self.run(*args, grid=grid, warmup=True, **options)
 
 
 class JITFunction(KernelInterface):
-    """Kernel that is made of a Python function."""
+    """Triton kernel made of a Python function."""
 
     def __init__(self, fn: Callable[..., Any], **options: Any) -> None:
         self.fn = fn
@@ -118,7 +118,7 @@ class JITFunction(KernelInterface):
 
 
 class Config:
-    """Settings of a kernel, one of those that are tried."""
+    """Launch settings of a Triton kernel, one of the choices that an autotuner tries."""
 
     def __init__(  # noqa: PLR0917 - Triton's signature
         self,
@@ -136,7 +136,7 @@ class Config:
         vars(self).update(rest)
 
     def all_kwargs(self) -> dict[str, Any]:
-        """Settings with the options for the compiler."""
+        """The kernel's keyword arguments, together with the compiler's options."""
         told = ("num_warps", "num_stages", "num_ctas", "maxnreg")
         return {**self.kwargs, **{n: v for n in told if (v := getattr(self, n)) is not None}}
 
@@ -145,7 +145,7 @@ class Config:
 
 
 class Autotuner(KernelInterface):
-    """Kernel of which several configurations are timed, once for each key."""
+    """Triton kernel whose configurations are timed once for each key of arguments."""
 
     def __init__(  # noqa: PLR0917 - Triton's signature
         self,
@@ -206,7 +206,7 @@ class Autotuner(KernelInterface):
         return returned
 
     def prune_configs(self, options: dict[str, Any]) -> list[Config]:
-        """Configurations left to time."""
+        """Configurations left to time after pruning."""
         early, model, most = self.early_config_prune, self.perf_model, self.configs_top_k
         configs = self.configs if early is None else list(early(self.configs, self.nargs, **options))
         most = int(len(self.configs) * most) if isinstance(most, float) and most <= 1 else int(most)
@@ -235,7 +235,7 @@ class Autotuner(KernelInterface):
 
 
 class Heuristics(KernelInterface):
-    """Kernel of which some settings are computed from its arguments."""
+    """Triton kernel some of whose arguments are computed from the others."""
 
     def __init__(self, fn: Any, arg_names: Sequence[str], values: dict[str, Callable[..., Any]]) -> None:
         self.fn, self.arg_names, self.values = fn, list(arg_names), values
@@ -253,7 +253,7 @@ def _innermost(fn: Any) -> Any:
 
 
 def jit(fn: Any = None, **options: Any) -> Any:
-    """Makes a kernel of a Python function; without one, returns a decorator that does."""
+    """Makes a kernel of a Python function; without a function, returns a decorator."""
     return functools.partial(jit, **options) if fn is None else JITFunction(fn, **options)
 
 
@@ -263,54 +263,54 @@ def autotune(configs: Sequence[Config], key: Sequence[str], **options: Any) -> C
 
 
 def heuristics(values: dict[str, Callable[..., Any]]) -> Callable[[Any], Heuristics]:
-    """Decorator that computes some of a kernel's settings from its arguments."""
+    """Decorator that computes some of a kernel's arguments from the others."""
     return lambda fn: Heuristics(fn, fn.arg_names, values)
 
 
 def do_bench(
     fn: Callable[[], Any], *_args: Any, quantiles: Sequence[float] | None = None, **_rest: Any
 ) -> Any:
-    """Calls a function and returns made-up milliseconds; see `timed`."""
+    """Runs a function as Triton's benchmark does, and returns made-up milliseconds; see `timed`."""
     milliseconds = triton.timed(fn)
     return milliseconds if quantiles is None else [milliseconds] * len(quantiles)
 
 
 def do_bench_cudagraph(fn: Callable[[], Any], *_args: Any, **_rest: Any) -> float:
-    """Calls a function as in a CUDA graph, which empties no cache, and returns made-up milliseconds."""
+    """Calls a function once and returns made-up milliseconds; a CUDA graph empties no cache."""
     fn()
     return 1.0
 
 
 def set_allocator(_allocator: Any) -> None:
-    """Does nothing; Triton would take kernels' scratch memory from the allocator."""
+    """Does nothing; Triton would take kernels' scratch memory from this allocator."""
 
 
 def reinterpret(tensor: Any, _dtype: Any) -> Any:
-    """Returns `tensor` itself, where Triton would see its memory as of another type."""
+    """Returns `tensor` itself; Triton would return a view as another dtype."""
     return tensor
 
 
 class _Holder:
-    """Base of the classes that hold something for the compiler."""
+    """Base of stand-ins whose constructor arguments do not matter."""
 
     def __init__(self, *_args: Any, **_options: Any) -> None:
-        """Ignores the arguments: what is held is not looked at."""
+        """Ignores its arguments."""
 
 
 class FileCacheManager(_Holder):
-    """Stand-in for the class that keeps compiled kernels."""
+    """Stand-in for Triton's cache of compiled kernels on disk."""
 
 
 class MockTensor(_Holder):
-    """Stand-in for a tensor of which the type alone matters."""
+    """Stand-in for Triton's tensor that has a dtype only."""
 
 
 class TensorWrapper(_Holder):
-    """Stand-in for a tensor seen as of another type; see `reinterpret`."""
+    """Stand-in for Triton's view of a tensor as another dtype; see `reinterpret`."""
 
 
 class TensorDescriptor(_Holder):
-    """Stand-in for a tensor as the card's copy engine is told of it."""
+    """Stand-in for Triton's descriptor of a tensor for the card's copy engine."""
 
     @classmethod
     def from_tensor(cls, tensor: Any, block_shape: Any) -> TensorDescriptor:

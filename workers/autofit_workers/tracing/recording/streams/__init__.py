@@ -1,1 +1,1 @@
-"""Recording of what a traced step does on CUDA streams: uses, waits, and the order that follows."""
+"""Records a traced step's use of CUDA streams: memory uses, waits, and the resulting order."""

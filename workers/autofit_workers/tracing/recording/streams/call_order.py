@@ -1,4 +1,4 @@
-"""Order in which kernels of several streams run: the calls of other streams that a call waits for.
+"""Order of kernels on several CUDA streams: which calls of other streams each call waits for.
 
 Calls of one stream run one after the other. An event that one stream records and another waits for puts the
 calls that came before the one before those that come after the other.
@@ -13,7 +13,7 @@ Done = Mapping[int, int]  # by stream, the number of the last call that is done
 
 
 class CallOrder:
-    """Follows the events between streams that order calls, which have consecutive numbers."""
+    """Works out from stream events which calls of other streams a call waits for."""
 
     def __init__(self) -> None:
         self._last: dict[int, int] = {}
@@ -21,18 +21,18 @@ class CallOrder:
         self._pending: collections.defaultdict[int, dict[int, int]] = collections.defaultdict(dict)
 
     def record(self, stream: int) -> Done:
-        """Calls that are done once the event is over that `stream` records now."""
+        """Last finished call of each stream, once the event is over that `stream` records now."""
         own = {stream: self._last[stream]} if stream in self._last else {}
         return {**self._pending[stream], **own}
 
     def wait(self, stream: int, done: Done) -> None:
-        """Makes a stream wait for an event before the calls that it is given from now on."""
+        """Makes the next call of `stream` wait for the calls `done`, those that an event covers."""
         pending = self._pending[stream]
         for other, number in done.items():
             if other != stream:
                 pending[other] = max(number, pending.get(other, number))
 
     def add(self, stream: int, number: int) -> tuple[int, ...]:
-        """Gives a call to a stream; returns how many calls back those are that the call waits for."""
+        """Adds a call to a stream; returns how many calls back each call is that it waits for."""
         self._last[stream] = number
         return tuple(sorted(number - other for other in self._pending.pop(stream, {}).values()))

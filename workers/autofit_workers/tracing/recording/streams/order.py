@@ -1,4 +1,4 @@
-"""Order of CUDA streams: the work that is done once the host has waited for some of it.
+"""Order of work on CUDA streams: how far each stream is done after a wait of the host.
 
 Streams run beside each other; an event that one records and another waits for puts what came before the one
 before what comes after the other. So a wait of the host for a stream is one for others too, up to where that
@@ -20,7 +20,7 @@ Progress = Mapping[int, int]
 
 
 class StreamOrder:
-    """Order of the work of streams, as a program's events make it.
+    """Order of work among streams, as it follows from a program's events and waits.
 
     Args:
         position: tells the number of events of the trace so far.
@@ -35,11 +35,11 @@ class StreamOrder:
         self._before: collections.defaultdict[int, dict[int, int]] = collections.defaultdict(dict)
 
     def record(self, stream: int) -> Progress:
-        """Progress made once the event is over that `stream` records now: `Event.record`."""
+        """Progress of each stream once the event is over that `stream` records now: `Event.record`."""
         return {**self._before[stream], stream: self._position()}
 
     def wait(self, stream: int, done: Progress) -> None:
-        """Makes a stream wait for an event before what it is given from now on: `Stream.wait_event`."""
+        """Makes the later work of `stream` wait for an event: `Stream.wait_event`."""
         before = self._before[stream]
         for other, up_to in done.items():
             before[other] = max(up_to, before.get(other, 0))
@@ -59,7 +59,7 @@ class StreamOrder:
         self._wait_for_all()
 
     def release(self) -> None:
-        """Notes that the host waits for the device and frees the cache: `torch.cuda.empty_cache`."""
+        """Notes that the host waits for the device and empties the cache: `torch.cuda.empty_cache`."""
         self._wait_for_all(releases=True)
 
     def _wait_for_all(self, *, releases: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Tells the recorder what a program does with its streams."""
+"""Passes a program's use of CUDA streams on to the recorder."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ from autofit_workers.tracing.recording.streams.order import Progress
 
 
 class _Event(NamedTuple):
-    """Progress of the streams once an event is over, in events of the trace and in calls that have work."""
+    """Progress of the streams at an event, as events of the trace and as calls with work."""
 
     memory: Progress
     work: Done
 
 
 class StreamWatch:
-    """Notes streams' uses of memory and their waits; see `autofit_workers.tracing.fake.streams.Observer`."""
+    """Observer that records streams' memory uses and waits.
+
+    See `autofit_workers.tracing.fake.streams.Observer`.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -1,4 +1,4 @@
-"""Number of tokens or frames that a model class makes of an image or a sound.
+"""Finds how many tokens or frames a model class makes of an image or a sound.
 
 The model is built and run on the meta device, where tensors have shapes and no values. Small tensors of whole
 numbers, such as the sizes of images, stay on the CPU, since the classes read their values.
@@ -48,13 +48,13 @@ def rows_of(head: Head, method: str, inputs: Batch) -> int:
 
 
 def _lengths_of_frames(model: nn.Module) -> Callable[..., Any] | None:
-    """Method of a model's audio part that maps lengths before its layers to lengths after them."""
+    """Method of a model's audio part that maps input to output lengths; None if there is none."""
     told = (getattr(part, "_get_feat_extract_output_lengths", None) for part in model.modules())
     return next(filter(None, told), None)
 
 
 def frames_of(head: Head, inputs: Batch) -> int:
-    """Number of frames that a class makes of the inputs of one sample."""
+    """Number of frames that a model class puts out for the inputs of one sample."""
     model = _built(head)
     logits: torch.Tensor = _asked(head, model, inputs).logits
     return logits.shape[1]
@@ -91,7 +91,7 @@ def _asked(head: Head, make: Callable[..., Any], inputs: Batch) -> Any:
 
 
 class _SizesOnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keeps whole numbers and masks on the CPU, beside tensors on the meta device.
+    """Dispatch mode that keeps integer tensors and masks on the CPU, beside tensors on device `meta`.
 
     Real numbers have no values there, and no two count as equal: classes leave out images of zeros and
     masked frames, of which this package makes none.
@@ -119,7 +119,7 @@ class _SizesOnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an operator that takes no tensors makes whole numbers or a mask."""
+    """Whether an operator without tensor arguments returns integers or a mask."""
     dtype = kwargs.get("dtype")
     if dtype is None:
         return func.overloadpacket is aten.arange and all(isinstance(each, int) for each in args)
@@ -127,7 +127,7 @@ def _is_whole(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _of(made: Any) -> Any:
-    """Features in the result of a class's method, such as `get_image_features`."""
+    """Features in the result of a model's method, such as `get_image_features`."""
     for name in ("pooler_output", "last_hidden_state"):
         if (features := getattr(made, name, None)) is not None:
             return features
@@ -135,7 +135,7 @@ def _of(made: Any) -> Any:
 
 
 def _num_rows(features: Any) -> int:
-    """Number of rows of features, in one tensor for all images, one for each, or lists of these."""
+    """Number of rows of features in one tensor, or in all tensors of a (nested) list."""
     if isinstance(features, torch.Tensor):
         return features.shape[:-1].numel()
     return sum(map(_num_rows, features))

@@ -21,7 +21,7 @@ _LABELS = ("labels", "_labels", "_positions", "future_values", "target_values", 
 
 
 def head_of(transformers: Any, config: Any, wanted: str, said: str | None = None) -> Head:
-    """Class for a task, else the one in a configuration's `architectures`, else the usual one.
+    """Head for a configuration: its class for a task, else that in `architectures`, else the usual one.
 
     The usual class is taken if none is named, or one without a head, which has no loss.
 
@@ -96,7 +96,7 @@ def _without_head(transformers: Any, wanted: str, named: str | None, there_are: 
 
 
 def with_images_of(head: Head, wanted: str, shape: tuple[int, ...]) -> Head:
-    """Head with images of a shape that the user gave.
+    """Copy of a head for images of the shape (channels, height, width) that the user gave.
 
     Raises:
         UnsupportedError: the class reads no images, or images with another number of channels.

@@ -39,7 +39,7 @@ def filmed() -> Callable[[Head], Batches]:
 
 
 def pixels(head: Head, batch_size: int, device: torch.device, size: int | None = None) -> torch.Tensor:
-    """Random images of the side `size`, else of the head's sides."""
+    """Random images with sides of `size` pixels, else of the head's own height and width."""
     height, width = (size, size) if size else sizes.sides(head)
     return torch.randn(batch_size, num_channels(head.config), height, width, device=device)
 
@@ -73,7 +73,7 @@ def _measured(batch_size: int, device: torch.device, *, head: Head, size: int | 
 
 
 def _masked(batch_size: int, device: torch.device, *, head: Head, size: int | None) -> Batch:
-    """Batch of images; every other patch is hidden unless the class hides patches itself."""
+    """Batch of images with every other patch masked, unless the class masks patches itself."""
     images = pixels(head, batch_size, device, size)
     if not head.takes("bool_masked_pos"):
         return {"pixel_values": images}

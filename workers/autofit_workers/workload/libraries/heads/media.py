@@ -54,17 +54,17 @@ def with_sounds() -> Callable[[Head], Batches]:
 
 
 def described() -> Callable[[Head], Batches]:
-    """Maker of batches of images with a text about each as labels; the size is the text's."""
+    """Maker of batches of images with texts about them as labels; sample size is the text's length."""
     return lambda head: Batches(functools.partial(_described, head=head), sizes.of_targets(head.config))
 
 
 def asked() -> Callable[[Head], Batches]:
-    """Maker of batches of images, each with a question and an answer; the size is the question's."""
+    """Maker of batches of images, questions and answers; sample size is the question's length."""
     return lambda head: Batches(functools.partial(_asked, head=head), sizes.of_texts(head.config))
 
 
 def compared() -> Callable[[Head], Batches]:
-    """Maker of batches of as many texts as images, all compared; the size is the text's."""
+    """Maker of batches of as many texts as images, all compared; sample size is the text's length."""
 
     def batches(head: Head) -> Batches:
         return Batches(functools.partial(_compared, head=head), sizes.of_texts(head.config))
@@ -75,7 +75,7 @@ def compared() -> Callable[[Head], Batches]:
 def _batches(
     every_way: tuple[Callable[..., Batch], ...], method: str, names: tuple[str, ...], head: Head
 ) -> Batches:
-    """Batches of texts with media; the class is asked once how many tokens an image or sound takes."""
+    """Batches of texts with images or sounds, long enough for the tokens that the class makes of one."""
     token = _placeholder(head, names)
     media, num_tokens = (every_way[0], 0) if token is None else _taken(every_way, method, head)
     text = sizes.of_texts(head.config)
@@ -92,7 +92,7 @@ def _batches(
 def _taken(
     every_way: tuple[Callable[..., Batch], ...], method: str, head: Head
 ) -> tuple[Callable[..., Batch], int]:
-    """First of several forms of media that the class takes, and the number of tokens of one."""
+    """First form of images or sounds that the class takes, and the number of tokens it makes of one."""
     refused = []
     for media in every_way:
         try:
@@ -184,12 +184,12 @@ def _reads_any_size(vision: Any) -> bool:
 
 
 def _of_each(batch_size: int, row: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """Tensor with the same row for each image."""
+    """Integer tensor that repeats `row` for each image of a batch."""
     return sizes.read_by_class(torch.tensor([row] * batch_size), device)
 
 
 def _grid(head: Head, patch: int, merged: int) -> tuple[int, int]:
-    """Rows and columns of an image's patches, both multiples of `merged`."""
+    """Numbers of rows and columns of an image's patches, both multiples of `merged`."""
     vision, square = sizes.vision_of(head.config), patch * merged
     own = head.image_sides or getattr(vision, "image_size", None) or _USUAL_GRID_SIDE
     height, width = (own, own) if isinstance(own, int) else own
@@ -227,7 +227,7 @@ def _patches(head: Head, batch_size: int, device: torch.device) -> Batch:
 
 
 def _arranged_tiles(head: Head, batch_size: int, device: torch.device) -> Batch:
-    """Images of the most tiles possible, in the configuration's last arrangement."""
+    """Images of the largest number of tiles, in the configuration's last aspect ratio."""
     vision = sizes.vision_of(head.config)
     tiles, side = vision.max_num_tiles, vision.image_size
     arrangement = len(vision.supported_aspect_ratios)
@@ -265,7 +265,7 @@ def _sounds(head: Head, batch_size: int, device: torch.device) -> Batch:
 
 
 def _sounds_by_time(head: Head, batch_size: int, device: torch.device) -> Batch:
-    """Sounds of a batch, with frequencies and time in the opposite order of `_sounds`."""
+    """Sounds of a batch, with the dimensions of frequency and time swapped against `_sounds`."""
     (name, sound), *_ = heard(head, batch_size, device).items()
     turned = sound.transpose(1, -1).contiguous()
     return _counted(head, name, turned, num_frames=max(turned.shape[1:]))

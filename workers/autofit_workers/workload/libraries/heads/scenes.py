@@ -49,7 +49,7 @@ def _batches(make: Callable[..., Batch], head: Head) -> Batches:
 
 
 def _window(backbone: Any) -> int:
-    """Pixels that sides must be a multiple of, if attention is within windows of patches; else 1."""
+    """Pixels that image sides must be a multiple of, for attention in windows of patches; else 1."""
     patch, windows = getattr(backbone, "patch_size", 1), getattr(backbone, "num_windows", None)
     if windows is None or not isinstance(patch, int):
         return 1

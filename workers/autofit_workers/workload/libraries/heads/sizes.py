@@ -36,22 +36,22 @@ _COUNT_FROM_PADDING = (
 
 
 def of_texts(config: Any) -> SampleSize:
-    """Number of tokens of a text that a model reads, with multiple and maximum."""
+    """Length of texts that a model reads, in tokens, with multiple and maximum."""
     return _lengths(config.get_text_config(), _LENGTHS)
 
 
 def of_targets(config: Any) -> SampleSize:
-    """Number of tokens of the text that a model writes about a sound or an image."""
+    """Length of texts that a model writes about sounds or images, in tokens, with multiple and maximum."""
     return _lengths(decoder_of(config), _TARGET_LENGTHS)
 
 
 def of_sounds() -> SampleSize:
-    """Number of samples of a sound."""
+    """Length of a sound in audio samples, with its multiple."""
     return SampleSize(size=HERTZ * SECONDS, multiple=FIRST_STAGE)
 
 
 def of_images(head: Head) -> SampleSize:
-    """Side of an image, a multiple of networks' strides and of patches; None if not square."""
+    """Side of an image, None if not square, with a multiple of networks' strides and of patches."""
     height, width = sides(head)
     patch = getattr(head.config, "patch_size", 1)
     multiple = math.lcm(_STRIDES, patch) if isinstance(patch, int) else _STRIDES
@@ -64,7 +64,7 @@ def decoder_of(config: Any) -> Any:
 
 
 def vision_of(config: Any) -> Any:
-    """Configuration of the part that reads images; the whole one if it has no such part."""
+    """Configuration of a model's part that reads images; the whole configuration if there is none."""
     parts = (getattr(config, name, None) for name in _VISION)
     return next((part for part in parts if part is not None and not isinstance(part, str)), config)
 
@@ -85,7 +85,7 @@ def sides(head: Head, *, usual: int = _USUAL_SIDE) -> tuple[int, int]:
 
 
 def read_by_class(values: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Moves whole numbers to a device; on meta they stay on the host, as the class reads them."""
+    """Moves integers to a device; for `meta` they stay on the host, as classes read their values."""
     return values if device.type == "meta" else values.to(device)
 
 

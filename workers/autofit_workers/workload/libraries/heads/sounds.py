@@ -38,12 +38,12 @@ def classified_by_frame() -> Callable[[Head], Batches]:
 
 
 def written() -> Callable[[Head], Batches]:
-    """Maker of batches of speech with its text as labels; the size is the text's."""
+    """Maker of batches of speech with its text as labels; sample size is the text's length."""
     return lambda head: Batches(functools.partial(_written, head=head), sizes.of_targets(head.config))
 
 
 def encoder_of(config: Any) -> Any:
-    """Configuration of the part that reads sounds; the whole one if it has no such part."""
+    """Configuration of a model's part that reads sounds; the whole configuration if there is none."""
     parts = (getattr(config, name, None) for name in _ENCODERS)
     return next((part for part in parts if part is not None and not isinstance(part, str)), config)
 
@@ -97,7 +97,7 @@ def heard(head: Head, batch_size: int, device: torch.device, size: int | None = 
 
 
 def _read_by(head: Head) -> str:
-    """Name of the argument for the sound; the encoder's, if the class takes encoders of any kind."""
+    """Name of the class's argument for sound; its encoder's if it takes encoders of any kind."""
     named = [each for each in ("input_features", "input_values") if head.takes(each)]
     if len(named) == 1:
         return named[0]

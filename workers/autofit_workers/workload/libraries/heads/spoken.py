@@ -15,14 +15,14 @@ _FRAMES_OF_A_TOKEN = 8  # of a spectrogram, that speech takes for a letter
 
 
 def codes() -> Callable[[Head], Batches]:
-    """Maker of batches of texts with codes of a sound, per codebook; the size is the text's."""
+    """Maker of batches of texts with codes of a sound, per codebook; sample size is the text's length."""
     return lambda head: Batches(
         functools.partial(_codes, head=head), sizes.of_texts(head.config.text_encoder)
     )
 
 
 def frames() -> Callable[[Head], Batches]:
-    """Maker of batches of texts with their spectrograms; the size is the text's."""
+    """Maker of batches of texts with their spectrograms; sample size is the text's length."""
     return lambda head: Batches(functools.partial(_frames, head=head), sizes.of_texts(head.config))
 
 

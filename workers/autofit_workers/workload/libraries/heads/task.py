@@ -51,7 +51,7 @@ class Task:
     ending: str = ""
 
     def classes(self, transformers: Any, config: Any) -> tuple[type[nn.Module], ...]:
-        """Classes for a configuration that read a main input of the task, the usual one first."""
+        """Model classes of a configuration whose main input fits the task, the usual class first."""
         every = classes_in(table_of(transformers, self.table), config)
         if self.ending:
             name = type(config).__name__.removesuffix("Config") + self.ending
@@ -96,7 +96,7 @@ class Head:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Names of the arguments without which the class cannot be called."""
+        """Names of the arguments that the forward pass of the head's class requires."""
         _self, *rest = inspect.signature(self.model_class.forward).parameters.values()
         return tuple(
             each.name for each in rest

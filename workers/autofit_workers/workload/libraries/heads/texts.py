@@ -40,7 +40,7 @@ def labelled(labels_of: Callable[[Any, int, int, torch.device], Batch]) -> Calla
 
 
 def choices() -> Callable[[Head], Batches]:
-    """Maker of batches of several texts a sample, one of which is right."""
+    """Maker of batches with several texts for each sample, one of which is right."""
     return functools.partial(_batches, _choices)
 
 
