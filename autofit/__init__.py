@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from autofit.api import check, estimate, kv, observe, peak_curve, peak_surface, tune
     from autofit.predict.curve import PredictedCurve
     from autofit.predict.estimate import Breakdown, Estimate, Interval
-    from autofit.predict.surface import PredictedSurface
+    from autofit.predict.sizes.surface import PredictedSurface
     from autofit.questions.check import CheckResult
     from autofit.questions.kv import KvCache
     from autofit.questions.observe import ObservedPeak
@@ -92,7 +92,7 @@ _PLACES = {
     "KvCache": "autofit.questions.kv",
     "ObservedPeak": "autofit.questions.observe",
     "PredictedCurve": "autofit.predict.curve",
-    "PredictedSurface": "autofit.predict.surface",
+    "PredictedSurface": "autofit.predict.sizes.surface",
     "Script": "autofit_workers.spec.workloads.scripts",
     "StepPeak": "autofit.training.probe_step",
     "TuneResult": "autofit.tuning.result",

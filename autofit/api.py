@@ -16,7 +16,7 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.intervals.observations import PeakKind
 from autofit.predict.predictor import Predictor, local_predictor
-from autofit.predict.surface import PredictedSurface
+from autofit.predict.sizes.surface import PredictedSurface
 from autofit.questions.check import CheckResult, run_check
 from autofit.questions.kv import KvCache, KvQuestion, kv_cache
 from autofit.questions.observe import ObservedPeak, RealPeak, run_observe

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, overload
 
 from autofit.explain.timing import StepSeconds
-from autofit.predict.intervals.confidence import Calibration
+from autofit.predict.confidence import Calibration
 from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart
 from autofit_workers.spec.knobs import Knobs

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from autofit.predict.confidence import Calibration
 from autofit.predict.estimate import Breakdown, LargeTensor, Unknown, WorkspaceSpan
-from autofit.predict.intervals.confidence import Calibration
 from autofit_workers.replay.curve.peak_estimate import LiveAllocation, PeakEstimate
 from autofit_workers.spec.trace import Category
 

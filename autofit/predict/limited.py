@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from autofit.predict.confidence import Calibration
 from autofit.predict.estimate import Estimate, Interval, Unknown
-from autofit.predict.intervals.confidence import Calibration
 from autofit.units import format_bytes
 from autofit_workers.replay.curve.step_on_card import WithinLimit
 from autofit_workers.spec.protocol import Verdict

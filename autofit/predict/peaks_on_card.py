@@ -11,7 +11,7 @@ from typing import Self
 
 from autofit.errors import UsageError
 from autofit.hardware.card import Card
-from autofit.predict.intervals.confidence import Residuals
+from autofit.predict.confidence import Residuals
 from autofit.predict.intervals.observations import Residual
 from autofit.predict.intervals.widening import Widening
 from autofit.predict.plan_sources import CardPlans

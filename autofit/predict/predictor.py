@@ -14,16 +14,16 @@ from autofit.events import EventSink, ignore
 from autofit.explain.profile import Profile
 from autofit.hardware.card import Card
 from autofit.predict.all_ranks import AllRanks
+from autofit.predict.confidence import Residuals, shipped_residuals
 from autofit.predict.convolutions.choice import require_applicable, with_own_conv_algo
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
-from autofit.predict.intervals.confidence import Residuals, shipped_residuals
 from autofit.predict.intervals.observations import Observations, PeakKind, Residual
 from autofit.predict.peaks_on_card import PeaksOnCard
 from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
 from autofit.predict.self_test import checked
+from autofit.predict.sizes.surface import PredictedSurface
 from autofit.predict.step_curves import StepCurves
-from autofit.predict.surface import PredictedSurface
 from autofit.predict.times.measured_steps import MeasuredSteps
 from autofit.predict.times.step_times import Timer
 from autofit.predict.traces import Traces

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from autofit.errors import WorkloadFailedError
-from autofit.predict.surfaces import Surfaces
+from autofit.predict.sizes.surfaces import Surfaces
 from autofit.predict.traces import Traces
 from autofit_workers.replay.curve.host_blocks import HostBlocks
 from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError

@@ -13,9 +13,9 @@ from autofit.events import EventSink, ignore
 from autofit.explain.timing import StepSeconds
 from autofit.hardware import gpus
 from autofit.hardware.budget import Budget
+from autofit.predict.confidence import Calibration
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval, RankEstimate, WorkspaceSpan
-from autofit.predict.intervals.confidence import Calibration
 from autofit.predict.predictor import Predictor
 from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart, fills

@@ -6,7 +6,7 @@ import bisect
 import math
 from dataclasses import dataclass
 
-from autofit.predict.surface import PredictedSurface
+from autofit.predict.sizes.surface import PredictedSurface
 from autofit.search.boundary import largest_fitting_batch, nearly_largest_batch
 from autofit.search.curves import CachedCurve
 from autofit.settings.goals import Batching

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from autofit.errors import UsageError, WorkloadFailedError
 from autofit.hardware.card import Card
 from autofit.predict.predictor import Predictor
-from autofit.predict.surface import NEVER_FITS
+from autofit.predict.sizes.surface import NEVER_FITS
 from autofit.search.boundary import nearly_largest_batch
 from autofit.search.curves import CachedCurve, Curve
 from autofit.settings.goals import Risk

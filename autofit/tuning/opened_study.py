@@ -6,7 +6,7 @@ import dataclasses
 from typing import TYPE_CHECKING, Any
 
 from autofit.identity import versions
-from autofit.predict.intervals.confidence import shipped_residuals
+from autofit.predict.confidence import shipped_residuals
 from autofit.search.agenda import Goal
 from autofit.settings.target import Target, gpu_label
 from autofit.settings.tune_settings import TuneSettings

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from autofit.errors import AutofitError, InapplicableError, UsageError, WorkloadFailedError
 from autofit.predict.failures import UNPREDICTABLE
 from autofit.predict.predictor import Predictor
-from autofit.predict.surfaces import USUAL_SIZES
+from autofit.predict.sizes.surfaces import USUAL_SIZES
 from autofit.search.pace import Pace
 from autofit.search.pruning import Pruning
 from autofit.search.sizes import sizes_for

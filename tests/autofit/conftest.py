@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from autofit.hardware.card import Card
+from autofit.predict.confidence import Residuals
 from autofit.predict.curve import PredictedCurve
-from autofit.predict.intervals.confidence import Residuals
 from autofit.predict.plan_sources import PlanSources
 from autofit.predict.predictor import Predictor
 from autofit.search.space import SearchSpace

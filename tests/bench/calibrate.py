@@ -8,7 +8,7 @@ A row is a real run with its prediction. Columns that are read:
     table, model, family, batch_size     what ran
     gpu, torch_release                   where, and with which PyTorch
     groups                               wider classes of it, such as the one whose runs ended early
-    model_class, architecture            of `autofit.predict.intervals.confidence.classify`, and `sm_XY`
+    model_class, architecture            of `autofit.predict.confidence.classify`, and `sm_XY`
     measured_bytes                       the real peak as it was measured
     real_bytes                           the same of the allocator alone, and of all that it had
     low_bytes, likely_bytes, high_bytes  the predicted reserved peak over the span of the workspaces
@@ -42,7 +42,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from autofit.predict.intervals.confidence import SCHEMA, ModelClass, cards_of  # noqa: E402
+from autofit.predict.confidence import SCHEMA, ModelClass, cards_of  # noqa: E402
 from tests.bench.accuracy_report import OR_ELSE  # noqa: E402
 from tests.bench.left_out import REPEATED, left_out  # noqa: E402
 
@@ -98,7 +98,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shares:
-    """What is added to both ends, as in `autofit.predict.intervals.confidence.Calibration`."""
+    """What is added to both ends, as in `autofit.predict.confidence.Calibration`."""
 
     low: float
     high: float
@@ -272,7 +272,7 @@ def calibrated(
 
 _HEADER = """\
 # How far real runs lie beyond what is predicted, by class of model and generation of cards;
-# `autofit/predict/intervals/confidence.py` says what for. Written by `tests/bench/calibrate.py`: not by hand.
+# `autofit/predict/confidence.py` says what for. Written by `tests/bench/calibrate.py`: not by hand.
 """
 _UNMEASURED = f"""
 # Of a class without real runs: so many times the shares of the widest class, and so much beyond.

@@ -124,7 +124,7 @@ def _said_by_others(run: Traced) -> Answer:
 
 
 def _of_one_trace(run: Traced) -> Answer:
-    from autofit.predict.intervals.confidence import classify, shipped_residuals
+    from autofit.predict.confidence import classify, shipped_residuals
     from tests.bench.language.runs import QUANTITIES, Seen
 
     trace = run.trace()
@@ -148,7 +148,7 @@ def _without_tracing(run: UntracedRun) -> Answer:
 
 
 def _over_texts(run: Run) -> Answer:
-    from autofit.predict.intervals.confidence import classify, shipped_residuals
+    from autofit.predict.confidence import classify, shipped_residuals
     from tests.bench.language.runs import SeenOverTexts
     from tests.bench.language.unlike_lengths import TRACED_LENGTHS
 

@@ -17,7 +17,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from autofit.predict.intervals.confidence import ModelClass
+from autofit.predict.confidence import ModelClass
 from tests.bench.tables.gpumemnet_timm import TOO_FEW
 
 # Identical runs differ by 2 %, rarely by 15 % (xMem's table).

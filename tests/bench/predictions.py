@@ -16,7 +16,7 @@ from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
 
 from autofit.hardware.gpus import find_gpu
-from autofit.predict.intervals.confidence import Calibration, classify, shipped_residuals
+from autofit.predict.confidence import Calibration, classify, shipped_residuals
 from autofit_workers.replay.allocator import replay
 from autofit_workers.replay.curve.conditions import Conditions, Level
 from autofit_workers.replay.curve.peak_curve import StepCurve
@@ -45,7 +45,7 @@ class Prediction:
         workspace_low_bytes, workspace_likely_bytes, workspace_high_bytes: the largest workspace of any one
             convolution.
         before_bytes: what is reserved when the row's measurement begins, which it leaves out.
-        model_class: of `autofit.predict.intervals.confidence.classify`.
+        model_class: of `autofit.predict.confidence.classify`.
         cudnn: for what cuDNN is used: `convolution`, `batch norm`.
         runs: by level, whether the row's batch size runs under its limit, thrashing or not; at the likely
             one alone where a process tried larger sizes before.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autofit.predict.intervals.confidence import ModelClass, Residuals
+from autofit.predict.confidence import ModelClass, Residuals
 from tests.bench.calibrate import (
     TAIL,
     Row,

@@ -36,7 +36,7 @@ from autofit.errors import UnknownGpuError
 from autofit.hardware.card import Card
 from autofit.hardware.gpus import find_gpu
 from autofit.identity import fingerprint
-from autofit.predict.intervals.confidence import Calibration
+from autofit.predict.confidence import Calibration
 from autofit_workers.spec.documents import parse_json, read_file
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.plain import from_plain

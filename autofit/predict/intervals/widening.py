@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from autofit.predict.intervals.confidence import Calibration, Residuals, classify
+from autofit.predict.confidence import Calibration, Residuals, classify
 from autofit.predict.intervals.observations import Residual, sharpened
 from autofit_workers.replay.curve.conditions import Level
 from autofit_workers.replay.curve.peak_estimate import PeakEstimate

@@ -13,8 +13,8 @@ import pytest
 from autofit.cli import main
 from autofit.cli.backend import Backend
 from autofit.hardware.budget import make_budget
+from autofit.predict.confidence import Calibration, ModelClass
 from autofit.predict.estimate import Breakdown, Estimate, Interval, LargeTensor, WorkspaceSpan
-from autofit.predict.intervals.confidence import Calibration, ModelClass
 from autofit.search.choice import RecommendedBy
 from autofit.tuning.compared import CardAnswer
 from autofit.tuning.found import Best, FrontierEntry, Recommended

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autofit.predict.intervals.confidence import Residuals
+from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit_workers.replay.plans.formula_plans import FormulaPlans
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autofit.hardware.gpus import catalogue
-from autofit.predict.intervals.confidence import (
+from autofit.predict.confidence import (
     ANY,
     Calibration,
     ModelClass,
@@ -276,3 +276,8 @@ def test_amd_s_cards_have_no_real_runs_of_their_own() -> None:
     assert "AMD" not in measured.note and "NVIDIA" not in measured.note
     assert dense.num_rows == 0
     assert "no measurements of convolutional-dense models on amd-instinct cards exist" in dense.note
+
+
+def test_studies_of_0_2_go_on_with_the_residuals_that_are_shipped() -> None:
+    """Another digest, be it of a comment, begins every study anew: it is changed with new residuals alone."""
+    assert shipped_residuals().digest.startswith("8e9d689316165837")

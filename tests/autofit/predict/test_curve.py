@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from autofit.hardware.card import Card
+from autofit.predict.confidence import Calibration, ModelClass, Residuals, cards_of
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Interval
-from autofit.predict.intervals.confidence import Calibration, ModelClass, Residuals, cards_of
 from autofit.predict.plan_sources import CardPlans
 from autofit.predict.predictor import Predictor
 from autofit.search.boundary import largest_fitting_batch

@@ -10,8 +10,8 @@ import pytest
 
 from autofit import paths
 from autofit.hardware.card import Card
+from autofit.predict.confidence import Calibration, ModelClass, Residuals
 from autofit.predict.intervals import observations
-from autofit.predict.intervals.confidence import Calibration, ModelClass, Residuals
 from autofit.predict.intervals.observations import Observation, Observations, PeakKind, Residual, sharpened
 from autofit.predict.predictor import Predictor
 from autofit_workers.replay.plans.formula_plans import FormulaPlans

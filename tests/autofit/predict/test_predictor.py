@@ -10,7 +10,7 @@ import pytest
 
 from autofit.errors import UnpredictableCardError, WorkloadFailedError
 from autofit.hardware.card import Card, card_named
-from autofit.predict.intervals.confidence import Residuals
+from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.report.words import assumed_sizes
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES

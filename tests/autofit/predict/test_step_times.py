@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autofit.hardware.card import Card, card_named
-from autofit.predict.intervals.confidence import Residuals
+from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.predict.times.step_times import StepTime
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES

@@ -10,7 +10,7 @@ import pytest
 
 from autofit.explain.profile import Profile
 from autofit.hardware.card import card_named
-from autofit.predict.intervals.confidence import Residuals
+from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.replay.time.interval import TimeResiduals

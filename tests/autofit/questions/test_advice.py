@@ -12,7 +12,7 @@ import pytest
 from autofit.cli.commands.tune import tune
 from autofit.cli.text.commands import as_typed
 from autofit.hardware.card import Card
-from autofit.predict.intervals.confidence import Residuals
+from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.questions.advice import Advice, Adviser
 from autofit.settings.goals import Risk

@@ -11,8 +11,8 @@ import autofit
 from autofit.errors import UsageError
 from autofit.hardware.budget import Budget
 from autofit.hardware.gpus import find_gpu
+from autofit.predict.confidence import Calibration, ModelClass, Residuals
 from autofit.predict.curve import PredictedCurve
-from autofit.predict.intervals.confidence import Calibration, ModelClass, Residuals
 from autofit.predict.predictor import Predictor
 from autofit.questions.check import Answer, CheckResult, check_curve, run_check
 from autofit.settings.tune_settings import TuneSettings

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from autofit.hardware.card import Card
-from autofit.predict.intervals.confidence import Residuals
+from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.questions.advice import Adviser, TwoCards
 from autofit.questions.levers import Effect, Lever, levers, shorter_samples, smaller_batches

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autofit.hardware.card import Card
-from autofit.predict.intervals.confidence import Residuals
+from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.tuning.curves import CurveSet
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES

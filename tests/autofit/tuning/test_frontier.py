@@ -12,8 +12,8 @@ import pytest
 
 from autofit.events import ignore
 from autofit.hardware.card import card_named
+from autofit.predict.confidence import Residuals
 from autofit.predict.curve import PredictedCurve
-from autofit.predict.intervals.confidence import Residuals
 from autofit.predict.predictor import Predictor
 from autofit.search.boundary import Boundary, largest_fitting_batch
 from autofit.search.choice import RecommendedBy, decisive

@@ -1,0 +1,1 @@
+"""Predictions at any size of a sample, such as tokens or pixels, beside any batch size."""
