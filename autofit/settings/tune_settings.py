@@ -362,5 +362,8 @@ class TuneSettings:
             UsageError: several algorithms are named, or a knob is to be searched.
         """
         if self.searched or self.parallels:
-            raise UsageError(f"--search: {what} takes one value for each knob; give them one by one")
+            raise UsageError(
+                f"--search: {what} takes one value for each knob: leave out --search and name each knob "
+                "with its value, such as --precision amp-bf16"
+            )
         return replace(self.knobs, conv_algo=self.one_conv_algo(what))

@@ -128,7 +128,10 @@ def _of_file(file: Path, given: dict[str, Any]) -> list[tuple[TuneSettings, Real
         others = sorted({each.workload for each in found})
         found = [each for each in found if each.workload == name]
         if not found:
-            raise UsageError(f"{file} measured {', '.join(others)}, not {name}: name that with --model")
+            raise UsageError(
+                f"{file} holds measurements of {', '.join(others)}, none of {name}: "
+                "name one of those with --model"
+            )
     return [
         (
             _settings(each, {**given, **({} if named else {"model": each.workload})}),

@@ -85,7 +85,7 @@ def test_what_was_observed_is_listed_and_can_be_forgotten(autofit, workload, sta
         (("--peak", "5G", "--kind", "peak"), "--kind"),
         (("FILE", "--peak", "5G"), "leave out --peak"),
         (("FILE", "--precision", "bf16"), "leave --gpu and the knobs out"),
-        (("FILE", "--model", "davenet"), "measured resnet50, not davenet"),
+        (("FILE", "--model", "davenet"), "holds measurements of resnet50, none of davenet"),
     ],
 )
 def test_what_is_wrong_with_a_call_is_one_sentence(autofit, observing, tmp_path, arguments, says):

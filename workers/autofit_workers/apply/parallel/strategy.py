@@ -148,7 +148,7 @@ class Strategy:
         """Distribution of a model's modules over several devices; None if there is one device.
 
         Args:
-            base: the knob's value: how the model's own weights are kept.
+            _base: the knob's value: how the model's own weights are kept.
 
         Raises:
             InapplicableError: the model cannot be dealt out over the devices.

@@ -157,7 +157,9 @@ class _PlanServer:
             try:
                 self._process = ChildProcess("autofit_workers.replay.plans.plan_server", NO_GPU)
             except OSError as error:
-                raise CudnnError(f"no process could be started for libcudnn ({error})") from error
+                raise CudnnError(
+                    f"the process that asks libcudnn for plans could not be started ({error})"
+                ) from error
         return self._process
 
 

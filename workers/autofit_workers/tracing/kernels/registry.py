@@ -17,7 +17,8 @@ from autofit_workers.spec.trace import Scratch
 Outputs = Callable[..., Any]
 ScratchOf = Callable[..., int | Sequence[int | Scratch]]
 
-# Of PyTorch itself: their memory is known to `predict.recording.hidden`, or known to be left out.
+# Of PyTorch itself: their memory is known to `autofit_workers.tracing.recording.hidden`, or is
+# known to be left out.
 _PYTORCHS = frozenset(
     {
         "_c10d_functional",
