@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
 def _start_to_predict(options: Sequence[str]) -> None:
     """Starts the predicting process early, as its import of torch takes as long as the rest of start-up."""
     if _NOT_WITH.isdisjoint(option.partition("=")[0] for option in options):
-        from autofit_workers.trials.door import start_predictor
+        from autofit_workers.trials.run import start_predictor  # the door imports more than a start needs
 
         with suppress(OSError):  # the first prediction says it in words
             start_predictor()

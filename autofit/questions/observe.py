@@ -22,8 +22,7 @@ from autofit.units import format_bytes, parse_bytes
 from autofit_workers.spec.documents import parse_json, read_file
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.plain import from_plain
-from autofit_workers.spec.protocol import Evidence, Verdict, WorkloadRef
-from autofit_workers.trials.door import RECORD_SCHEMA as _ROW_SCHEMA
+from autofit_workers.spec.protocol import GROUND_TRUTH_SCHEMA, Evidence, Verdict, WorkloadRef
 
 OBSERVATION_SCHEMA = "autofit.observation/1"
 
@@ -250,7 +249,7 @@ def _measured(text: str) -> list[MeasuredPeak]:
         document = parse_json(text)
     except ValueError:
         return _of_rows(map(parse_json, text.splitlines()))
-    if document["schema"] == _ROW_SCHEMA:
+    if document["schema"] == GROUND_TRUTH_SCHEMA:
         return _of_rows([document])
     if document["schema"] != "autofit.tune/1":
         raise ValueError(f"its schema is {document['schema']!r}")
@@ -269,7 +268,7 @@ def _measured(text: str) -> list[MeasuredPeak]:
 def _of_rows(rows: Iterable[dict[str, Any]]) -> list[MeasuredPeak]:
     found = []
     for row in rows:
-        if row["schema"] != _ROW_SCHEMA:
+        if row["schema"] != GROUND_TRUTH_SCHEMA:
             raise ValueError(f"the schema of a row is {row['schema']!r}")
         if row["kind"] != "trial" or row["verdict"] != Verdict.FITS or row["evidence"] != Evidence.MEASURED:
             continue

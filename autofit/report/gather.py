@@ -62,6 +62,7 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
     budget, estimate = result.budget, result.estimate_of_chosen
     notes = [*budget.assumptions, *result.notes]
     profile, curves, size_map = None, list[CurveLine](), None
+    name = None if estimate is None else result.setting_name(estimate.knobs)
     if result.device.kind == "cpu":
         notes.append("on the CPU there is no caching allocator: memory is measured, not simulated")
     elif estimate is not None:
@@ -88,13 +89,8 @@ def report_on_search(result: TuneResult, predictor: Predictor, *, emit: EventSin
         remedies=_remedies(result.advice),
         notes=tuple(dict.fromkeys(notes)),
         made=_made(result.versions, f"study {result.study}"),
-        **_of_profile(profile, estimate, name=None if estimate is None else _name(result, estimate)),
+        **_of_profile(profile, estimate, name=name),
     )
-
-
-def _name(result: TuneResult, estimate: Estimate) -> str:
-    """Display name, within a search, of the knob setting that `estimate` predicts."""
-    return result.setting_names.get(estimate.knobs, estimate.knobs.conv_algo)
 
 
 def _remedies(advice: Advice | None) -> tuple[str, ...]:

@@ -127,6 +127,10 @@ class TuneResult:
         known = (*self.frontier, *self.pruned, *(() if self.best is None else (self.best,)))
         return setting_names(dict.fromkeys(each.knobs for each in known), convolves=self.convolves)
 
+    def setting_name(self, knobs: Knobs) -> str:
+        """Name of a knob setting in this search; that of its conv algorithm if the search did not try it."""
+        return self.setting_names.get(knobs, knobs.conv_algo)
+
     @property
     def searched(self) -> tuple[str, ...]:
         """Names of the knobs in which the knob settings of the search differ."""

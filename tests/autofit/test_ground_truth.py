@@ -24,7 +24,15 @@ from autofit.settings.workloads import refer
 from autofit_workers.replay.plans.offline_plans import offline_source
 from autofit_workers.replay.plans.plan import PlanSource
 from autofit_workers.spec.knobs import Knobs
-from autofit_workers.spec.protocol import Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
+from autofit_workers.spec.protocol import (
+    GROUND_TRUTH_SCHEMA,
+    Evidence,
+    Peaks,
+    Probe,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+)
 from autofit_workers.spec.setup import Setup
 from autofit_workers.trials import door, record
 from tests.workers.predicted import peaks_of
@@ -36,7 +44,7 @@ TOLERANCES = {"allocated_bytes": 0.005, "reserved_bytes": 0.02}
 def trials_in(lines: list[str]) -> list[record.Row]:
     """The rows of trials that ran to their end."""
     rows = [json.loads(line) for line in lines]
-    assert {row["schema"] for row in rows} <= {record.SCHEMA}
+    assert {row["schema"] for row in rows} <= {GROUND_TRUTH_SCHEMA}
     return [row for row in rows if row["kind"] == "trial" and row["verdict"] == Verdict.FITS]
 
 
@@ -117,7 +125,7 @@ def test_only_trials_that_ran_to_their_end_are_checked(lines: list[str]) -> None
 
 def test_rows_of_another_schema_are_noticed(lines: list[str]) -> None:
     with pytest.raises(AssertionError):
-        trials_in([lines[1].replace(record.SCHEMA, "autofit.ground-truth/0")])
+        trials_in([lines[1].replace(GROUND_TRUTH_SCHEMA, "autofit.ground-truth/0")])
 
 
 @pytest.mark.parametrize(

@@ -262,8 +262,7 @@ def _nothing_fits(
     if result.advice is not None:
         print_fitting(console, result.advice, "tune", asked)
     if result.estimate is not None:
-        name = result.setting_names.get(result.estimate.knobs, result.estimate.knobs.conv_algo)
-        at = f"{result.estimate.batch_size}{with_setting(name)}"
+        at = f"{result.estimate.batch_size}{with_setting(result.setting_name(result.estimate.knobs))}"
         heading(console, f"Where the memory goes at batch {at}, predicted")
         output.print_memory(console, result.estimate)
 

@@ -24,6 +24,7 @@ from autofit_workers.spec.shown import shown
 
 PROTOCOL_VERSION = 8
 OUTCOME_SCHEMA = "autofit.trial-outcome"
+GROUND_TRUTH_SCHEMA = "autofit.ground-truth/1"  # of the rows that `trials.record` writes
 # Outcomes are kept in studies, so that those of earlier versions are read too.
 READABLE_OUTCOMES = (7, 8)
 _READABLE = {OUTCOME_SCHEMA: READABLE_OUTCOMES}

@@ -13,14 +13,12 @@ from autofit_workers.trials.measure.comparison import ComparisonFailedError, Out
 from autofit_workers.trials.model_parts import PartsFailedError, list_parts
 from autofit_workers.trials.outcomes import answering, processor_name, without_answer
 from autofit_workers.trials.ranks import joined, took_all_steps
-from autofit_workers.trials.record import SCHEMA as RECORD_SCHEMA
 from autofit_workers.trials.run import measured_by, run, start_predictor
 from autofit_workers.trials.supervision import StoppedError
 from autofit_workers.workload.workload import Workload
 
 __all__ = [
     "MORE",
-    "RECORD_SCHEMA",
     "SELF_TEST_BATCH_SIZE",
     "ComparisonFailedError",
     "OutputComparison",

@@ -28,15 +28,22 @@ from autofit_workers.spec.errors import DeviceError, MissingLibraryError
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES
 from autofit_workers.spec.knobs.precision import PRECISIONS
-from autofit_workers.spec.protocol import Peaks, Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
+from autofit_workers.spec.protocol import (
+    GROUND_TRUTH_SCHEMA,
+    Peaks,
+    Probe,
+    TrialOutcome,
+    TrialSpec,
+    Verdict,
+    WorkloadRef,
+)
 from autofit_workers.spec.trace import Trace
 from autofit_workers.trials.run import run
 
 if TYPE_CHECKING:
     from autofit_workers.workload.workload import Workload
 
-SCHEMA = "autofit.ground-truth/1"
-_ROW_START = f'{{"schema":"{SCHEMA}"'.encode()
+_ROW_START = f'{{"schema":"{GROUND_TRUTH_SCHEMA}"'.encode()
 EXIT_USAGE, EXIT_NO_DEVICE = 2, 5
 
 # Small, middle and large, chosen so that the large ones need a few GiB.
@@ -132,8 +139,9 @@ def rows_in(path: Path) -> list[Row]:
         return []
     whole, _, rest = path.read_bytes().rpartition(b"\n")
     rows: list[Row] = [json.loads(line) for line in whole.splitlines()]
-    if any(row.get("schema") != SCHEMA for row in rows) or not rest.startswith(_ROW_START[: len(rest)]):
-        raise ValueError(f"not every row is of schema {SCHEMA}")
+    is_other = any(row.get("schema") != GROUND_TRUTH_SCHEMA for row in rows)
+    if is_other or not rest.startswith(_ROW_START[: len(rest)]):
+        raise ValueError(f"not every row is of schema {GROUND_TRUTH_SCHEMA}")
     if rest:
         os.truncate(path, path.stat().st_size - len(rest))
     return rows
@@ -141,7 +149,7 @@ def rows_in(path: Path) -> list[Row]:
 
 def write_row(write: Callable[[str], object], row: Row) -> None:
     """Writes a row as one line of JSON."""
-    write(json.dumps({"schema": SCHEMA, **row}, separators=(",", ":")) + "\n")
+    write(json.dumps({"schema": GROUND_TRUTH_SCHEMA, **row}, separators=(",", ":")) + "\n")
 
 
 def device_row() -> Row:
