@@ -27,6 +27,7 @@ _NOT_WITH = frozenset(
     {
         "-h",
         "--help",
+        "--help-all",
         "--script",
         "--device",
         "--trace",

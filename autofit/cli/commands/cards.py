@@ -10,6 +10,7 @@ import click
 
 from autofit.cli.backend import Backend
 from autofit.cli.interruption import print_document
+from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.shared import (
     BATCH_SIZE,
     CONV_ALGO,
@@ -26,6 +27,7 @@ from autofit.cli.options.shared import (
 from autofit.errors import ExitCode, UsageError
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from autofit.questions.cards import CardsAnswer, CardsQuestion
+from autofit.settings.options import Topic
 from autofit.settings.parallels import parallels_by_number
 from autofit.settings.resolve import chosen_cards, resolve_one_configuration
 from autofit.settings.tune_settings import TuneSettings
@@ -35,7 +37,7 @@ from autofit_workers.spec.parallel_kinds import FSDP
 from autofit_workers.spec.setup import Parallel
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @MODEL
 @SCRIPT
 @BATCH_SIZE
@@ -50,7 +52,8 @@ from autofit_workers.spec.setup import Parallel
 @KEPT_FREE
 @setting("risk")
 @SAMPLES
-@click.option(
+@option(
+    Topic.CARD,
     "--price",
     "prices",
     multiple=True,
@@ -58,14 +61,16 @@ from autofit_workers.spec.setup import Parallel
     help="What an hour of a card costs, in any currency: tells how many samples a price of 1 pays for. "
     "Repeatable.",
 )
-@click.option(
+@option(
+    Topic.CARD,
     "--gpus",
     "num_gpus",
     metavar="N,M,…",
     help="Ask it of so many GPUs of each card, such as 1,2,4,8; --parallel then names their kind alone. The "
     "batch is that of each GPU.",
 )
-@click.option(
+@option(
+    Topic.SEARCH,
     "--what-if",
     "with_traces",
     is_flag=True,

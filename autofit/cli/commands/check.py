@@ -10,6 +10,7 @@ import click
 from autofit.cli.backend import Backend
 from autofit.cli.commands.cards import answer_for_cards, cards_named
 from autofit.cli.interruption import print_document
+from autofit.cli.options.pages import LongCommand
 from autofit.cli.options.shared import (
     BATCH_SIZE,
     CONV_ALGO,
@@ -46,7 +47,7 @@ _LIKELY = {
 }
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @MODEL
 @SCRIPT
 @BATCH_SIZE

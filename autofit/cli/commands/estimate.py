@@ -13,6 +13,7 @@ import click
 from autofit.cli.backend import Backend
 from autofit.cli.commands.cards import answer_for_cards, cards_named
 from autofit.cli.interruption import print_document
+from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.shared import (
     BATCH_SIZE_OR_OWN,
     CONV_ALGO,
@@ -31,6 +32,7 @@ from autofit.predict.estimate import Estimate
 from autofit.questions.cards import CardsQuestion
 from autofit.questions.summary import SummarizedEstimate
 from autofit.questions.what_if import WhatIf
+from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
@@ -38,7 +40,7 @@ from autofit.settings.workloads import refer
 _SIMULATE, _SUMMARY = "simulate", "summary"
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @MODEL
 @SCRIPT
 @BATCH_SIZE_OR_OWN
@@ -46,15 +48,20 @@ _SIMULATE, _SUMMARY = "simulate", "summary"
 @KNOBS
 @GPUS
 @SAMPLES
-@click.option(
+@option(
+    Topic.SEARCH,
     "--method",
     type=click.Choice((_SIMULATE, _SUMMARY)),
     default=_SIMULATE,
     help="simulate: trace a step on a simulated GPU and replay it through PyTorch's allocator. "
     "summary: add up the layers' outputs as torchsummary does, and explain why a real step differs.",
 )
-@click.option(
-    "--what-if", "asks_what_if", is_flag=True, help="Rank the changes that would save memory at this batch."
+@option(
+    Topic.SEARCH,
+    "--what-if",
+    "asks_what_if",
+    is_flag=True,
+    help="Rank the changes that would save memory at this batch.",
 )
 @REPORT
 @QUIET

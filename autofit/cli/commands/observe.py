@@ -11,6 +11,7 @@ import click
 
 from autofit.cli.backend import Backend
 from autofit.cli.interruption import print_document
+from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.shared import (
     BATCH_SIZE_OR_OWN,
     CONV_ALGO,
@@ -25,6 +26,7 @@ from autofit.errors import UsageError
 from autofit.predict.intervals import observations
 from autofit.predict.intervals.observations import Observation, PeakKind
 from autofit.questions.observe import MeasuredPeak, ObservedPeak, RealPeak, measured_in, read_peak
+from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
@@ -34,12 +36,20 @@ from autofit_workers.spec.knobs import Knobs
 OBSERVATIONS_SCHEMA = "autofit.observations/1"
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @click.argument("named", metavar="[FILE|MODEL]", required=False)
-@click.option("--peak", metavar="SIZE", help="The peak that was seen, as 38.2G or in bytes.")
-@click.option(
+@option(
+    Topic.OUTPUT,
+    "--peak",
+    metavar="SIZE",
+    is_common=True,
+    help="The peak that was seen, as 38.2G or in bytes.",
+)
+@option(
+    Topic.OUTPUT,
     "--kind",
     type=click.Choice([kind.value for kind in PeakKind]),
+    is_common=True,
     help="Which peak: torch.cuda.max_memory_allocated(), max_memory_reserved(), or what nvidia-smi shows.",
 )
 @MODEL_OPTION
@@ -48,8 +58,8 @@ OBSERVATIONS_SCHEMA = "autofit.observations/1"
 @CONV_ALGO
 @KNOBS
 @GPU
-@click.option("--list", "lists", is_flag=True, help="Print what was observed so far.")
-@click.option("--forget", metavar="ID", help="Take an observation back.")
+@option(Topic.OUTPUT, "--list", "lists", is_flag=True, is_common=True, help="Print what was observed so far.")
+@option(Topic.OUTPUT, "--forget", metavar="ID", help="Take an observation back.")
 @QUIET
 @JSON
 @click.pass_obj

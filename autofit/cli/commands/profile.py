@@ -12,10 +12,23 @@ from autofit import paths
 from autofit.cli.backend import Backend
 from autofit.cli.commands.profile_views import EXPORTS, VIEWS
 from autofit.cli.interruption import print_document
-from autofit.cli.options.shared import CONV_ALGO, GPU, JSON, KNOBS, MODEL, QUIET, SCRIPT, combined, one_of
+from autofit.cli.options.pages import LongCommand, option
+from autofit.cli.options.shared import (
+    CONV_ALGO,
+    GPU,
+    JSON,
+    KNOBS,
+    MODEL,
+    QUIET,
+    SCRIPT,
+    batch_size,
+    combined,
+    one_of,
+)
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, read_profile
 from autofit.explain.views.filters import CATEGORIES, ORDERS, SECONDS, SELECTABLE, Filters, parse_filters
+from autofit.settings.options import Topic
 from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
 from autofit_workers.process.garbage import without_collections
@@ -24,57 +37,102 @@ _NUM_ROWS = 40  # of a text, unless told otherwise
 _FILE = click.Path(path_type=Path)
 
 _VIEW = combined(
-    click.option("--batch-size", type=click.IntRange(min=1), metavar="N", help="Samples a step."),
-    click.option(
-        "--trace", type=_FILE, metavar="FILE", help="A saved profile, instead of --model; needs no torch."
+    batch_size(),
+    option(
+        Topic.MODEL,
+        "--trace",
+        type=_FILE,
+        metavar="FILE",
+        is_common=True,
+        help="A saved profile, instead of --model; needs no torch.",
     ),
-    click.option(
+    option(
+        Topic.VIEW,
         "--view",
         type=click.Choice(tuple(VIEWS)),
         default="ops",
         show_default=True,
+        is_common=True,
         help="; ".join(f"{name}: {kind.help}" for name, kind in VIEWS.items()) + ".",
     ),
-)  # fmt: skip
+)
 
 _REGEX: dict[str, Any] = {"multiple": True, "metavar": "REGEX"}
 _FILTERS = combined(
-    click.option("--select", metavar="A,B,…", help=f"Columns: {', '.join(SELECTABLE)}.  [default: all]"),
-    click.option(
-        "--order-by", metavar="|".join(ORDERS), shell_complete=one_of(ORDERS),
+    option(
+        Topic.VIEW, "--select", metavar="A,B,…", help=f"Columns: {', '.join(SELECTABLE)}.  [default: all]"
+    ),
+    option(
+        Topic.VIEW,
+        "--order-by",
+        metavar="|".join(ORDERS),
+        shell_complete=one_of(ORDERS),
         help=f"Largest first; {SECONDS} are of the predicted step, a timeline along them.  [default: bytes]",
     ),
-    click.option("--min-bytes", metavar="SIZE", help="Hide what asks for less; in a tree with all below it."),
-    click.option("--max-depth", type=click.IntRange(min=0), metavar="N", help="Depth of a tree."),
-    click.option("--start-name-regex", **_REGEX, help="Start a tree at nodes of matching names. Repeatable."),
-    click.option("--show-name-regex", **_REGEX, help="Show only matching names. Repeatable."),
-    click.option("--hide-name-regex", **_REGEX,
-                 help="Hide matching names, but show what is below them. Repeatable."),
-    click.option("--category", metavar="A,B,…", help=f"Only these: {', '.join(CATEGORIES)}.  [default: all]"),
-    click.option(
-        "--step", type=click.IntRange(min=0), metavar="N",
+    option(
+        Topic.VIEW,
+        "--min-bytes",
+        metavar="SIZE",
+        help="Hide what asks for less; in a tree with all below it.",
+    ),
+    option(Topic.VIEW, "--max-depth", type=click.IntRange(min=0), metavar="N", help="Depth of a tree."),
+    option(
+        Topic.VIEW,
+        "--start-name-regex",
+        **_REGEX,
+        help="Start a tree at nodes of matching names. Repeatable.",
+    ),
+    option(Topic.VIEW, "--show-name-regex", **_REGEX, help="Show only matching names. Repeatable."),
+    option(
+        Topic.VIEW,
+        "--hide-name-regex",
+        **_REGEX,
+        help="Hide matching names, but show what is below them. Repeatable.",
+    ),
+    option(
+        Topic.VIEW,
+        "--category",
+        metavar="A,B,…",
+        help=f"Only these: {', '.join(CATEGORIES)}.  [default: all]",
+    ),
+    option(
+        Topic.VIEW,
+        "--step",
+        type=click.IntRange(min=0),
+        metavar="N",
         help="One of the traced steps; 0 is building the model.  [default: the one that reaches the peak]",
     ),
-    click.option("--device", metavar="REGEX", help="Only devices with matching names."),
-    click.option("--libraries", is_flag=True, help="In the tree of code, show PyTorch's own lines too."),
-    click.option(
-        "--top", type=click.IntRange(min=1), metavar="N",
+    option(Topic.VIEW, "--device", metavar="REGEX", help="Only devices with matching names."),
+    option(
+        Topic.VIEW, "--libraries", is_flag=True, help="In the tree of code, show PyTorch's own lines too."
+    ),
+    option(
+        Topic.VIEW,
+        "--top",
+        type=click.IntRange(min=1),
+        metavar="N",
         help="Number of rows; in a tree, the nodes with the most of their own.  "
         f"[default: {_NUM_ROWS}, --json: all]",
     ),
-    click.option("--all", "show_all", is_flag=True, help="Show all rows."),
-)  # fmt: skip
+    option(Topic.VIEW, "--all", "show_all", is_flag=True, help="Show all rows."),
+)
 
 _OUTPUTS = combined(
     *(
-        click.option(f"--{name}", name.replace("-", "_"), type=_FILE, metavar="FILE",
-                     help=f"Write {export.help}.")
+        option(
+            Topic.OUTPUT,
+            f"--{name}",
+            name.replace("-", "_"),
+            type=_FILE,
+            metavar="FILE",
+            help=f"Write {export.help}.",
+        )
         for name, export in EXPORTS.items()
     )
-)  # fmt: skip
+)
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @MODEL
 @SCRIPT
 @_VIEW
@@ -133,9 +191,18 @@ def profile(
 def _filters(given: dict[str, Any], top: int | None) -> tuple[Filters, dict[str, Any]]:
     """Filters of the views, parsed from the options `given`, and the remaining options."""
     names = (
-        "select", "order_by", "min_bytes", "max_depth", "start_name_regex", "show_name_regex",
-        "hide_name_regex", "category", "step", "device", "libraries",
-    )  # fmt: skip
+        "select",
+        "order_by",
+        "min_bytes",
+        "max_depth",
+        "start_name_regex",
+        "show_name_regex",
+        "hide_name_regex",
+        "category",
+        "step",
+        "device",
+        "libraries",
+    )
     rest = {name: value for name, value in given.items() if name not in names}
     return parse_filters(top=top, **{name: given[name] for name in names}), rest
 

@@ -14,12 +14,14 @@ import click
 
 from autofit.cli.interruption import print_document
 from autofit.cli.options.jobs import ADDRESS, STORAGE, job_storage, require_address
+from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.search import CONFIG, SEARCH, STORAGE_WAIT, STUDY, TRIALS
 from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, complete_gpus, setting, without_secret
 from autofit.errors import ExitCode, StorageDeniedError, UsageError
 from autofit.hardware.gpus import catalogue
 from autofit.jobs.records import DEFAULT_MAX_DRIVERS, JobRecord, JobSpec, WorkingDir
 from autofit.jobs.submission import Code, fleet_id, job_id, job_options, locate, make_spec, resolved_folder
+from autofit.settings.options import Topic
 from autofit.settings.resolve import chosen_cards, chosen_options, resolve_settings
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ _LEFT_TO_OTHERS = "the storage's user may not start jobs, so they wait for `auto
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @MODEL
 @GPU_MEM
 @setting(
@@ -44,14 +46,17 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 @STUDY
 @TRIALS
 @CONFIG
-@click.option(
+@option(
+    Topic.JOBS,
     "--working-dir",
     metavar="DIR",
     callback=without_secret(None),
+    is_common=True,
     help="Folder with the workload's code, copied to every node; or the URI of a zip file.",
 )
-@click.option("--again", is_flag=True, help="Make another job even if one of the same content exists.")
-@click.option(
+@option(Topic.JOBS, "--again", is_flag=True, help="Make another job even if one of the same content exists.")
+@option(
+    Topic.JOBS,
     "--max-drivers",
     type=click.IntRange(min=1),
     default=DEFAULT_MAX_DRIVERS,

@@ -14,11 +14,13 @@ import click
 
 from autofit.cli.backend import Backend
 from autofit.cli.interruption import current, print_document
+from autofit.cli.options.pages import LongCommand, option
 from autofit.cli.options.search import ADDRESS, CONFIG, SEARCH, STORAGE, STORAGE_WAIT, STUDY, TRIALS
 from autofit.cli.options.shared import GPU_MEM, GPUS, JSON, MODEL, QUIET, REPORT, SCRIPT
 from autofit.errors import AutofitError, ExitCode, UsageError
 from autofit.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
 from autofit.paths import require_writable, write_atomically
+from autofit.settings.options import Topic
 from autofit.settings.resolve import chosen_cards, resolve_settings
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 
-@click.command()
+@click.command(cls=LongCommand)
 @MODEL
 @SCRIPT
 @GPU_MEM
@@ -46,14 +48,17 @@ _Answer = TypeVar("_Answer")
 @CONFIG
 @QUIET
 @JSON
-@click.option(
+@option(
+    Topic.OUTPUT,
     "--conv-plan",
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Write the algorithm of each layer to this file, if mixed is the best.",
 )
 @REPORT
-@click.option("--job", hidden=True, help="The job whose record takes the answer; drivers are given it.")
+@option(
+    Topic.OUTPUT, "--job", hidden=True, help="The job whose record takes the answer; drivers are given it."
+)
 @click.pass_obj
 def tune(
     backend: Backend,

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem
 
+from autofit.cli.options.pages import option
 from autofit.cli.options.shared import setting, without_secret
 from autofit.errors import AutofitError, StorageError, UsageError
 from autofit.jobs.records import JobRecord, unknown_job
 from autofit.jobs.submission import ADDRESS_VARIABLES, STORAGE_VARIABLE
+from autofit.settings.options import Topic
 
 if TYPE_CHECKING:
     from autofit.jobs.queue import JobQueue
@@ -23,7 +25,8 @@ STORAGE = setting(
     f"[default: {STORAGE_VARIABLE}, else in the state directory]",
 )
 
-ADDRESS = click.option(
+ADDRESS = option(
+    Topic.JOBS,
     "--address",
     envvar=ADDRESS_VARIABLES,
     metavar="URL",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from autofit.cli.options.pages import option
 from autofit.cli.options.shared import (
     CONV_ALGOS_OPTION,
     KEPT_FREE,
@@ -15,6 +16,7 @@ from autofit.cli.options.shared import (
     setting,
     settings,
 )
+from autofit.settings.options import Topic
 
 SEARCH = combined(
     settings("device", "probe"),
@@ -32,7 +34,8 @@ TRIALS = settings("resources", "node-wait")
 STORAGE = setting("storage")
 STORAGE_WAIT = setting("storage-wait")
 ADDRESS = settings("dispatch", "address", "metrics-port", "metrics-host")
-CONFIG = click.option(
+CONFIG = option(
+    Topic.SEARCH,
     "--config",
     type=click.Path(path_type=Path),
     metavar="FILE",

@@ -15,16 +15,16 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
+from autofit.cli.options.pages import Decorator, option
 from autofit.errors import UsageError
 from autofit.hardware.gpus import catalogue
-from autofit.settings.options import OPTIONS
+from autofit.settings.options import OPTIONS, Topic
 from autofit.settings.values import ALL_CARDS, SEARCHABLE
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.knobs import KNOBS as ALL_KNOBS
 from autofit_workers.spec.shown import has_secret
 from autofit_workers.spec.workloads.builtins import BUILTINS
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 _Callback = Callable[[click.Context, click.Parameter, str | None], str | None]
 _URLS = ("storage", "address")
 _Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
@@ -43,19 +43,37 @@ def setting(
         help_text, metavar: instead of the table's, where the option means something else to a command.
         complete: completes what the choices of the table do not.
     """
-    option = OPTIONS[name]
-    help_text = help_text or option.help_text
+    row = OPTIONS[name]
+    help_text = help_text or row.help_text
     callback = without_secret(f"AUTOFIT_{name.upper()}") if name in _URLS else None
-    if option.is_switch:
-        return click.option(f"--{name}/--no-{name}", default=None, help=help_text)
-    return click.option(
+    if row.is_switch:
+        return option(
+            row.topic, f"--{name}/--no-{name}", default=None, is_common=row.is_common, help=help_text
+        )
+    return option(
+        row.topic,
         f"--{name}",
-        *(f"--{alias}" for alias in option.aliases),
-        option.argument,
-        metavar=metavar or option.metavar or "|".join(option.choices),
+        *(f"--{alias}" for alias in row.aliases),
+        row.argument,
+        metavar=metavar or row.metavar or "|".join(row.choices),
         help=help_text,
         callback=callback,
-        shell_complete=complete or (one_of(option.choices) if option.choices else None),
+        shell_complete=complete or (one_of(row.choices) if row.choices else None),
+        is_common=row.is_common,
+    )
+
+
+def _repeatable(name: str, **attributes: Any) -> Decorator:
+    """Click option for an entry of `OPTIONS` that may be given several times."""
+    row = OPTIONS[name]
+    return option(
+        row.topic,
+        f"--{name}",
+        multiple=True,
+        metavar=row.metavar,
+        help=row.help_text,
+        is_common=row.is_common,
+        **attributes,
     )
 
 
@@ -174,25 +192,14 @@ SEQ_LEN = settings("seq-len")
 # What a workload may do, and take, while it is predicted.
 ISOLATION = combined(
     settings("allow-network", "allow-subprocesses"),
-    click.option(
-        "--keep-env",
-        multiple=True,
-        metavar=OPTIONS["keep-env"].metavar,
-        help=OPTIONS["keep-env"].help_text,
-        callback=lambda _ctx, _param, names: ",".join(names) if names else None,
-    ),
+    _repeatable("keep-env", callback=lambda _ctx, _param, names: ",".join(names) if names else None),
     settings("max-host-memory"),
 )
 MODEL_OPTION = combined(setting("model", complete=complete_model), SAMPLE, ISOLATION)
 MODEL = combined(model_argument, MODEL_OPTION)
 SCRIPT = combined(
     setting("script", complete=_complete_file),
-    click.option(
-        "--script-arg",
-        multiple=True,
-        metavar=OPTIONS["script-arg"].metavar,
-        help=OPTIONS["script-arg"].help_text,
-    ),
+    _repeatable("script-arg"),
     settings("batch-arg", "batch-env", "batch-name", "nproc", "nnodes", "launcher", "keep-trackers"),
 )
 GPU = setting("gpu", complete=_complete_gpu)
@@ -206,15 +213,23 @@ GPUS = setting(
 GPU_MEM = setting("gpu-mem")
 KEPT_FREE = settings("margin", "reserve")
 SAMPLES = setting("samples")
-BATCH_SIZE = click.option(
-    "--batch-size", type=click.IntRange(min=1), required=True, metavar="N", help="Samples a step."
-)
-BATCH_SIZE_OR_OWN = click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    metavar="N",
-    help="Samples a step.  [default: of a script its own]",
-)
+
+
+def batch_size(*, required: bool = False, help_text: str = "Samples a step.") -> Decorator:
+    """Option `--batch-size` of a command that asks about one configuration."""
+    return option(
+        Topic.MODEL,
+        "--batch-size",
+        type=click.IntRange(min=1),
+        required=required,
+        metavar="N",
+        help=help_text,
+        is_common=True,
+    )
+
+
+BATCH_SIZE = batch_size(required=True)
+BATCH_SIZE_OR_OWN = batch_size(help_text="Samples a step.  [default: of a script its own]")
 
 CONV_ALGOS_OPTION = setting("conv-algo", complete=_complete_conv_algo)
 CONV_ALGO = setting(
@@ -236,11 +251,8 @@ def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: s
     return [CompletionItem(f"{knob}={before}{comma}{name}") for name in known if name.startswith(last)]
 
 
-SEARCH_KNOBS = click.option(
-    "--search",
-    multiple=True,
-    metavar=OPTIONS["search"].metavar,
-    help=OPTIONS["search"].help_text,
+SEARCH_KNOBS = _repeatable(
+    "search",
     callback=lambda _ctx, _param, values: ";".join(values) if values else None,
     shell_complete=_complete_search,
 )
@@ -255,11 +267,20 @@ KNOBS = settings(
     "assume",
 )
 
-REPORT = click.option(
+REPORT = option(
+    Topic.OUTPUT,
     "--report",
+    is_common=True,
     type=click.Path(path_type=Path),
     metavar="FILE",
     help="Write there a page, one HTML file, with the answer and figures of where the memory goes.",
 )
-JSON = click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON document.")
-QUIET = click.option("--quiet", "-q", is_flag=True, help="Show no progress.")
+JSON = option(
+    Topic.OUTPUT,
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print exactly one JSON document.",
+    is_common=True,
+)
+QUIET = option(Topic.OUTPUT, "--quiet", "-q", is_flag=True, help="Show no progress.")

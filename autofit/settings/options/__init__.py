@@ -15,12 +15,12 @@ from __future__ import annotations
 
 from autofit.settings.options.card import CARD
 from autofit.settings.options.configuration import CONFIGURATION
-from autofit.settings.options.option import Option
+from autofit.settings.options.option import Option, Topic
 from autofit.settings.options.places import PLACES
 from autofit.settings.options.search import SEARCH
 from autofit.settings.options.workload import WORKLOAD
 
-__all__ = ["OPTIONS", "Option"]
+__all__ = ["OPTIONS", "Option", "Topic"]
 
 OPTIONS: dict[str, Option] = {
     option.name: option for option in (*WORKLOAD, *CARD, *CONFIGURATION, *SEARCH, *PLACES)

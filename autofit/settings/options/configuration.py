@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autofit.settings import values
-from autofit.settings.options.option import SETUP, Option, knob_option
+from autofit.settings.options.option import SETUP, Option, Topic, knob_option
 from autofit_workers.spec.knobs import KNOBS
 from autofit_workers.spec.knobs.knob import switch
 from autofit_workers.spec.parallel_kinds import PARALLEL_FORMS
@@ -12,6 +12,7 @@ from autofit_workers.spec.setup import MODES, Parallel
 CONFIGURATION = (
     Option(
         name="conv-algo",
+        topic=Topic.SETTINGS,
         field="conv_algos",
         read=values.conv_algos,
         help="Convolution algorithms to choose from; `autofit conv-algos` lists them.",
@@ -21,6 +22,8 @@ CONFIGURATION = (
     *(knob_option(knob) for knob in KNOBS.values() if knob.name != "conv_algo"),
     Option(
         name="search",
+        topic=Topic.SETTINGS,
+        is_common=True,
         field="searched",
         read=values.searched,
         help=f"Search this knob too, one of {', '.join(values.SEARCHABLE)}. Repeatable: every combination "
@@ -31,6 +34,7 @@ CONFIGURATION = (
     ),
     Option(
         name="mode",
+        topic=Topic.SETTINGS,
         field=SETUP + "mode",
         read=values.one_of(MODES),
         help="Train, infer, or generate tokens, instead of the workload's own mode.",
@@ -38,6 +42,7 @@ CONFIGURATION = (
     ),
     Option(
         name="worst-case",
+        topic=Topic.SETTINGS,
         field=SETUP + "batch_kind",
         read=values.batch_kind,
         help="Use the largest batches that the data can make, for a workload whose make_batch takes a kind.",
@@ -45,6 +50,7 @@ CONFIGURATION = (
     ),
     Option(
         name="allow-long",
+        topic=Topic.SETTINGS,
         field=SETUP + "allows_long",
         read=switch,
         help="Let --seq-len go beyond the positions that the model was made for.",
@@ -52,6 +58,7 @@ CONFIGURATION = (
     ),
     Option(
         name="parallel",
+        topic=Topic.SETTINGS,
         field=SETUP + "parallel",
         read=lambda value: Parallel.parse(str(value)),
         help="One rank of several is predicted; where trials are measured, all run together. "
@@ -61,6 +68,7 @@ CONFIGURATION = (
     ),
     Option(
         name="rank",
+        topic=Topic.SETTINGS,
         field=SETUP + "rank",
         read=values.rank,
         help="Which rank is predicted, of --parallel or of those that a script's launcher starts; all, of "
@@ -70,6 +78,7 @@ CONFIGURATION = (
     ),
     Option(
         name="assume",
+        topic=Topic.SETTINGS,
         field=SETUP + "nonzero_share",
         read=values.nonzero_share,
         help="How much of a tensor a mask is assumed to select whose values nobody has; the range goes up to "

@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
 from autofit.settings import values
 from autofit_workers.spec.knobs import Knob
 from autofit_workers.spec.knobs.knob import Read
 
 _KNOBS, SETUP = "knobs.", "setup."
+
+
+class Topic(Enum):
+    """Subject of options that the help lists together: one of four groups, and a part of that group.
+
+    Attributes:
+        group: the heading of the short help.
+        part: what tells the topic from others of its group, in the help with all options.
+    """
+
+    MODEL = "What", "a model and its batch"
+    SCRIPT = "What", "a training script"
+    LIMITS = "What", "permissions while it is predicted"
+    CARD = "Where", "the card"
+    TRIALS = "Where", "studies and measured trials"
+    JOBS = "Where", "the job and its cluster"
+    SETTINGS = "Which settings", ""
+    SEARCH = "How to answer", "the search"
+    VIEW = "How to answer", "the view"
+    OUTPUT = "How to answer", "the output"
+
+    def __init__(self, group: str, part: str) -> None:
+        self.group, self.part = group, part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +45,8 @@ class Option:
         read: turns an option's text or a TOML value into the field's value; raises `ValueError`, saying
             what was expected.
         help: the purpose of the option, in one or two sentences.
+        topic: the heading of the help that the option stands under.
+        is_common: whether the short help shows the option too.
         default: what holds without it, as the help shows it; empty where the sentence says so.
         metavar: what stands for the value in the help; None for the choices.
         choices: all values, or examples of them, which the shell completes.
@@ -37,6 +63,8 @@ class Option:
     field: str
     read: Read
     help: str
+    topic: Topic
+    is_common: bool = False
     default: str = ""
     metavar: str | None = None
     choices: tuple[str, ...] = ()
@@ -72,6 +100,8 @@ def knob_option(knob: Knob) -> Option:
         field=_KNOBS + knob.name,
         read=values.knob_value(knob),
         help=knob.help,
+        topic=Topic.SETTINGS,
+        is_common=knob.is_common,
         default="" if default is None or knob.is_switch else str(default).lower(),
         metavar=knob.metavar or "|".join(knob.values),
         choices=knob.values if knob.examples is None else knob.examples,

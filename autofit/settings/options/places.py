@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from autofit.dispatch.connect import DISPATCHES
 from autofit.settings import values
-from autofit.settings.options.option import Option
+from autofit.settings.options.option import Option, Topic
 from autofit_workers.spec.knobs.knob import switch, whole_number
 
 PLACES = (
     Option(
         name="storage",
+        topic=Topic.TRIALS,
         field="storage",
         read=values.text,
         help="Where the study is kept: an Optuna URL, or a file ending in .journal.",
@@ -21,6 +22,7 @@ PLACES = (
     ),
     Option(
         name="storage-wait",
+        topic=Topic.TRIALS,
         field="storage_wait_seconds",
         read=values.seconds_or_zero,
         help="How long to wait for a database that went away; 0 for not at all.",
@@ -31,6 +33,7 @@ PLACES = (
     ),
     Option(
         name="study",
+        topic=Topic.TRIALS,
         field="study",
         read=values.text,
         help="Name of the study to begin or resume.",
@@ -40,6 +43,7 @@ PLACES = (
     ),
     Option(
         name="dispatch",
+        topic=Topic.TRIALS,
         field="dispatch",
         read=values.one_of(DISPATCHES),
         help="What runs measured trials: Ray, or inline, this machine one after another without Ray.",
@@ -51,6 +55,7 @@ PLACES = (
     ),
     Option(
         name="address",
+        topic=Topic.TRIALS,
         field="address",
         read=values.text,
         help="A Ray cluster to measure on.",
@@ -63,6 +68,7 @@ PLACES = (
     ),
     Option(
         name="resources",
+        topic=Topic.TRIALS,
         field="resources",
         read=values.resources,
         help="Custom Ray resources that every trial asks its node for.",
@@ -72,6 +78,7 @@ PLACES = (
     ),
     Option(
         name="node-wait",
+        topic=Topic.TRIALS,
         field="node_wait_seconds",
         read=values.seconds_or_zero,
         help="How long to wait for a node that could run a trial; 0 for not at all.",
@@ -83,6 +90,7 @@ PLACES = (
     ),
     Option(
         name="fresh",
+        topic=Topic.TRIALS,
         field="fresh",
         read=switch,
         help="Ignore earlier answers, and begin the study anew.",
@@ -92,6 +100,7 @@ PLACES = (
     ),
     Option(
         name="metrics-port",
+        topic=Topic.TRIALS,
         field="metrics_port",
         read=whole_number(minimum=0, maximum=65535),
         help="Serve Prometheus metrics on this port while it runs; 0 for any free port.",
@@ -102,6 +111,7 @@ PLACES = (
     ),
     Option(
         name="metrics-host",
+        topic=Topic.TRIALS,
         field="metrics_host",
         read=values.text,
         help="Address to serve metrics on.",
@@ -113,6 +123,7 @@ PLACES = (
     ),
     Option(
         name="deadline",
+        topic=Topic.TRIALS,
         field="deadline_seconds",
         read=values.seconds,
         help="How long one trial may take.",
@@ -123,6 +134,7 @@ PLACES = (
     ),
     Option(
         name="threads",
+        topic=Topic.TRIALS,
         field="num_threads",
         read=whole_number(minimum=1),
         help="Intra-op threads of a trial on the CPU.",

@@ -5,12 +5,13 @@ from __future__ import annotations
 from autofit.settings import values
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
 from autofit.settings.lengths_file import lengths
-from autofit.settings.options.option import Option
+from autofit.settings.options.option import Option, Topic
 from autofit_workers.spec.knobs.knob import whole_number
 
 SEARCH = (
     Option(
         name="maximize",
+        topic=Topic.SEARCH,
         field="maximize",
         read=values.maximized,
         help="What to make as large as fits: the batch, or at --batch-size the size of a sample.",
@@ -20,6 +21,7 @@ SEARCH = (
     ),
     Option(
         name="batch-size",
+        topic=Topic.SEARCH,
         field="batch_size",
         read=whole_number(minimum=1),
         help="The batch size at which --maximize seq-len looks for the longest samples.",
@@ -29,6 +31,7 @@ SEARCH = (
     ),
     Option(
         name="lengths",
+        topic=Topic.SEARCH,
         field="lengths",
         read=lengths,
         help="The tokens of each sample of the data, one number a line, or FILE:COLUMN of a CSV, JSON lines "
@@ -38,6 +41,7 @@ SEARCH = (
     ),
     Option(
         name="batching",
+        topic=Topic.SEARCH,
         field="batching",
         read=values.batching,
         help="How batches are made of samples of different lengths: shuffled and padded, grouped by length, "
@@ -48,6 +52,7 @@ SEARCH = (
     ),
     Option(
         name="max-batch",
+        topic=Topic.SEARCH,
         field="max_batch",
         read=whole_number(minimum=1),
         help="Largest batch size to consider.",
@@ -57,6 +62,7 @@ SEARCH = (
     ),
     Option(
         name="margin",
+        topic=Topic.CARD,
         field="margin",
         read=values.margin,
         help="Share of the device's memory to keep free.",
@@ -65,6 +71,7 @@ SEARCH = (
     ),
     Option(
         name="reserve",
+        topic=Topic.CARD,
         field="reserve_bytes",
         read=values.size_or_zero,
         help="Memory to leave to other processes on the device.",
@@ -72,6 +79,8 @@ SEARCH = (
     ),
     Option(
         name="risk",
+        topic=Topic.SEARCH,
+        is_common=True,
         field="risk",
         read=values.risk,
         help="Which level of a prediction has to fit: safe, the high end of its 95 % interval; likely, its "
@@ -82,6 +91,7 @@ SEARCH = (
     ),
     Option(
         name="objective",
+        topic=Topic.SEARCH,
         field="objective",
         read=values.objective,
         help="What the best has most of: samples per batch, or samples per second, measured or predicted.",
@@ -91,6 +101,7 @@ SEARCH = (
     ),
     Option(
         name="samples",
+        topic=Topic.SEARCH,
         field="epoch_samples",
         read=whole_number(minimum=1),
         help="Samples of an epoch: tells how long one takes, where the time of a step is predicted.",
@@ -98,6 +109,7 @@ SEARCH = (
     ),
     Option(
         name="soak-steps",
+        topic=Topic.SEARCH,
         field="soak_steps",
         read=whole_number(minimum=0),
         help="Steps for which the winner runs again in a fresh process; 0 for none.",
@@ -107,6 +119,7 @@ SEARCH = (
     ),
     Option(
         name="max-trials",
+        topic=Topic.SEARCH,
         field="max_trials",
         read=whole_number(minimum=1),
         help="End after this many measured trials, including those of earlier runs.",
@@ -116,6 +129,7 @@ SEARCH = (
     ),
     Option(
         name="max-seconds",
+        topic=Topic.SEARCH,
         field="max_seconds",
         read=values.seconds,
         help="End after this long; trials that are running then are stopped.",

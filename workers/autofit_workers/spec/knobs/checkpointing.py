@@ -55,6 +55,7 @@ KNOB = Knob(
     values=CHECKPOINTING_NAMES,
     examples=("none", "blocks", "blocks-reentrant", "every:2", "selective", "selective:50"),
     is_searchable=True,
+    is_common=True,
     of_training=True,
     levers=("none", "blocks", "every:2", "selective"),
     leaves=_leaves,

@@ -75,6 +75,7 @@ class Knob:
         examples: values that the shell completes; None for `values`.
         is_searchable: whether `--search` may choose it.
         is_switch: whether its option takes no value.
+        is_common: whether the short help shows its option.
         of_training: whether it has no effect without gradients.
         choice: name that alternative knobs share, of which only one may be given.
         levers: values that `--what-if` tries.
@@ -100,6 +101,7 @@ class Knob:
     examples: tuple[str, ...] | None = None
     is_searchable: bool = False
     is_switch: bool = False
+    is_common: bool = False
     of_training: bool = False
     choice: str | None = None
     levers: tuple[Any, ...] = ()

@@ -128,6 +128,7 @@ KNOB = Knob(
     values=OPTIMIZERS,
     metavar="NAME",
     is_searchable=True,
+    is_common=True,
     of_training=True,
     # The most states first: what is nearest to the optimizers that keep two.
     levers=tuple(

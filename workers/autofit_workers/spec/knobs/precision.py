@@ -49,6 +49,7 @@ KNOB = Knob(
     "inputs.",
     values=PRECISIONS,
     is_searchable=True,
+    is_common=True,
     levers=("amp-bf16", "amp-fp16", "bf16"),  # those that only turn TF32 on or off change no size
     leaves=_leaves,
     script_lines=lambda value: _TF32_LINES.get(value, ()),

@@ -1,0 +1,88 @@
+"""Help of commands with many options: the common ones by default, all of them with `--help-all`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import click
+
+from autofit.settings.options import Topic
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+_HELP_ALL = "--help-all"
+
+
+class TopicOption(click.Option):
+    """Option that stands under a heading of the help.
+
+    Args:
+        topic: the heading.
+        is_common: whether the short help shows the option too.
+    """
+
+    def __init__(self, *names: Any, topic: Topic, is_common: bool = False, **attributes: Any) -> None:
+        super().__init__(*names, **attributes)
+        self.topic, self.is_common = topic, is_common
+
+
+def option(topic: Topic, *names: str, is_common: bool = False, **attributes: Any) -> Decorator:
+    """Decorator that adds an option which has a place in the help; `attributes` are those of click."""
+    return click.option(*names, cls=TopicOption, topic=topic, is_common=is_common, **attributes)
+
+
+class LongCommand(click.Command):
+    """Command whose `--help` shows the common options, and whose `--help-all` shows all, by topic."""
+
+    def __init__(self, *arguments: Any, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.params.append(
+            click.Option(
+                [_HELP_ALL],
+                is_flag=True,
+                is_eager=True,
+                expose_value=False,
+                callback=_print_all,
+                help="Show all options.",
+            )
+        )
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the options under their headings; click's own, which have no topic, come last."""
+        shows_all = _HELP_ALL in ctx.meta
+        options = [
+            each for each in self.get_params(ctx) if isinstance(each, click.Option) and not each.hidden
+        ]
+        placed = sorted(
+            (each for each in options if isinstance(each, TopicOption)),
+            key=lambda each: list(Topic).index(each.topic),
+        )
+        shown = [each for each in placed if shows_all or each.is_common]
+        for heading, alike in itertools.groupby(
+            shown, key=lambda each: _heading(each.topic, whole=shows_all)
+        ):
+            _write(ctx, formatter, heading, alike)
+        own = [each for each in options if not isinstance(each, TopicOption)]
+        _write(ctx, formatter, "Help", own)
+        if not shows_all:
+            formatter.write_paragraph()
+            formatter.write_text(f"{len(placed) - len(shown)} more options: {ctx.command_path} {_HELP_ALL}")
+
+
+def _heading(topic: Topic, *, whole: bool) -> str:
+    return f"{topic.group}: {topic.part}" if whole and topic.part else topic.group
+
+
+def _write(
+    ctx: click.Context, formatter: click.HelpFormatter, heading: str, options: Iterable[click.Option]
+) -> None:
+    with formatter.section(heading):
+        formatter.write_dl([record for each in options if (record := each.get_help_record(ctx)) is not None])
+
+
+def _print_all(ctx: click.Context, _param: click.Parameter, is_given: bool) -> None:
+    if is_given and not ctx.resilient_parsing:
+        ctx.meta[_HELP_ALL] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
