@@ -72,7 +72,7 @@ class Architecture:
         return self.vendor is Vendor.AMD, self.number
 
 
-# Of the largest common card of each compute capability, from NVIDIA's data sheets.
+# Multiprocessors of the largest common card of each compute capability (NVIDIA's data sheets).
 _NUM_MULTIPROCESSORS = {
     60: 56,
     61: 28,

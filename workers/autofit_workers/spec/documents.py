@@ -40,9 +40,9 @@ MOST_LEVELS = 64
 PIPE_SECONDS = 5.0
 
 _MOST_INTEGER = (1 << 63) - 1
-# What CPython takes for an object of one member, a list of one, and a number or a short text.
+# Bytes that CPython takes for an object of one member, a list of one, and a number or a short text.
 _OBJECT_BYTES, _LIST_BYTES, _VALUE_BYTES = 240, 96, 64
-_WIDEST_BYTES = 4  # of a character, in a text that has a single one beyond U+FFFF
+_WIDEST_BYTES = 4  # bytes of a character in a text that has one beyond U+FFFF
 _DIGITS_AS_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _MANY_DIGITS = b"0" * 19
 _ZLIB_OR_GZIP = 47  # zlib's own number for "either, by the header"
@@ -201,7 +201,7 @@ def parse_toml(data: str | bytes) -> dict[str, Any]:
     text = data if isinstance(data, str) else data.decode()
     if len(text) > MOST_TOML_BYTES:
         raise LimitError(f"is larger than {MOST_TOML_BYTES >> 10} KiB")
-    # tomllib takes the square of the parts of a key; only this ends a line, and with it a key.
+    # tomllib's time grows with the square of a key's parts; only `\n` ends a line, and with it a key.
     if any(line.count(".") > MOST_DOTS for line in text.split("\n")):
         raise LimitError(f"has a line with more than {MOST_DOTS} dots")
     try:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-_MOST_CHARACTERS = 1000  # of what an exception says
+_MOST_CHARACTERS = 1000  # of an exception's text
 
 
 class InvalidTrialError(Exception):

@@ -8,7 +8,7 @@ from pathlib import Path
 _NAME = __package__.partition(".")[0]
 _FORMER = "workers"
 _HERE = Path(__file__).parents[1]
-# In a checkout of today the package lies in a folder `workers/`, in one of then it was that folder.
+# In a checkout of today the package lies in a folder `workers/`; in version 0.2's it was that folder.
 _FORMERLY_HERE = _HERE.parent if _HERE.parent.name == _FORMER else _HERE.parent / _FORMER
 _PATH, _FORMER_PATH = (json.dumps(f"{folder}/")[1:-1] for folder in (_HERE, _FORMERLY_HERE))
 

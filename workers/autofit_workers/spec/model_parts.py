@@ -12,7 +12,7 @@ class Parameter:
 
     Attributes:
         name: its path in the model, `model.layers.0.self_attn.q_proj.weight`.
-        owner: class name of the module that has it, `Linear`.
+        owner: class name of the module that holds it, such as `Linear`.
     """
 
     name: str

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from autofit_workers.spec.pipeline import SCHEDULES
 
 DDP, REPLICATE, FSDP, CP, EP, TP, PP = "ddp", "replicate", "fsdp", "cp", "ep", "tp", "pp"
-FSDP_CP = "fsdp_cp"  # the dimension of a mesh that both are: parameters are sharded over contexts too
+FSDP_CP = "fsdp_cp"  # mesh dimension that serves both: parameters are sharded over the ranks of a context too
 DEVICE_MAP = "device-map"
-SCRIPT = "script"  # ranks that share the work as their script has it
+SCRIPT = "script"  # ranks that a training script starts, and among which it shares out the work itself
 OFFLOAD = "+offload"
 
 
@@ -192,8 +192,8 @@ PARALLEL_KINDS = {
     ),
     SCRIPT: Kind("a script", "", {}, goes_with=_ALONE, shards=False, shares_batches=True),
 }
-# Of those that go together, from the outermost dimension of the mesh of ranks to the innermost, whose ranks
-# are next to each other.
+# Kinds that can be combined, from the outermost dimension of the mesh of ranks to the innermost, whose ranks
+# are numbered consecutively.
 MESH = (PP, REPLICATE, FSDP, CP, EP, TP)
-# What `--parallel` takes, and what each is.
+# Forms that `--parallel` takes, and the meaning of each.
 PARALLEL_FORMS = {form: words for kind in PARALLEL_KINDS.values() for form, words in kind.forms.items()}

@@ -18,8 +18,8 @@ class Schedule:
     Attributes:
         class_name: name of its class there.
         stages_per_rank: how many stages a rank runs.
-        returns: whether stages go through the ranks to the last one and back, as the letter V; else they go
-            round: rank 0 has stage 0, and again the one after the last rank's.
+        returns: whether stages run from the first rank to the last and back, in a V; else they go round: rank
+            0 has stage 0, and also the stage after the last rank's.
         fills_stages: whether it needs at least as many microbatches as there are stages.
     """
 
@@ -48,7 +48,7 @@ class Pipeline:
     Attributes:
         schedule: one of `SCHEDULES`.
         num_ranks: ranks of the group.
-        num_microbatches: how many batches of the size asked for go through it in a step.
+        num_microbatches: number of microbatches in a step, each of the batch size that is asked for.
 
     Raises:
         ValueError: there is no such schedule, or it needs more microbatches.

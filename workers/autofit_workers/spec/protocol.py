@@ -31,8 +31,8 @@ _READABLE = {OUTCOME_SCHEMA: READABLE_OUTCOMES}
 
 # The phases that follow a trial's steps.
 EVALUATION, CHECKPOINT = "evaluation", "checkpoint"
-ALLOCATOR_PEAK = "allocator peak"  # of a CPU trial alone, whose budget is not for it
-# Why a trial was not run, in the environment of its outcome, which is then a prediction.
+ALLOCATOR_PEAK = "allocator peak"  # only CPU trials have this phase, and their budget does not hold for it
+# Key in an outcome's environment: the reason why the trial was not run. The outcome is then a prediction.
 NOT_TRIED = "not_tried"
 FOLLOW_UP = (EVALUATION, CHECKPOINT, ALLOCATOR_PEAK)
 
@@ -207,7 +207,7 @@ class WorkloadRef:
         )
 
 
-# In the environment of a prediction that failed: the places where branches hung on values nobody has.
+# Key in a failed prediction's environment: places of branches on values that a prediction does not have.
 DECIDED = "decided"
 # A process beats twice a second; less than this would take a busy machine for a hang.
 _LEAST = {"batch_size": 1, "num_nodes": 1, "num_warmup_steps": 0, "num_steps": 1, "heartbeat_seconds": 2}
@@ -236,7 +236,7 @@ class TrialSpec:
         with_follow_up: whether evaluation and checkpoint follow the steps, and on the CPU a profiled step.
         with_tensors: whether the trace of a prediction also lists the tensors and layers of a forward pass.
         with_calls: whether the trace also has the operators that ran, and the stacks of allocations.
-        with_alike_ranks: whether the trace also says which ranks differ.
+        with_alike_ranks: whether the trace also lists which ranks differ.
         turned: places (`file:line:function`) of a prediction where a branch on an unknown value takes the
             less likely way.
     """
@@ -451,7 +451,7 @@ class TrialOutcome:
     ranks: tuple[RankPeaks, ...] = ()
 
     def __post_init__(self) -> None:
-        Parallel.named(self.parallel)  # which refuses what is none
+        Parallel.named(self.parallel)  # raises ValueError for an unknown kind
 
     @property
     def peaks(self) -> Peaks:

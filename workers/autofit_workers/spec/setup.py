@@ -35,7 +35,7 @@ MODES = (TRAIN, INFER, GENERATE)
 TYPICAL, WORST = "typical", "worst"
 BATCH_KINDS = (TYPICAL, WORST)
 LIKELY_SHARE = 0.5
-ALL = "all"  # ranks, as `--rank` has it
+ALL = "all"  # value of `--rank` for all ranks
 MOST_RANKS = 2**20  # beyond any cluster, and few enough to list them, and to look for their divisors
 
 
@@ -83,7 +83,7 @@ class Parallel:
 
     def _require_that_they_go_together(self, kinds: Iterable[str]) -> None:
         known = [(PARALLEL_KINDS[kind], {*kinds} - {kind}) for kind in PARALLEL_KINDS if kind in kinds]
-        # What goes with the fewest others has the clearest reason.
+        # The kind that combines with the fewest others gives the clearest reason.
         for kind, others in sorted(
             known, key=lambda each: len(MESH if each[0].goes_with is None else each[0].goes_with)
         ):
@@ -109,7 +109,7 @@ class Parallel:
         pipelines = [each for each in staged.values() if each.num_ranks > 1]
         if math.prod(degree for _, degree in found) > MOST_RANKS:
             raise ValueError(f"{text}: at most {MOST_RANKS} ranks train together")
-        # One rank has nobody to shard with: that it offloads is not passed over, but refused.
+        # One rank has nobody to shard with, so a request to offload is refused rather than ignored.
         return cls(
             degrees=tuple(
                 (kind, degree)

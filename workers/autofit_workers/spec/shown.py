@@ -15,7 +15,7 @@ from autofit_workers.spec.errors import in_short
 MASK = "***"
 LONGEST = 200  # characters of others in one of our sentences
 
-# Without white space, nor a quotation mark that ends a string of JSON; an escape is never cut in two.
+# Characters without white space, and without the quotation mark that ends a JSON string; an escape is whole.
 _RUN = re.compile(r'(?:\\.|[^\s"\\]|\\|"(?![\s,:}\]]|$))+')
 # Where the user's name begins in `scheme://`, also with slashes that are one too few or lean over.
 _AUTHORITY = re.compile(r":[/\\]+|[/\\]{2,}")
@@ -33,7 +33,7 @@ _OF_TEXTS = re.compile(
     re.IGNORECASE,
 )
 _TOKEN = re.compile(r"(?:^|[_.-])token$", re.IGNORECASE)
-# What a tokenizer calls so: a number, a name in brackets, nothing.
+# Tokens of a tokenizer, which are no secrets: a number, a name in brackets, nothing.
 _NO_SECRET = re.compile(
     r"""[\\"'(]*(?:-?\d+(?:\.\d+)?|none|null|true|false|[<\[].*)[\\"'),;.\]}]*""", re.IGNORECASE
 )

@@ -61,7 +61,7 @@ _WITH_NUMBER: dict[str, Callable[[int], ConvAlgorithm]] = {
     "im2col-chunked": im2col_chunked.algorithm,
     "chunked": chunked.algorithm,
 }
-# What stands for an algorithm with a number where none is given, as in `all`.
+# Number of an algorithm that takes one, where the user gives none, as in `all`.
 _NUMBERS = {"cudnn-capped": 256, "im2col-chunked": 4096, "chunked": 8}
 
 

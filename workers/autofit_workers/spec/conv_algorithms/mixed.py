@@ -13,7 +13,7 @@ ALGORITHM = ConvAlgorithm(
     source="Oyama et al., 2018; Shah et al., Memory optimization for deep networks (MONeT), 2021",
 )
 
-# What a layer may be given beside the device's default: few enough that all are looked at.
+# Algorithms that a layer may get beside the device's default: few enough to try all of them.
 CANDIDATES = (
     "im2col",
     "im2col-chunked:4096",

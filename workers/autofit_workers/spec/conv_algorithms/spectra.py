@@ -6,10 +6,10 @@ import itertools
 import math
 from dataclasses import dataclass
 
-# Beyond this length a tile costs less than the whole, unless the filter fills it.
+# Longer transforms cost more than several tiles, unless the filter fills a tile.
 _LENGTH = 512
 _FILTERS_IN_A_TILE = 2
-_FAST_FACTORS = (2, 3, 5, 7)  # those that MKL, pocketfft and cuFFT all have kernels for
+_FAST_FACTORS = (2, 3, 5, 7)  # factors that MKL, pocketfft and cuFFT all have kernels for
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Option]]] = {
 _RANKS = ("r", "rank")
 _FILE = ".json"
 _MOST_BYTES = 100_000
-# What peft writes beside a method's options, which the model that is adapted says itself.
+# Fields that peft writes beside a method's options; autofit takes them from the model that is adapted.
 OF_FILES = (
     "auto_mapping",
     "base_model_name_or_path",
@@ -136,9 +136,9 @@ def _written(option: Option) -> str:
     return ",".join(map(_written, option)) if isinstance(option, list) else str(option)
 
 
-# Low-rank weights beside every linear layer, by the rank that peft's own examples have.
+# LoRA beside every linear layer, at the rank of peft's own examples.
 USUAL = "lora:r=16,targets=all-linear"
-_TRAINED = 0.02  # of the weights, with adapters of usual ranks
+_TRAINED = 0.02  # share of the weights that adapters of usual ranks train
 
 KNOB = Knob(
     name="adapter",

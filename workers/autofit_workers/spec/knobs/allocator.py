@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from autofit_workers.spec.knobs.knob import Knob, number_after, one_of
 
-# By what PYTORCH_ALLOC_CONF is set to.
+# Value of PYTORCH_ALLOC_CONF for each value of the knob.
 ALLOCATORS = {"default": "", "expandable_segments": "expandable_segments:True"}
 ALLOCATOR_NAMES = (*ALLOCATORS, "max_split:N")
 _LEAST_SPLIT_MIB = 21  # more than a large segment has (c10/core/AllocatorConfig.cpp)

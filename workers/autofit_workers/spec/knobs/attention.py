@@ -14,7 +14,7 @@ from typing import Any
 from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.spec.knobs.knob import Knob, one_of
 
-# Of each kernel its name in PyTorch's `SDPBackend`, and the switch in `torch.backends.cuda`.
+# Name of each kernel in PyTorch's `SDPBackend`, and its switch in `torch.backends.cuda`.
 KERNELS = {
     "flash": ("FLASH_ATTENTION", "enable_flash_sdp"),
     "efficient": ("EFFICIENT_ATTENTION", "enable_mem_efficient_sdp"),

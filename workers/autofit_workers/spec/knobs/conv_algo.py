@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from autofit_workers.spec.knobs.knob import Knob, number_after, one_of
 
-# Those of a backend on CUDA, all by their names, and those that take a number.
+# Backend policies on CUDA, then all algorithms by name, then those that take a number.
 CUDA_POLICIES = ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native")
 CONV_ALGOS = (*CUDA_POLICIES, "onednn", "im2col", "fft", "matmul-1x1", "mixed")
 CONV_ALGOS_WITH_NUMBER = {"cudnn-capped": "MiB", "im2col-chunked": "pixels", "chunked": "samples"}

@@ -10,7 +10,7 @@ from typing import Any
 from autofit_workers.spec.knobs.setting import Knobs
 from autofit_workers.spec.parallel_kinds import Zero
 
-# Both mixed precisions keep weights of float32 beside those that are computed with, of a rank's part alone.
+# Both mixed precisions keep float32 weights, of the rank's own part only, beside those of the computation.
 PRECISION_SECTIONS: dict[str, dict[str, dict[str, Any]]] = {
     "amp-bf16": {"bf16": {"enabled": True}},
     # With DeepSpeed's own scale the first steps of many models overflow, and leave the optimizer out.

@@ -14,7 +14,7 @@ Read = Callable[[Any], Any]
 # A value and the card's compute capability (80 for sm_80; None on the CPU and on AMD's cards) → its place in
 # the order of costs; None where that is not known.
 CostOf = Callable[[Any, int | None], float | None]
-# A value and a kind of device (`cuda`, `cpu`); raises `UnsupportedError` where the value means nothing there.
+# A value and a kind of device (`cuda`, `cpu`); raises `UnsupportedError` where the value has no effect.
 Require = Callable[[Any, str], None]
 
 
@@ -31,8 +31,8 @@ class Part(StrEnum):
     TEMPORARIES = "temporaries"
 
 
-# About what share of a part is left with a value, 1 where nothing is said. It decides what is tried first,
-# never what is answered.
+# A value → about what share of each part of memory is left with it; 1 for parts that are missing. The shares
+# decide which knob settings are tried first, never the answer.
 Leaves = Callable[[Any], Mapping[Part, float]]
 
 

@@ -67,7 +67,7 @@ NAMED: dict[str, NamedOptimizer] = {
     # RMSprop has no fused kernel, and that of Adagrad is for the CPU alone (torch/optim/adagrad.py).
     "rmsprop": NamedOptimizer(path="torch.optim.RMSprop", implementations=_WITHOUT_FUSED, states=1.0),
     "adagrad": NamedOptimizer(path="torch.optim.Adagrad", implementations=_WITHOUT_FUSED, states=1.0),
-    # Of a matrix it keeps a row and a column.
+    # Its states for a matrix are one row and one column.
     "adafactor": NamedOptimizer(path="torch.optim.Adafactor", implementations=_WITHOUT_FUSED, states=0.01),
     # "Other parameters, such as bias, and embedding, should be optimized by a standard method such as AdamW"
     # (documentation of torch.optim.Muon).
@@ -85,7 +85,7 @@ NAMED: dict[str, NamedOptimizer] = {
         states=0.5,
         same_rule_as=_OF_ADAM,
     ),
-    # What the library's README has: gradients of those weights in 128 dimensions, new ones every 200 steps.
+    # The README's example: gradients projected to 128 dimensions, with a new projection every 200 steps.
     "galore-adamw": NamedOptimizer(
         path="galore_torch.GaLoreAdamW",
         options={"no_deprecation_warning": True},
@@ -100,8 +100,8 @@ NAMED: dict[str, NamedOptimizer] = {
     "adamw4bit-torchao": NamedOptimizer(
         path="torchao.optim.AdamW4bit", distribution="torchao", states=0.25, same_rule_as=_OF_ADAM
     ),
-    # Beside weights in half precision it keeps what their updates lost, in place of master weights in
-    # float32. Its Triton kernel does the same without the temporaries of one parameter at a time.
+    # Beside weights in half precision it keeps the rounding errors of their updates, in place of master
+    # weights in float32. Its Triton kernel does the same without the temporaries of one parameter at a time.
     "adamw-kahan": NamedOptimizer(
         path="optimi.AdamW",
         options={"lr": 1e-3, "kahan_sum": True, "triton": False},
@@ -111,7 +111,7 @@ NAMED: dict[str, NamedOptimizer] = {
 }
 OPTIMIZERS = tuple(NAMED)
 TORCH_OPTIMIZERS = tuple(name for name, named in NAMED.items() if named.library == "torch")
-_FEW_STATES = 0.5  # of the gradients: what is tried where memory is short keeps no more
+_FEW_STATES = 0.5  # bytes for each byte of gradients: levers for short memory keep no more than this
 
 
 def _leaves(value: str | None) -> dict[Part, float]:
@@ -130,7 +130,7 @@ KNOB = Knob(
     is_searchable=True,
     is_common=True,
     of_training=True,
-    # The most states first: what is nearest to the optimizers that keep two.
+    # The most states first, as these are nearest to optimizers that keep two.
     levers=tuple(
         sorted(
             (name for name, named in NAMED.items() if named.states <= _FEW_STATES),

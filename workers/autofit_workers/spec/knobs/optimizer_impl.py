@@ -17,7 +17,7 @@ KNOB = Knob(
     is_searchable=True,
     of_training=True,
     levers=("fused", "foreach", "loop"),
-    never_saving=("foreach",),  # it has the results of all parameters at once
+    never_saving=("foreach",),  # it holds the results of all parameters at once
     leaves=lambda value: {Part.TEMPORARIES: 0.0} if value in ("fused", "loop") else {},
     words={"default": "its usual implementation"},
     cost=Cost(rank=3, of=lambda value, capability: None if capability is None else _LAUNCHES[value]),

@@ -1,4 +1,4 @@
-"""The knob `optimizer_in_backward`: whether a parameter is stepped as soon as its gradient is there."""
+"""The knob `optimizer_in_backward`: whether a parameter is updated as soon as its gradient is computed."""
 
 from __future__ import annotations
 

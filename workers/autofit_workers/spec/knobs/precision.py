@@ -21,7 +21,7 @@ _TF32_LINES = {
         'torch.set_float32_matmul_precision("high")',
     ),
 }
-_AUTOCAST_LEAVES = 0.6  # of activations: half of those of matrix products, all of those of norms
+_AUTOCAST_LEAVES = 0.6  # of activations: half of those of matrix products is left, all of those of norms
 
 
 def _leaves(value: str) -> dict[Part, float]:

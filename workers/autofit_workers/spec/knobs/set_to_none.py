@@ -1,4 +1,4 @@
-"""The knob `set_to_none`: whether a step begins without gradients, or with gradients of zeros."""
+"""The knob `set_to_none`: whether a step begins with no gradients, or with gradients filled with zeros."""
 
 from __future__ import annotations
 

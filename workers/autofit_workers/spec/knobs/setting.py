@@ -79,8 +79,8 @@ class Knobs:
         optimizer: one of `OPTIMIZERS`, or None for the workload's own optimizer.
         optimizer_impl: one of `OPTIMIZER_IMPLS`; `default` leaves the choice to PyTorch, which
             takes `foreach` on a GPU; `loop` updates one parameter after the other.
-        optimizer_in_backward: whether each parameter is stepped, and its gradient freed, as soon as backward
-            has made it.
+        optimizer_in_backward: whether each parameter is updated, and its gradient freed, as soon as backward
+            has computed it.
         set_to_none: whether a step begins without gradients, as is PyTorch's default, or with
             gradients of zeros.
         checkpointing: one of `CHECKPOINTINGS`, or one of `CHECKPOINTINGS_WITH_NUMBER` with a colon and
@@ -97,8 +97,8 @@ class Knobs:
         compile: whether `torch.compile`, with its defaults, compiles the model. The memory of its kernels
             is measured, never predicted.
         attention: one of `ATTENTIONS`: the kernel of `scaled_dot_product_attention`; `default` leaves the
-            choice to PyTorch. `eager`, `fa2` and `fa3` are what a model of transformers is told to take in
-            its place, the latter two with the kernels of FlashAttention.
+            choice to PyTorch. `eager`, `fa2` and `fa3` are implementations of transformers, the latter two
+            with the kernels of FlashAttention.
         adapter: adapter that is trained in place of the model's own weights: `METHOD:KEY=VALUE,…`, by the
             library peft; None for no adapter.
         base: one of `BASES`: how the model's own weights are kept, before the adapter; None as they are made.

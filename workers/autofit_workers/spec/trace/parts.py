@@ -47,12 +47,12 @@ class Scratch:
     element_bytes: int
 
 
-# Operators of what is known as a span alone, whatever the card: what is taken past PyTorch's allocator and
-# may be in the host's memory instead; temporaries of an optimizer's step that its library compiles; what
-# libraries take to work on sparse tensors.
+# Operator names of allocations of which only a span of sizes is known, whatever the card: memory taken past
+# PyTorch's allocator, which may be the host's instead; temporaries of an optimizer's compiled step; scratch
+# memory of libraries for sparse tensors.
 MANAGED_MEMORY, COMPILED_STEP = "cudaMallocManaged", "torch.compile"
 CUSPARSE_BUFFER, SORT_BUFFER = "cusparse", "thrust::sort"
-# The module of an allocation that is a bucket of gradients, as views call it.
+# Module that an allocation names if it is a bucket of gradients.
 DATA_PARALLEL = "DistributedDataParallel"
 
 
@@ -63,7 +63,7 @@ class Allocation:
     Attributes:
         num_bytes: bytes requested; 0 if `convolution` or `scratch` decides.
         operator: the ATen operator that asked, or the part of the step outside any operator.
-        module: path of the `nn.Module` that ran it; in backward, whose forward made the node.
+        module: path of the `nn.Module` that ran it; in backward, of the one whose forward pass made the node.
         source: innermost line of the user's code, `file:line:function`.
         correction: the name in `autofit_workers.replay.curve.corrections` of the correction that added it;
             empty for an operator's output.
@@ -339,7 +339,7 @@ class HostWait:
 class Repetition:
     """Passes after the end of a trace's events that repeat its last pass.
 
-    Each grows over the pass before it by as much as that one grew over its own.
+    Each pass is larger than the one before it by the same amount as the last traced pass.
 
     Attributes:
         start: position in the events where the last pass begins; it ends with them.

@@ -47,10 +47,10 @@ from autofit_workers.spec.trace.rows import (
 from autofit_workers.spec.trace.seen import Lengths, Seen
 from autofit_workers.spec.work import Convolution, WorkCall, from_document, to_document
 
-# Begins the note of a trace that was made outside the boundary.
+# Beginning of the note in a trace that was made outside the process boundary.
 UNPROTECTED = "not all that the workload does was kept from taking effect"
 TRACE_SCHEMA = "autofit.trace/3"
-_MOST_CHARACTERS = 4096  # of a name or a line, as of a path
+_MOST_CHARACTERS = 4096  # of a name or a source line, as of a path
 _MOST_MARKS = 10_000
 
 
@@ -135,7 +135,7 @@ class Trace:
         """Whether the step has a convolution, so that convolution algorithms matter."""
         return any(allocation.convolution is not None for allocation in self.allocations)
 
-    @cached_property  # of all of its text, which takes longer than a replay
+    @cached_property  # hashes the whole text, which takes longer than a replay
     def digest(self) -> str:
         return hashlib.sha256(self.to_json().encode()).hexdigest()
 
@@ -255,7 +255,7 @@ class Trace:
         read = {**rows_elsewhere, "marks": marks, "versions": data["versions"]}
         return dataclasses.replace(
             from_plain(cls, {**data, **read}),
-            knobs=Knobs(**data["knobs"]),  # of another version's knobs the meaning is not known
+            knobs=Knobs(**data["knobs"]),  # raises for knobs of other versions, whose meaning is not known
             allocations=read_allocations(data, strings, convolutions),
             events=integers(data["events"]),
             calls=read_calls(data.get("calls", ()), strings),

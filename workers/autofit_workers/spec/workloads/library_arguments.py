@@ -1,6 +1,6 @@
 """Arguments for a library's model in a reference: `timm:NAME?img_size=384&drop_path_rate=0.1`.
 
-This module needs the standard library only, as all that reads references.
+This module needs the standard library only, like all code that reads references.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 _WORDS = {"true": True, "false": False, "none": None, "null": None}
-# Between two of them; a comma may also be a tuple's.
+# Separator of two arguments; a comma may also belong to a tuple.
 _BETWEEN = re.compile(r"[&,](?=\s*\w+\s*=)")
 _EXAMPLE = "timm:vit_base_patch16_224?img_size=384&drop_path_rate=0.1"
 

@@ -19,7 +19,7 @@ from autofit_workers.spec.workloads.libraries import LIBRARIES, Library, library
 from autofit_workers.spec.workloads.library_arguments import split_arguments
 from autofit_workers.spec.workloads.tasks import TASK_NAMES
 
-_MOST_CHARACTERS = 200  # of a text that is shown again
+_MOST_CHARACTERS = 200  # of a user's text that a message repeats
 _FORMS = (
     f"give a built-in name, {', '.join(each.example for each in LIBRARIES.values())}, "
     "package.module:attribute or path/file.py:attribute"
@@ -237,7 +237,7 @@ def _module(location: str, folder: Path) -> tuple[str, str, Path, tuple[str, ...
             f"there is no module {location!r}, neither on Python's import path nor in {folder}: "
             "install it, change to its folder, or give path/file.py:attribute"
         )
-    # The folder that it was found from may be on this process's path alone.
+    # Only this process may have the folder of the module on its path.
     depth = location.count(".") + (source.name == "__init__.py")
     root = source.parents[depth]
     return "import", location, source, tuple(dict.fromkeys((str(folder), str(root))))
