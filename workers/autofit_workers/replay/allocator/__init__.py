@@ -1,9 +1,9 @@
 """Model of PyTorch's CUDA caching allocator, in Python alone.
 
-`settings` has what PYTORCH_ALLOC_CONF may change, `pools` the rules, `expandable` those of segments that
-grow, `pending` those of blocks that other streams use, `addresses` the places of segments; `streams` has
-the streams of requests, `caching` the allocator with its statistics, `replay` runs events through it,
-fast, and `history` records all that it does on the way.
+`settings` reads PYTORCH_ALLOC_CONF; `pools` has the rules, `expandable` those of expandable segments,
+`pending` those of blocks that other streams use; `addresses` places segments; `streams` lists the streams
+of requests; `caching` is the allocator with its statistics; `replay` runs events through it, fast; and
+`history` records each action of the allocator.
 """
 
 from autofit_workers.replay.allocator.caching import CachingAllocator, Segment, SegmentBlock

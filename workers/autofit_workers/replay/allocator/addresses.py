@@ -1,8 +1,8 @@
 """Addresses of segments in a device's address space.
 
 Addresses matter to the model only as the tie-break of best fit between free blocks of one size.
-The driver does not document how it chooses them; assumed here is the lowest free range that is
-large enough, so that segments ascend in the order of their making and ranges given back are used
+The driver does not document how it chooses them; this model takes the lowest free range that is
+large enough, so that segments ascend in the order of their creation and released ranges are used
 again first.
 """
 

@@ -1,4 +1,4 @@
-"""Caching allocator as a program sees it: blocks, statistics and a snapshot of the segments."""
+"""Caching allocator with the interface of PyTorch's: blocks, statistics and a snapshot of the segments."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class SegmentBlock:
     """Block of a segment in a snapshot of the allocator's memory.
 
     Attributes:
-        offset: its distance in bytes from the segment's start.
-        is_pending: it was freed and waits for other streams.
+        offset: distance in bytes from the segment's start to the block's.
+        is_pending: whether it was freed and waits for other streams.
     """
 
     offset: int
@@ -32,7 +32,7 @@ class Segment:
 
     Attributes:
         pool: `small` or `large`.
-        blocks: its tiling, in the order of addresses.
+        blocks: its blocks in the order of addresses, without gaps.
     """
 
     address: int
@@ -56,14 +56,14 @@ class CachingAllocator:
     """Model of PyTorch's CUDA caching allocator on one device.
 
     `limit_bytes` acts as `torch.cuda.set_per_process_memory_fraction` does, and as the end of the
-    device's memory: at it, cached memory is released before a request fails. `clock` says when the events of
-    blocks that other streams use are over. `watcher` is told of every change of the segments and of every
-    block that comes back.
+    device's memory: at the limit, cached memory is released before a request fails. `clock` decides when the
+    CUDA events of blocks that other streams use are complete. `watcher` is called for every change of the
+    segments and every block that is freed.
 
     Attributes:
-        allocated_bytes, peak_allocated_bytes: sum of the blocks handed out, which is what
-            `torch.cuda.memory_allocated` and `max_memory_allocated` report; a block that was freed does not
-            count, even where it waits for other streams.
+        allocated_bytes, peak_allocated_bytes: sum of the blocks that are allocated, as
+            `torch.cuda.memory_allocated` and `max_memory_allocated` report it; a block that was freed does
+            not count, even if it waits for other streams.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class CachingAllocator:
 
         Raises:
             AllocatorOutOfMemory: if the limit leaves no room.
-            ValueError: for an empty request, which PyTorch never brings before the allocator.
+            ValueError: for 0 bytes, a request that PyTorch never passes to its allocator.
         """
         if num_bytes < 1:
             raise ValueError(f"a request of {num_bytes} bytes makes no block: skip it")
@@ -122,7 +122,7 @@ class CachingAllocator:
     def free(self, block: Block) -> None:
         """Frees an allocation; raises `ValueError` if it was freed before.
 
-        The block can be handed out again once the streams that were recorded for it are done.
+        The block can be reused once the streams that were recorded for it are done.
         """
         size = block.size  # merging changes it
         self._pools.free(block)
@@ -136,7 +136,7 @@ class CachingAllocator:
     def pending(self) -> PendingFrees[Block]:
         """Freed blocks that other streams still use.
 
-        Has to be told of the host's waits.
+        The caller notes here what the host waits for, with `PendingFrees.wait`.
         """
         return self._pools.pending
 

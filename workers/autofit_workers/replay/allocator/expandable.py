@@ -1,4 +1,4 @@
-"""Expandable segments: one range of addresses for each stream and pool, with memory mapped by pages.
+"""Block pools with expandable segments: a range of addresses for each stream and pool, mapped in pages.
 
     range   |  cached  |  allocated  |  cached  |       unmapped ...       |
     memory  |       page       |       page     |
@@ -31,9 +31,9 @@ _RANGE_BYTES = 1 << 43
 class ExpandableBlockPools(BlockPools):
     """Block pools of one device with `expandable_segments:True`.
 
-    Two things bound a request: PyTorch's own check, which compares the limit with the segment that
-    would be made without expandable segments, and the pages, which may be more than that; here no
-    page is mapped beyond the limit, as if the device had no more memory.
+    Two conditions bound a request. PyTorch's own check compares the limit with the segment that it would
+    make without expandable segments. The pages may be more than that; this model maps no page beyond the
+    limit, as if the device had no more memory.
     """
 
     is_expandable = True
@@ -80,7 +80,7 @@ class ExpandableBlockPools(BlockPools):
         """Maps pages for the first `size` bytes of an unmapped block, and caches them as a block.
 
         Returns:
-            The cached block that the pages have become part of, or None beyond the limit.
+            The cached block that the pages have become part of; None if they would exceed the limit.
         """
         page_bytes = block.pool.page_bytes
         mapped_bytes = -(-size // page_bytes) * page_bytes

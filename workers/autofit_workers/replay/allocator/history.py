@@ -1,4 +1,4 @@
-"""History of the allocator over a sequence of events: what a memory snapshot shows.
+"""Records the allocator's actions over a sequence of events, as PyTorch's memory snapshots do.
 
 `replay` only finds the peaks, fast; this module drives the same allocator and records where each block
 lay, when segments came and went, and what is left at the end.
@@ -21,11 +21,11 @@ class Action:
     """One entry of the allocator's history, such as an allocation, a free or a new segment.
 
     Attributes:
-        position: index of the event during which it happened.
-        num_bytes: of the block or of the segment's part.
-        request: the request whose block it is; None for an action on a segment, or for the block of a plan
-            that was found in the room of a request.
-        stream: of the pool.
+        position: index of the event during which the action happened.
+        num_bytes: size of the block, or of the part of the segment.
+        request: index of the request that the block is for; None for an action on a segment, and for the
+            block of a cuDNN plan that was found by timing in the memory of a request.
+        stream: stream of the block's pool.
     """
 
     kind: ActionKind
@@ -42,7 +42,7 @@ class History:
 
     Attributes:
         segments: the reserved memory after the last event, in the order of addresses.
-        requests: the request of each block that is allocated or pending then, by the block's address.
+        requests: index of the request of each block that is allocated or pending at the end, by address.
     """
 
     actions: tuple[Action, ...]
@@ -66,14 +66,14 @@ def record_history(
     Args:
         events: `i` allocates `sizes[i]` bytes, `~i` frees them.
         sizes: bytes of each request.
-        settings: of the allocator.
-        found: by request in which plans are timed, the bytes of the plan that is found there: see
-            `autofit_workers.replay.allocator.Choice`.
-        streams: of the requests.
-        clock: of the device, for blocks that other streams use.
+        settings: settings of the allocator.
+        found: workspace bytes of the cuDNN plan that is found by timing, by the request in whose memory the
+            plans are timed: see `autofit_workers.replay.allocator.Choice`.
+        streams: streams of the requests, and the host's waits.
+        clock: decides when CUDA events are complete, for blocks that other streams use.
 
     Raises:
-        ValueError: if the events free what is not allocated.
+        ValueError: an event frees a block that is not allocated.
     """
     recorder = _Recorder(settings, streams, clock)
     plans = found or {}
@@ -97,7 +97,7 @@ def record_history(
 
 
 class _Recorder:
-    """Recorder that drives an allocator and writes down what it does.
+    """Recorder that drives an allocator and lists its actions.
 
     Attributes:
         position: index of the current event.
@@ -160,14 +160,14 @@ def given_blocks(
     streams: Streams = ONE_STREAM,
     clock: EventClock = keeps_up,
 ) -> list[int]:
-    """Bytes of the block that each request gets, without a limit to reserved memory.
+    """Bytes of the block that each request gets if reserved memory has no limit.
 
-    A block is the request rounded up, with the rest of a free block where that is too little to be
-    split off: the sum over the live blocks is what PyTorch calls allocated.
+    A block is the request rounded up, plus the rest of a free block if that rest is too small to be
+    split off. The sum over live blocks is PyTorch's `memory_allocated`.
 
     Args:
-        events, sizes, found, streams, clock: those of `record_history`.
-        settings: of the allocator.
+        events, sizes, found, streams, clock: as in `record_history`.
+        settings: settings of the allocator.
 
     Returns:
         A number of bytes for each size; 0 for an empty request.

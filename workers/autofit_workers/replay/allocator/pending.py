@@ -1,14 +1,14 @@
 """Pending blocks: freed blocks that wait for the other streams that use them.
 
-`Tensor.record_stream` notes in a block that another stream than its own uses it. When such a block is
+`Tensor.record_stream` notes in a block that a stream other than its own uses it. When such a block is
 freed, PyTorch records an event on each of those streams (`insert_events` of
-c10/cuda/CUDACachingAllocator.cpp); until all of them are over the block stays active, and neither is
-handed out nor merges with its neighbours. Every request first looks which events are over, of each
-stream in their order up to the first that is not (`process_events`). Before all that is cached is
+c10/cuda/CUDACachingAllocator.cpp). Until all of these events are complete the block stays active: it is
+neither reused nor merged with its neighbours. Every request first checks the events of each stream in
+their order, up to the first that is not complete (`process_events`). Before all cached memory is
 released, the host waits for all of them (`synchronize_and_free_events`).
 
-When an event is over depends on how far the device is behind the host, of which a trace knows nothing. The
-two clocks here are the ends: a device that keeps up, and one that does nothing before the host waits for it.
+When an event completes depends on how far the device lags behind the host, which a trace does not tell. The
+two clocks here are the extremes: a device that keeps up, and one that does nothing before the host waits.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class StreamEvent(NamedTuple):
     """CUDA event recorded on a stream that uses a block, when the block is freed.
 
     Attributes:
-        number: how many events were recorded before it, on all streams together.
+        number: number of events recorded before it, on all streams together.
     """
 
     stream: int
     number: int
 
 
-# Says whether an event is over that the host has not waited for.
+# Returns whether an event is complete that the host has not waited for.
 EventClock = Callable[[StreamEvent], bool]
 
 
@@ -49,8 +49,8 @@ class PendingFrees(Generic[_Block]):
     """Freed blocks that wait for CUDA events of the other streams that use them.
 
     Attributes:
-        clock: of the device.
-        num_events: how many events were recorded so far.
+        clock: decides when an event is complete.
+        num_events: number of events recorded so far.
     """
 
     def __init__(self, clock: EventClock) -> None:
@@ -81,8 +81,8 @@ class PendingFrees(Generic[_Block]):
         """Notes that the host waits for a stream, or for all streams.
 
         Args:
-            up_to: the number of events that it waits for, in the order of recording; None for all so far.
-                Blocks come back at the next `over`, as in PyTorch.
+            up_to: number of events that the host waits for, in the order of recording; None for all so far.
+                Their blocks come back at the next call of `over`, as in PyTorch.
         """
         number = self.num_events if up_to is None else up_to
         for each in self._queues if stream is None else (stream,):

@@ -50,8 +50,8 @@ class ActionKind(StrEnum):
     SEGMENT_UNMAP = "segment_unmap"
 
 
-# Is told of every change of the segments and of every block that comes back: kind, first address, bytes,
-# and the stream of the pool.
+# Called for every change of the segments and every freed block, with the kind, first address, bytes, and the
+# stream of the pool.
 Watcher = Callable[[ActionKind, int, int, int], None]
 
 
@@ -59,9 +59,9 @@ class AllocatorOutOfMemory(Exception):  # noqa: N818 (an answer of the model rat
     """A request does not fit under the memory limit, even after all cached memory was released.
 
     Attributes:
-        requested_bytes: size of the block that was wanted, rounded up.
-        reserved_bytes, allocated_bytes: of the allocator at that moment.
-        limit_bytes: the most that it may reserve.
+        requested_bytes: size of the block that was requested, rounded up.
+        reserved_bytes, allocated_bytes: the allocator's at that moment.
+        limit_bytes: the most bytes that the allocator may reserve.
     """
 
     def __init__(
@@ -83,8 +83,8 @@ class Block:
     Attributes:
         state: `ALLOCATED`, `CACHED`, `UNMAPPED` or `PENDING`.
         prev, next: the neighbours in the segment.
-        cached_at: the count of searches when the block was freed last. Garbage collection takes
-            the age of whole segments from it; the rest of a split, which has none, is no such.
+        cached_at: number of searches of the pool when the block was last freed. Garbage collection takes
+            the age of whole segments from it; the rest of a split, which lacks it, is not a whole segment.
     """
 
     # No __init__: calling one would double the cost of a split (all fields are set by `cut_block`
@@ -107,8 +107,8 @@ class Pool:
     Attributes:
         cached: the free blocks as (size, address, block), ascending.
         unmapped: expandable segments' stretches without memory as (address, block), ascending.
-        min_remainder_bytes: a block is split when at least this much would be left of it,
-        max_split_request_bytes: and the request is smaller than this.
+        min_remainder_bytes, max_split_request_bytes: a block is split if at least the former would be left of
+            it, and if the request is smaller than the latter.
         page_bytes: granularity at which expandable segments grow.
     """
 
@@ -155,11 +155,11 @@ class BlockPools:
     Attributes:
         fronts: the first block of every segment, by address.
         reserved_bytes, peak_reserved_bytes: sum of the segments, now and at most.
-        num_alloc_retries: how often all cached memory had to be released for a request; the
+        num_alloc_retries: number of requests for which all cached memory had to be released; the
             failed request that ends in `AllocatorOutOfMemory` counts, as in PyTorch.
-        num_ooms: how many requests failed.
+        num_ooms: number of requests that failed.
         pending: the freed blocks that wait for other streams.
-        watcher: is told of the segments and of blocks that `free` takes back; None if nobody watches.
+        watcher: called for changes of segments and for freed blocks; None for no call.
     """
 
     is_expandable = False
@@ -213,7 +213,7 @@ class BlockPools:
 
         Raises:
             AllocatorOutOfMemory: if there is no such block and no memory for one; the cache is then as
-                PyTorch leaves it.
+                PyTorch leaves it: released.
         """
         cached = pool.cached
         index = bisect_left(cached, (size,))

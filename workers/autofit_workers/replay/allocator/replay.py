@@ -1,4 +1,4 @@
-"""Replay of a training step's memory events through the allocator model, for the peaks."""
+"""Replays the memory events of a training step through the allocator model, to find their peaks."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ class Choice(NamedTuple):
     """Sizes in bytes that a request tries in turn when memory is short or when cuDNN times its plans.
 
     Attributes:
-        asker: the number of the call that asks: an asker that was refused a size does not ask for it again.
-        sizes: the bytes that the request tries in turn; none is larger than the first.
-        found: of a request for room to time plans in, the bytes that the plan found there tries in turn, no
-            more than the room; empty for others. The request leaves out sizes larger than any block that is
-            to be had without giving others back, rather than asking for them. Where its room is freed, all
-            that is cached is given back, and the plan that it found runs: `run_single_conv` of aten's
-            Conv_v8.cpp.
+        asker: number of the operator call that makes the request. After a refusal, the same call does not
+            request that size again.
+        sizes: bytes that the request tries in turn; none is larger than the first.
+        found: for a request whose memory serves to time cuDNN's plans, the workspace bytes that the plan
+            found there tries in turn, none larger than that memory; else empty. Such a request skips sizes
+            larger than any block that can be had without releasing cached memory. When its memory is freed,
+            all cached memory is released and the found plan runs: `run_single_conv` of
+            aten/src/ATen/native/cudnn/Conv_v8.cpp.
     """
 
     asker: int
@@ -47,12 +48,12 @@ class Replay:
     """Result of a replay: its peaks, and whether it completed.
 
     Attributes:
-        peak_allocated_bytes, peak_reserved_bytes: of the events that were replayed.
+        peak_allocated_bytes, peak_reserved_bytes: peaks over the events that were replayed.
         peak_allocated_position: index in the events of the allocation that first reached the
             allocated peak.
         completed: False if the memory ran out, or if the replay was stopped.
-        failed_position: index of the event that ran out of memory or made the reserved bytes exceed the
-            bound: an allocation, or the end of one in whose room a plan was found.
+        failed_position: index of the event that ran out of memory or exceeded `stop_above_bytes`: an
+            allocation, or the free of memory in which a cuDNN plan was found; None if completed.
     """
 
     peak_allocated_bytes: int
@@ -80,19 +81,19 @@ def replay(
         events: `i` allocates `sizes[i]` bytes, `~i` frees them (the events of a `Trace`); an
             allocation of 0 bytes makes no block.
         sizes: bytes of each request.
-        settings: of the allocator.
-        limit_bytes: what may be reserved, with release and retry at the limit.
-        stop_above_bytes: end the replay at the first request for which more than this is reserved: enough
-            where only "does it fit" is asked.
-        choices: requests that do with less where their size cannot be had, or that look for a plan.
-        streams: of the requests.
-        clock: of the device, for blocks that other streams use.
+        settings: settings of the allocator.
+        limit_bytes: most bytes that may be reserved; at the limit, cached memory is released and the request
+        stop_above_bytes: ends the replay at the first request that makes reserved bytes exceed this, where
+            the only question is whether the step fits.
+        choices: requests that accept smaller sizes, or in whose memory cuDNN's plans are timed.
+        streams: streams of the requests, and the host's waits.
+        clock: decides when CUDA events are complete, for blocks that other streams use.
 
     Raises:
-        ValueError: if the events free what is not allocated.
+        ValueError: an event frees a block that is not allocated.
     """
     pools = make_pools(settings, limit_bytes=limit_bytes, clock=clock)
-    # What no other stream uses comes back at its free, without a look at events.
+    # Blocks that no other stream uses come back when they are freed, without a check of CUDA events.
     take, give = (pools.take_after_events, pools.free) if streams.uses else (pools.take, pools.give)
     small, large = pools.pool(is_small=True), pools.pool(is_small=False)
     stop_bytes = sys.maxsize if stop_above_bytes is None else stop_above_bytes
@@ -146,7 +147,7 @@ def replay(
 
 
 def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Iterable[tuple[int, int]]:
-    """Pairs of position and event; reading them tells `pools` of the host's waits."""
+    """Pairs of position and event; iterating over them passes the host's waits to `pools`."""
     if not streams.host_waits:
         return enumerate(events)
     stretches = between_waits(streams, len(events), pools.pending, pools.release_cached)
@@ -154,11 +155,11 @@ def _numbered(events: Sequence[int], streams: Streams, pools: BlockPools) -> Ite
 
 
 class _SpecialRequests:
-    """Requests that try several sizes, are not on the default stream, or are used by other streams.
+    """Requests that try several sizes, run on another stream than the default, or are used by other streams.
 
     Attributes:
         numbers: indices of these requests.
-        finding: those of them in whose room a plan is found.
+        finding: indices of those requests in whose memory cuDNN's plans are timed.
     """
 
     def __init__(
@@ -179,10 +180,10 @@ class _SpecialRequests:
         self._refused: dict[int, int] = {}  # by asker, the smallest size that it was refused
 
     def take(self, request: int, size: int) -> Block | None:
-        """Allocates a block for a request; None where its size is 0.
+        """Allocates a block for a request; returns None if its size is 0.
 
         Args:
-            size: rounded, of a request without a choice.
+            size: rounded size in bytes, for a request without a choice.
 
         Raises:
             AllocatorOutOfMemory: the last of the sizes is refused.
@@ -202,8 +203,8 @@ class _SpecialRequests:
     def run_found(self, request: int) -> None:
         """Empties the cache, then takes and gives back the workspace of the cuDNN plan found by timing.
 
-        Its block counts in the reserved bytes. In the allocated ones it is left out, because it is no more
-        than its room was, beside what a block may be larger than its request.
+        The block counts in the reserved bytes. The allocated bytes leave it out, as it is no larger than the
+        memory in which the plans were timed, apart from the rounding of blocks.
         """
         self._pools.release_cached()
         block = self._first_of(request, self._choices[request].found)
@@ -244,6 +245,6 @@ def live_peak_bytes(events: Sequence[int], sizes: Sequence[int]) -> int:
 
 def peak_of_blocks(events: Sequence[int], blocks: Sequence[int]) -> int:
     """Peak of live blocks in bytes: the largest sum of the block sizes that are live at a time."""
-    # A free is the request's number inverted: counted from the end, that is the place of what it gives back.
+    # A free is `~i`; as an index from the end, it finds the negated size of request `i`.
     changes = [*blocks, *map(neg, reversed(blocks))]
     return max(accumulate(map(changes.__getitem__, events)), default=0)

@@ -16,16 +16,16 @@ from autofit_workers.spec.knobs.allocator import allocator_conf
 MIB = 1 << 20
 
 BLOCK_BYTES = 512
-"""Every block is a multiple of this."""
+"""Every block's size is a multiple of this, in bytes."""
 SMALL_REQUEST_BYTES = MIB
-"""The largest request that the small pool serves."""
+"""Largest request in bytes that the small pool serves."""
 SMALL_SEGMENT_BYTES = 2 * MIB
 EXACT_SEGMENT_REQUEST_BYTES = 10 * MIB
-"""From this request on, a segment is made for the request instead of to be shared."""
+"""Smallest request in bytes that gets a segment of its own instead of one to share."""
 SEGMENT_STEP_BYTES = 2 * MIB
-"""Segments made for one request are rounded up to this."""
+"""Segments for a single request are rounded up to a multiple of this, in bytes."""
 NUM_ROUNDUP_INTERVALS = 16
-"""`roundup_power2_divisions` may differ for 1–2 MiB, 2–4 MiB, … and 32 GiB up."""
+"""Number of sizes for which `roundup_power2_divisions` may differ: 1–2 MiB, 2–4 MiB, … and 32 GiB up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,16 +35,15 @@ class AllocatorSettings:
     Attributes:
         max_split_size_bytes: blocks of this size and above are neither split nor given to smaller
             requests; None, for no such bound.
-        roundup_power2_divisions: into how many equal steps the sizes between two powers of two
-            fall, requests being rounded up to the next step; 0 or 1 round to 512 B only. One
-            number, or one for each of the intervals 1–2 MiB, 2–4 MiB, …, 32 GiB and above, the
-            first holding for smaller requests too.
+        roundup_power2_divisions: number of equal steps between two powers of two; requests are rounded
+            up to the next step, and 0 or 1 round to 512 B only. One number, or one for each of the intervals
+            1–2 MiB, 2–4 MiB, …, 32 GiB and above, the first holding for smaller requests too.
         garbage_collection_threshold: fraction of the memory limit above which cached segments
-            that went long unused are given back before a new one is made.
+            that have long been unused are released before a new one is made.
         large_segment_size_bytes: size of the segments that requests between 1 and 10 MiB share,
             and of the large pool's pages where segments are expandable.
-        max_non_split_rounding_bytes: a block of `max_split_size_bytes` or more serves only
-            requests that are less than this smaller; None, for the large segment's size.
+        max_non_split_rounding_bytes: a block of `max_split_size_bytes` or more serves only requests
+            that are smaller than it by less than this; None for the large segment's size.
     """
 
     expandable_segments: bool = False

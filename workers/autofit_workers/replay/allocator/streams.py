@@ -17,9 +17,9 @@ class Streams:
     """CUDA streams of requests, the other streams that use their blocks, and the host's waits for streams.
 
     Attributes:
-        of_requests: by request that is not on the default stream, its stream.
-        uses: by request, the other streams that were recorded for its block.
-        host_waits: in the order of their positions.
+        of_requests: stream of each request that is not on the default stream, by the request's index.
+        uses: other streams that were recorded for a request's block, by the request's index.
+        host_waits: the host's waits, in the order of their positions.
     """
 
     of_requests: Mapping[int, int] = field(default_factory=dict)
@@ -45,10 +45,10 @@ def between_waits(
 ) -> Iterator[tuple[int, int]]:
     """Yields the stretches of events between the host's waits, as start and stop position.
 
-    `pending` is told of a wait before the stretch that follows it.
+    Each wait is passed to `pending` before the stretch that follows it.
 
     Args:
-        release: gives back cached memory; called at waits that do so.
+        release: releases cached memory; called at waits that do so.
     """
     waits: dict[int, list[HostWait]] = {}
     for wait in streams.host_waits:

@@ -122,7 +122,7 @@ class Cudnn:
         """Loads a libcudnn and the libraries of the environment's NVIDIA packages that it needs.
 
         Args:
-            path: the library; without it that of the environment, the one that PyTorch would take.
+            path: path of the library; None for the environment's, which PyTorch would load.
 
         Raises:
             CudnnError: no libcudnn is installed, it cannot be loaded, or it is too old.
@@ -169,7 +169,7 @@ class Cudnn:
             try:
                 heuristics.finalized()
             except CudnnError:
-                return  # this mode knows nothing for the operation
+                return  # this mode has no plan for the operation
             num_results = heuristics.count(_Attribute.HEURISTICS_RESULTS, _Type.DESCRIPTOR)
             configs = [self._make(_Kind.ENGINE_CONFIG) for _ in range(num_results)]
             num_given = heuristics.get(_Attribute.HEURISTICS_RESULTS, _Type.DESCRIPTOR, _pointers(*configs))
@@ -196,7 +196,7 @@ class Cudnn:
             try:
                 plan.finalized()
             except CudnnError:
-                return None  # PyTorch, too, goes on to the next where one cannot be built
+                return None  # PyTorch, too, goes on to the next if a plan cannot be built
             workspace = (ctypes.c_int64 * 1)()
             plan.get(_Attribute.PLAN_WORKSPACE, _Type.INT64, workspace)
         return Plan(

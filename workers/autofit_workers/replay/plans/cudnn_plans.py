@@ -28,9 +28,9 @@ class CudnnPlans:
     """`PlanSource` that asks libcudnn for the convolution plans of a card.
 
     Args:
-        properties: of the card.
-        cache_folder: where answers are kept, by the library and the card, a line for every question;
-            None keeps them in this process alone.
+        properties: properties of the card.
+        cache_folder: folder in which plans are cached in a file for each library and card, with a line for
+            each query; None to cache them in this process only.
     """
 
     def __init__(self, properties: DeviceProperties, *, cache_folder: Path | None = None) -> None:
@@ -92,7 +92,7 @@ class CudnnPlans:
     def _read_cache(self) -> None:
         if self._cache is None:
             return
-        with suppress(OSError):  # what cannot be read is asked for again
+        with suppress(OSError):  # unreadable plans are queried again
             for line in read_file(self._cache).splitlines():
                 self._read_line(line)
 
@@ -112,7 +112,7 @@ class CudnnPlans:
         # A cache that cannot be written costs time, not the answer.
         with suppress(OSError):
             self._cache.parent.mkdir(parents=True, exist_ok=True)
-            # Begun by a line's end, because the line before may have been cut short.
+            # Begins with a line end, because the line before may have been cut short.
             with self._cache.open("ab", buffering=0) as file:
                 file.write(f"\n{line}\n".encode())
 

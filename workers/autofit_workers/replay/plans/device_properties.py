@@ -5,7 +5,7 @@ ahead-of-time compilation" in the documentation of its frontend, cuDNN 9.8 and l
 the same for all cards of an architecture and stand here; the rest are the card's own and come from the
 maker of the `DeviceProperties`.
 
-All of them have to be there, but the architecture seems to decide alone: with cuDNN 9.27, a quarter of the
+All of them are required, but the architecture alone seems to decide: with cuDNN 9.27, a quarter of the
 multiprocessors, a quarter of bus and cache, four fifths of the clocks or less shared memory changed
 neither the first two plans nor their workspaces of 48 convolutions, on each of sm_75, sm_80 and sm_86.
 
@@ -27,9 +27,9 @@ _MAX_GRID_DIMENSIONS = (2**31 - 1, 65535, 65535)
 _WARP_SIZE = 32
 _MAX_THREADS_PER_BLOCK = 1024
 _REGISTERS = 65536  # of a multiprocessor, and all of them may go to one block
-_SHARED_BYTES_PER_BLOCK = 48 * 1024  # unless a kernel opts in to more
+_SHARED_BYTES_PER_BLOCK = 48 * 1024  # without a kernel's opt-in to more
 
-# Of `cudnnSmCountOrigin`: the multiprocessors are those of the whole device, not of a green context.
+# Value of `cudnnSmCountOrigin`: the multiprocessors are those of the whole device, not of a green context.
 _FULL_DEVICE = 0
 
 
@@ -40,7 +40,7 @@ class ArchitectureLimits:
     Attributes:
         max_threads_per_sm, max_blocks_per_sm: resident at once on one multiprocessor.
         shared_optin_bytes: the most shared memory of one block that opts in.
-        shared_reserved_bytes: the shared memory of each block that CUDA keeps.
+        shared_reserved_bytes: shared memory that CUDA keeps for itself in each block.
     """
 
     max_threads_per_sm: int

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 SONAME = "libcuda.so.1"
-# What cuDNN's engines are linked against; the rest they look up by name, and do without.
+# Functions that cuDNN's engines are linked against; they look up others by name, and work without them.
 _FUNCTIONS = (
     "cuGetErrorString",
     "cuModuleGetFunction",

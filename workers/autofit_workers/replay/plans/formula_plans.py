@@ -46,7 +46,7 @@ class FormulaPlans:
         nothing = Plan(_NO_ENGINE, 0)
         dense = call.groups == 1 and math.prod(call.weight_shape[2:]) > 1
         if dense and not Architecture.of(self.architecture).is_planned_for:
-            # No table has such cards: cuDNN may copy, transform by Winograd, or need nothing.
+            # No table covers such cards: cuDNN may copy, transform by Winograd, or need no workspace.
             most = max(_input_bytes(call) + _output_bytes(call), _winograd_bytes(call))
             return (nothing, Plan(_NO_ENGINE, most), nothing)
         if not dense or not self._uses_tensor_cores(call):

@@ -1,8 +1,8 @@
 """Convolution plans interpolated between the batch sizes at which another source was queried.
 
-A workspace is copies of feature maps, so it grows in a line with the batch as long as cuDNN keeps
-to the same kernels. A search over batch sizes then asks at a few sizes, and at those in between
-where the kernels change.
+A workspace consists of copies of feature maps, so it grows linearly with the batch as long as cuDNN
+keeps to the same kernels. A search over batch sizes then queries a few sizes, and also those between
+two of them where the kernels change.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class GridPlans(PassedOn):
 
 
 def layer(call: Convolution) -> tuple[object, ...]:
-    """Key of a convolution call, regardless of its number of samples.
+    """Key of a convolution call without its number of samples.
 
-    A tuple, as it is made for every batch size.
+    A tuple rather than a dataclass, because one is made for each call at every batch size.
     """
     return (
         call.conv_pass,
@@ -96,7 +96,7 @@ def _interpolated(
     plans = []
     for plan in at_low:
         there = by_engine.get(plan.engine)
-        # A kernel that the larger size does without grows with the samples.
+        # A kernel that is missing at the larger size is taken to grow with the samples.
         end = there.pop(0) if there else plan.workspace_bytes * high // low
         rise = (end - plan.workspace_bytes) * (num_samples - low)
         size = plan.workspace_bytes + -(-rise // (high - low))

@@ -1,4 +1,4 @@
-"""Source of convolution plans where no libcudnn is installed."""
+"""Chooses the source of convolution plans where no libcudnn is installed."""
 
 from __future__ import annotations
 

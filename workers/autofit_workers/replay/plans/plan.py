@@ -1,8 +1,8 @@
-"""Plans by which cuDNN can compute a convolution, in the order in which PyTorch tries them.
+"""Convolution plans of cuDNN, in the order in which PyTorch tries them.
 
 PyTorch takes the first plan that can be built and whose workspace can be allocated, and keeps it
-(`run_single_conv` of aten/src/ATen/native/cudnn/Conv_v8.cpp). Where plans come from is a
-`PlanSource`: libcudnn itself, a table of its answers, or formulas.
+(`run_single_conv` of aten/src/ATen/native/cudnn/Conv_v8.cpp). A `PlanSource` provides the plans:
+libcudnn itself, a table of its answers, or formulas.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class Plan:
     """One of the ways in which cuDNN can compute a convolution, with the workspace in bytes.
 
     Attributes:
-        engine: cuDNN's number of the kernel family; negative where no cuDNN was asked.
-        workspace_bytes: memory beside the output while it runs.
-        uses_tensor_cores: for fp32 that is TF32.
-        is_deterministic: gives the same bits on every run.
+        engine: cuDNN's number of the kernel family; negative if cuDNN was not queried.
+        workspace_bytes: memory beside the output while the plan runs.
+        uses_tensor_cores: whether it runs on tensor cores, for fp32 in TF32.
+        is_deterministic: whether it gives the same bits on every run.
     """
 
     engine: int
@@ -35,8 +35,8 @@ class PlanSource(Protocol):
     """Interface of an object that gives cuDNN's plans for convolutions on one card.
 
     Attributes:
-        name: where the plans come from, for reports.
-        knows_the_order: whether the first plan is the one that PyTorch takes; else any of them may be.
+        name: text for reports that says where the plans come from.
+        knows_the_order: whether the first plan is the one that PyTorch takes; else it may take any of them.
     """
 
     @property
@@ -54,7 +54,7 @@ class PassedOn:
     """Base class of plan sources that get their plans from another source.
 
     Args:
-        source: the source that is asked.
+        source: the plan source that is queried.
     """
 
     def __init__(self, source: PlanSource) -> None:

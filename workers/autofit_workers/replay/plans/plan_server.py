@@ -1,7 +1,7 @@
-"""Main program of the process that holds libcudnn: gets convolutions and returns plans, as JSON lines.
+"""Main program of the process that holds libcudnn: receives convolutions and returns plans, as JSON lines.
 
-libcudnn has a process of its own because it is a gigabyte, prints to stderr what it misses of a driver, and
-would take its caller with it if it crashed.
+libcudnn has a process of its own because it takes a gigabyte, prints to stderr what it misses of a driver,
+and would take its caller down with it if it crashed.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Shipped tables of cuDNN's convolution plans: file format, and scaling of a plan to another convolution.
 
-One file for each architecture and version of cuDNN, written by `tests/bench/plan_table.py`. A
-workspace is mostly copies of the call's tensors in another layout, so it is kept as copies:
+There is one file for each architecture and version of cuDNN, written by `tests/bench/plan_table.py`. A
+workspace is mostly copies of the call's tensors in another layout, so it is stored as multiples of them:
 
     workspace = a · input + b · output + c · weight + rest % · (input + output + weight) + bytes
 
-and from one call to another that is alike, the multiples stay.
+and these multiples hold for similar calls of other sizes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.work import Convolution
 
 SCHEMA = "autofit.plans/2"
-# What is left over is kept in percent of all tensors: of the first plan rounded up to this, of the
-# others rounded to that. Of the first so little is kept to the byte.
+# The rest is stored in percent of all tensors: for the first plan rounded up to a multiple of the former, for
+# the other plans to one of the latter. A rest of the first plan up to this is stored to the byte.
 _FIRST_GRID, _OTHERS_GRID = 2, 10
 _EXACT_BYTES = 1024**2
 # Sums of copies, the cheapest first: a weight is small, and feature maps are mostly copied together.
@@ -78,8 +78,8 @@ def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
 def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copies:
     """Encodes one plan, its workspace by few copies of the call's tensors that leave a small remainder.
 
-    A rest up to `exact_bytes` is kept to the byte, and a larger one rounded up: whether a workspace goes into
-    the segment that one of the same copies left behind depends on which of the two is larger.
+    A rest up to `exact_bytes` is stored to the byte, and a larger one rounded up, because a workspace reuses
+    the segment that another one of the same copies left only if it is not larger.
     """
     x, y, w = _tensor_bytes(call)
     every = sum(_plain_bytes(call))
@@ -203,13 +203,13 @@ def features(call: Convolution) -> Features:
     )
 
 
-# Of a doubling, by feature. cuDNN's heuristics see matrix products, of which samples and pixels multiply
-# to one side: that comes first, and `Neighbours` sorts by it. Other round numbers gave the same within a
-# hundredth of the calls of families left out.
+# Distance of a doubling, by feature. cuDNN's heuristics see matrix products, one side of which is samples
+# times pixels: that comes first, and `Neighbours` sorts by it. Other round numbers gave the same result
+# within a hundredth of the calls of families left out.
 _WEIGHTS = (0.3, 0.6, 0.6, 0.0, 1.0, 0.6)
-# Added to the distance where the channels of one of two calls fill whole vectors and those of the other do
-# not, so that its kernels copy them first; for filters likewise. As far as ten times as many channels:
-# from 1 to 4 the first plans of uneven calls that were left out came out the same.
+# Added to the distance if the channels of only one of two calls fill whole vectors, so that the kernels of
+# the other copy them first; for filters likewise. It weighs as much as ten times as many channels:
+# with values from 1 to 4 the first plans of uneven calls that were left out were the same.
 _UNEVEN = 2.0
 _Position = tuple[float, ...]
 
@@ -235,7 +235,7 @@ class Neighbours:
     """Convolution calls of one kind in a plan table, for finding the nearest to a given call.
 
     Args:
-        rows: the features of each call with the number of its plans.
+        rows: features of each call, with the index of its plans.
         vector_channels: the number of channels that fill a vector.
     """
 
@@ -277,15 +277,15 @@ class _Places:
         best = self._bound(of, here)
         h0, h1, h2, h3, h4, h5, h6, h7 = here
         start = bisect.bisect_left(self._sorted, (here,))
-        # Up and down from the call's place, until the first coordinate alone is too far. A search over
-        # batch sizes passes millions of calls: the sum is written out.
+        # Search up and down from the call's place until the first coordinate alone is too far. A search over
+        # batch sizes makes millions of these calls, so the sum is written out.
         for indices in (range(start, len(self._sorted)), range(start - 1, -1, -1)):
             for index in indices:
                 (t0, t1, t2, t3, t4, t5, t6, t7), there = self._sorted[index]
                 first = abs(t0 - h0)
                 if first >= best:
                     break
-                # Channels and filters tell most calls apart already.
+                # Channels and filters alone tell most calls apart.
                 distance = first + abs(t2 - h2) + abs(t3 - h3) + abs(t6 - h6) + abs(t7 - h7)
                 if distance >= best:
                     continue

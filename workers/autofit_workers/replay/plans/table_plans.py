@@ -20,21 +20,21 @@ _MEMOIZED_CALLS = 100_000
 class TablePlans:
     """Plan source that takes the plans of the most similar convolution in a shipped table; a `PlanSource`.
 
-    cuDNN decides by the architecture alone, not by the card. The table is that of the newest
+    The architecture alone decides cuDNN's plans, not the card. The table is that of the newest
     architecture that is not newer than this one, and of the nearest version of cuDNN; `name` says which
     they are. Versions differ: of 9,159 contiguous convolutions in float32, the first plan's workspace
     was the same with 9.20 and 9.27 for 56 % (sm_89) to 78 % (sm_90).
 
-    A type that the table lacks gets the plans of another: float64 those of float32 without tensor
+    A data type that the table lacks gets the plans of another: float64 those of float32 without tensor
     cores, the smallest first.
 
     Attributes:
         architecture: `sm_XY` of the card.
-        cudnn: first two numbers of the version of cuDNN that will run; None for that of the wheel of
+        cudnn: major and minor version of the cuDNN that will run; None for that of the wheel of
             PyTorch 2.13.
 
     Raises:
-        ValueError: the architecture is older than all of the table.
+        ValueError: the architecture is older than those of all tables.
     """
 
     architecture: str
@@ -49,12 +49,12 @@ class TablePlans:
         """Returns the plan table of the cuDNN that comes with a PyTorch wheel.
 
         Args:
-            version: of PyTorch. Of releases that `autofit_workers.spec.versions` lacks, the older ones
-                have an older cuDNN than all it has, the newer ones are taken to have its newest.
+            version: version of PyTorch. A release older than those of `autofit_workers.spec.versions` has an
+                older cuDNN than all of them, a newer release is taken to have the newest.
             architecture: `sm_XY` of the card.
 
         Raises:
-            ValueError: `version` is none, or the architecture is older than all of the table.
+            ValueError: `version` is no version, or the architecture is older than those of all tables.
         """
         release = release_of(version)
         wheel = WHEELS.get(release)
@@ -95,7 +95,7 @@ def _held(name: str, version: tuple[int, int]) -> tuple[int, tuple[int, int]]:
         oldest = min(known for known, _ in tables)
         raise ValueError(f"the table of cuDNN's plans begins with sm_{oldest} and has nothing for {name}")
     versions = [known for has, known in tables if has == capability]
-    # Of two that are equally far the older one, which comes first.
+    # If two are equally near, the older one, which comes first.
     return capability, min(versions, key=lambda known: _distance(known, version))
 
 

@@ -15,13 +15,14 @@ from autofit_workers.replay.spans import NO_WORKSPACE, Workspace, certain
 from autofit_workers.spec.conv_algorithms.policy import ConvPolicy
 from autofit_workers.spec.work import Convolution
 
-MOST_ELEMENTS = 2**31 - 2  # `canUse32BitIndexMath` wants fewer than the largest number of 32 bits
+MOST_ELEMENTS = 2**31 - 2  # `canUse32BitIndexMath` requires fewer than 2^31 - 1
 _MOST_AT_ONCE = 2**31  # elements of a convolution's larger tensor: see `samples_at_once`
-# Since then what PyTorch's own depthwise kernel cannot index is cuDNN's (pytorch/pytorch#156140), but in
-# channels last not with the cuDNN 9.10 that these releases bring (pytorch/pytorch#163171).
+# Since this release cuDNN takes the depthwise calls that PyTorch's own kernel cannot index
+# (pytorch/pytorch#156140), but in channels last not with the cuDNN 9.10 that these releases bring
+# (pytorch/pytorch#163171).
 _LARGE_DEPTHWISE_SINCE = (2, 9)
 _NO_LARGE_CHANNELS_LAST_IN = ((2, 9), (2, 10))
-# Of a depthwise convolution in half precision, for cuDNN: see `_depthwise_goes_to_cudnn`.
+# Least channels and width of a depthwise convolution in half precision for cuDNN: `_depthwise_goes_to_cudnn`.
 _MIN_DEPTHWISE_CHANNELS, _MIN_DEPTHWISE_WIDTH = 32, 7
 
 
@@ -36,14 +37,14 @@ def workspace(
     """Workspace, low to worst, of one convolution that PyTorch runs with cuDNN under a policy.
 
     `run_single_conv` of Conv_v8.cpp takes the first plan that fits; the low end is the smallest
-    plan, to which it comes down when memory is short. With benchmark it allocates the largest
-    workspace among all plans (`generate_and_filter_plans`), to time them in it, where it meets a call
-    for the first time; then it gives back all that is cached, and from then on it takes the fastest
+    plan, which it falls back to when memory is short. In benchmark mode, at the first run of a call, it
+    allocates the largest workspace among all plans (`generate_and_filter_plans`), to time them in it; then it
+    releases all cached memory, and from then on it takes the fastest plan
     (`benchmark_cache`), likely the first.
 
     Args:
-        plans: of the call, in PyTorch's order.
-        policy: one of cuDNN's.
+        plans: plans of the call, in PyTorch's order.
+        policy: one of cuDNN's policies.
         allow_tf32: whether fp32 convolutions may use tensor cores, PyTorch's default.
         knows_the_order: whether PyTorch takes the first plan; else the high end is the largest.
     """
@@ -58,7 +59,7 @@ def workspace(
         return needed
     within = [size for size in sizes if size <= policy.workspace_cap_bytes] or [min(sizes)]
     capped = _taken(within, policy, knows_the_order=knows_the_order)
-    # A cap is promised for cuDNN's older interface: that plans keep to it is not known (`cudnn_capped`).
+    # A cap is promised for cuDNN's older interface; whether plans keep to it is unknown (`cudnn_capped`).
     return dataclasses.replace(needed, low_bytes=capped.low_bytes, likely_bytes=capped.likely_bytes)
 
 
@@ -115,7 +116,7 @@ def goes_to_cudnn(call: Convolution, capability: int, torch_release: tuple[int, 
     `use_cudnn` of Convolution.cpp: cuDNN has bfloat16 from compute capability 8.0 on.
 
     Args:
-        capability: of the card, as 10 × major + minor.
+        capability: compute capability of the card, as 10 × major + minor.
         torch_release: major and minor version.
     """
     if call.dtype == "bfloat16" and capability < 80:

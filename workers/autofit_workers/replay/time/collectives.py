@@ -8,8 +8,8 @@
     all-to-all, gather, scatter   (n−1)/n, in one: each rank to each other
     send, receive                 all of them, in one
 
-NCCL reckons alike and takes what it expects to be quickest (src/graph/tuning.cc; bytes as in PERFORMANCE.md
-of nccl-tests). Bandwidths and latencies are those of links.toml.
+NCCL estimates in the same way and takes the algorithm that it expects to be the fastest (src/graph/tuning.cc;
+bytes as in PERFORMANCE.md of nccl-tests). Bandwidths and latencies are those of links.toml.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Exchange(StrEnum):
     REDUCE = "reduce"
     ALL_TO_ALL = "all_to_all"
     SEND = "send"
-    OTHER = "other"  # as long as an all-reduce of its bytes, the most there is
+    OTHER = "other"  # counts as an all-reduce, the slowest
 
 
-# By how operators' names begin, without underscores: of `torch.distributed`, and of functional collectives.
+# Beginnings of operators' names, without underscores: of `torch.distributed`, and of functional collectives.
 _BY_NAME = {
     "allreduce": Exchange.ALL_REDUCE,
     "allgather": Exchange.ALL_GATHER,
@@ -84,9 +84,9 @@ class Protocol:
     """Transfer protocol of NCCL, with its latencies and its share of the bandwidth.
 
     Attributes:
-        start: seconds that it takes for any number of bytes.
+        start: seconds of a collective for any number of bytes.
         hop: seconds for each step.
-        share: of the bandwidth.
+        share: share of the bandwidth that it reaches.
     """
 
     start: float
@@ -99,7 +99,7 @@ class Link:
     """Link between cards or between nodes, with its speeds under NCCL.
 
     Attributes:
-        protocols: those that NCCL can take; the quickest counts.
+        protocols: protocols that NCCL can take; the fastest counts.
         tree: the share of the bandwidth that trees reach.
         units: multiprocessors that a collective takes from kernels that run beside it.
         peer_start: seconds that an exchange from rank to rank takes for any number of bytes.
@@ -113,16 +113,16 @@ class Link:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Links between the cards of a node and between nodes, with bandwidths.
+    """Links between the cards of a node and between nodes, with their bandwidths in bytes per second.
 
     Attributes:
-        name: of the links within a node.
-        within, between: cards of a node, and nodes.
-        bus: bytes a second of large all-reduces in a node.
-        peer: bytes a second from one card to another.
-        nic: bytes a second between nodes, for each card of a node.
-        num_cards: of a node.
-        num_rows: real all-reduces in a node that the values are from.
+        name: name of the links within a node, as in links.toml.
+        within, between: link between cards of a node, and between nodes.
+        bus: bytes per second of large all-reduces in a node.
+        peer: bytes per second from one card to another.
+        nic: bytes per second between nodes, for each card of a node.
+        num_cards: number of cards in a node.
+        num_rows: number of measured all-reduces in a node that the values are fitted to.
     """
 
     name: str
@@ -171,7 +171,7 @@ class Network:
         )
 
     def _bandwidth(self, exchange: Exchange, group: Group) -> float:
-        # Switches add up what cards reduce, so that an all-reduce may be quicker than what one card sends.
+        # NVSwitch adds up the parts of an all-reduce, which may so exceed the speed at which one card sends.
         within = self.bus if exchange in _AS_ALL_REDUCE else min(self.bus, self.peer)
         if exchange in _FROM_EACH_TO_EACH:
             within = self.peer
@@ -197,7 +197,7 @@ def network_of(name: str, architecture: str) -> Network | None:
     """Network that joins cards of a model; None if neither the name nor the architecture is known.
 
     Args:
-        name: as CUDA has it.
+        name: the cards' name in CUDA.
         architecture: `sm_XY`.
     """
     table = _table()

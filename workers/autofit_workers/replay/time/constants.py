@@ -36,17 +36,17 @@ class ClassConstants:
     """Constants that predict the times of a class of kernels, or of a variant of the class.
 
     Attributes:
-        bandwidth: the share of the memory's bytes a second that it moves.
-        product: of the products that it makes; None where it makes none.
-        vector: the share of the arithmetic outside tensor cores that it does, where it makes its products
-            there and not as products of matrices; of windows of 3×3.
-        taps_power: how that share falls with the elements of the window, over 9.
-        grouped: of convolutions in groups; None of others.
-        copied: the share of the memory's bytes a second at which operands are copied into another order.
-        elements_per_clock: that a unit reads and writes at most in a clock, in kernels that go through them
-            one by one; 0 where nothing but the memory limits it.
-        least_seconds: the shortest time of a kernel, as its threads wait for each other.
-        cached: the share of its bytes that the kernel before it has left in the cache, where all fit.
+        bandwidth: share of the memory's bytes per second that kernels of the class reach.
+        product: constants of their matrix products; None for classes without products.
+        vector: share of the FLOP per second outside tensor cores that kernels reach which make their products
+            there and not as matrix products, for windows of 3×3.
+        taps_power: exponent with which that share falls with the elements of the window, over 9.
+        grouped: constants of grouped convolutions; None for other classes.
+        copied: share of the memory's bytes per second at which operands are copied into another order.
+        elements_per_clock: most elements that a multiprocessor reads and writes in a clock, for kernels that
+            access single elements; 0 if only the memory limits them.
+        least_seconds: shortest time of a kernel, whose threads wait for each other.
+        cached: share of its bytes that the kernel before it left in the cache, if all of them fit there.
     """
 
     bandwidth: float
@@ -65,11 +65,11 @@ class HostConstants:
     """Seconds that the host takes to launch the parts of a step.
 
     Attributes:
-        call: of an operator of the forward pass or of an optimizer's loop, by Python.
-        backward_call: of one that the autograd engine calls.
-        view: of an operator that launches nothing.
-        launch: of each kernel beyond the first of an operator.
-        step: of a step, whatever its operators.
+        call: seconds of an operator that Python calls, in the forward pass or in an optimizer's loop.
+        backward_call: seconds of an operator that the autograd engine calls.
+        view: seconds of an operator that launches nothing.
+        launch: seconds of each kernel beyond the first of an operator.
+        step: seconds of a step, whatever its operators.
     """
 
     call: float
@@ -84,10 +84,10 @@ class Constants:
     """Constants of all kernel classes and of the host, from which times are predicted.
 
     Attributes:
-        classes: by a class of kernels, or by class and variant: `convolution fprop channels_last`.
-        host: of the host that launches.
-        since_pytorch_2: by class, seconds with PyTorch 2 over those by the constants, which are of 1.12.
-        digest: of what they were read from.
+        classes: constants by class of kernels, or by class and variant: `convolution fprop channels_last`.
+        host: launch times of the host.
+        since_pytorch_2: seconds with PyTorch 2 over those by the constants, which are for 1.12, by class.
+        digest: SHA-256 of the text that they were read from.
     """
 
     classes: Mapping[str, ClassConstants]

@@ -13,10 +13,10 @@ from autofit_workers.replay.time.speeds import TF32, Speeds
 from autofit_workers.replay.time.tiles import tiles_of
 from autofit_workers.spec.work import ELEMENT_BYTES, Convolution, Work
 
-# Of the last cache, what a kernel finds there of what was written before it: A40, A100 and H100 save the
+# Share of the last cache in which a kernel finds what was written before it: A40, A100 and H100 save the
 # traffic of 0.45, 0.18 and 0.23 of their 6, 40 and 50 MB in additions (vidur's operators).
 _KEPT_IN_CACHE = 0.25
-_LEAST_TIMED_BYTES = 250_000  # of an all-reduce: what residuals.toml says of them is of such
+_LEAST_TIMED_BYTES = 250_000  # of an all-reduce: the rows of residuals.toml have at least as many
 _USUAL_TAPS = 9
 
 
@@ -24,8 +24,8 @@ class OperatorCosts(Protocol):
     """Interface for the predicted seconds of operators on a device.
 
     Attributes:
-        is_synchronous: whether the host waits for each of them.
-        slowdown: what they take while a collective runs beside them, over what they take alone.
+        is_synchronous: whether the host waits for each operator.
+        slowdown: time of operators while a collective runs beside them, over their time alone.
     """
 
     is_synchronous: bool
@@ -43,15 +43,15 @@ class Costs:
     """Predicted seconds of kernels on one card, each computed once.
 
     Args:
-        speeds: of the device.
-        constants: of the classes.
+        speeds: speed limits of the device.
+        constants: constants of the kernel classes.
         allow_tf32, conv_tf32: see `kernels_of`.
         of_pytorch_1: whether kernels are those of PyTorch 1.12.
-        network: the links to other devices; None where the device is by itself.
+        network: links to other devices; None for a device by itself.
 
     Attributes:
-        network: as given.
-        slowdown: what kernels take while a collective runs beside them, over what they take alone.
+        network: the argument of that name.
+        slowdown: time of kernels while a collective runs beside them, over their time alone.
     """
 
     is_synchronous = False

@@ -6,8 +6,8 @@ counts by its share of the step's time. The error of a card comes on top of all 
     sigma² = sum over classes of (share · sigma of the class)² + (share that waits for the host · its sigma)²
              + sigma of the card²
 
-Collectives are hidden behind other kernels as long as they are quick enough, so their error is the time by
-which the step takes longer where each of them does.
+Collectives are hidden behind other kernels as long as they are fast enough, so their error is the time by
+which the step gets longer if each of them takes longer by its own error.
 
 Errors are factors, so an interval is likely · exp(± z · sigma).
 """
@@ -30,16 +30,16 @@ from autofit_workers.replay.time.tables import text_of
 
 SCHEMA = "autofit.time-residuals/1"
 HOST = "host"
-_SHOWN_SHARE = 0.01  # of the time, from which on a class without rows is named
+_SHOWN_SHARE = 0.01  # of a step's time, above which a class without rows is named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residual:
     """Spread of the errors of predicted times, for a class of kernels or a card.
 
-    Attributes:
+    num_rows: number of measured runs that `sigma` is from; 0 if it is assumed.
         sigma: standard deviation of log(measured / predicted).
-        num_rows: real runs that `sigma` is from; 0 where it is assumed.
+        lacks: for a card, the classes of kernels that none of its rows has.
         sources: the tables of these runs.
         lacks: of a card, the classes of kernels that none of its rows has.
     """
@@ -61,10 +61,10 @@ class Confidence:
 
     Attributes:
         sigma: standard deviation of log(measured / predicted) of the whole step.
-        known_share: of the step's time, spent in classes that real runs are behind.
-        unmeasured: the classes that no real runs are behind, by their share of the time, largest first.
-        is_card_measured: whether real runs are behind the card.
-        is_stated: whether the time is sure enough that its seconds are stated.
+        known_share: share of the step's time in classes with measured runs.
+        unmeasured: classes without measured runs, by their share of the time, largest first.
+        is_card_measured: whether there are measured runs of the card.
+        is_stated: whether the prediction is certain enough that answers state its seconds.
     """
 
     sigma: float
@@ -84,12 +84,12 @@ class TimeResiduals:
     """Spreads of the errors of predicted times, by class of kernels and by card.
 
     Attributes:
-        classes: by class of kernels, and `host`.
-        cards: by name, or by architecture: on top of the classes.
-        class_sigma, card_sigma: of a class, and of a card, without rows.
-        setting_sigma, other_sigma: of a step that is scaled by a measured one of the same workload and card,
-            of its setting or of another.
-        least_share, most_sigma: the confidence that seconds are said from on.
+        classes: residuals by class of kernels, and of `host`.
+        cards: residuals by a card's name or architecture; they come on top of those of the classes.
+        class_sigma, card_sigma: sigma of a class, and of a card, without rows.
+        setting_sigma, other_sigma: sigma of a step that is scaled by a measured step of the same workload and
+            card, of the same knob setting or of another.
+        least_share, most_sigma: least known share and largest sigma with which answers state seconds.
     """
 
     classes: Mapping[str, Residual]
@@ -128,8 +128,8 @@ class TimeResiduals:
         """Confidence of the predicted time of a step on a device.
 
         Args:
-            conv_algo: the algorithm of convolutions, where it is not cuDNN's own choice.
-            late: how much longer the step takes, as a share of it, where collectives take `exchange_factor`
+            conv_algo: the convolution algorithm, if it is not cuDNN's own choice.
+            late: share by which the step gets longer if collectives take `exchange_factor`
                 times as long.
         """
         shares = _shares(clock, conv_algo)
@@ -147,7 +147,7 @@ class TimeResiduals:
             if not residuals[name].num_rows and share >= _SHOWN_SHARE
         ]
         sigma = math.sqrt(variance + card.sigma**2)
-        # What is not known may take longer than its operands say.
+        # Unknown kernels may take longer than their operands suggest.
         has_other = shares.get(KernelClass.OTHER, 0.0) >= _SHOWN_SHARE
         is_known = bool(card.num_rows) and known_share >= self.least_share and not has_other
         return Confidence(

@@ -14,10 +14,10 @@ from autofit_workers.spec.work import ELEMENT_BYTES, Convolution, ConvPass, Grou
 
 
 class KernelClass(StrEnum):
-    """Class of kernels with the same bottleneck, which share constants."""
+    """Class of kernels that share a bottleneck, and so the constants that predict their times."""
 
     MATMUL = "matmul"
-    CONVOLUTION = "convolution"  # by products of matrices, one group
+    CONVOLUTION = "convolution"  # as matrix products, in one group
     GROUPED_CONVOLUTION = "grouped_convolution"
     DEPTHWISE_CONVOLUTION = "depthwise_convolution"
     ATTENTION = "attention"
@@ -33,9 +33,9 @@ class KernelClass(StrEnum):
     OPTIMIZER = "optimizer"  # on lists of tensors
     RECURRENT = "recurrent"
     TRANSFER = "transfer"  # between the device and the host
-    ALL_REDUCE = "all_reduce"  # among the ranks of a node, over links that real ones were timed on
-    COLLECTIVE = "collective"  # of ranks, any other
-    OTHER = "other"  # of an operator that nothing is known of but its operands
+    ALL_REDUCE = "all_reduce"  # among the ranks of a node, over links with measured all-reduces
+    COLLECTIVE = "collective"  # any other collective
+    OTHER = "other"  # of an operator of which only the operands are known
 
 
 EXCHANGES = frozenset({KernelClass.ALL_REDUCE, KernelClass.COLLECTIVE})
@@ -57,17 +57,17 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """GPU kernel, or several alike that follow each other, with class, bytes and matrix product.
+    """One GPU kernel, or several alike in a row, with class, bytes and matrix product.
 
     Attributes:
         kind: its class.
-        moved_bytes: that it reads and writes.
-        dtype: the type it computes in; `tf32` where tensor cores make float32's products.
-        product: the matrix product it makes, if any.
-        variant: tells kernels of a class apart that have constants of their own: a pass, a layout.
-        copied_bytes: read and written before it, where it wants its operands in another order.
-        num_launches: kernels that the host launches for it.
-        group: of a collective, its ranks; `variant` is then its `Exchange`, and `moved_bytes` are those of
+        moved_bytes: bytes that it reads and writes.
+        dtype: data type of its arithmetic; `tf32` if tensor cores make products of float32.
+        product: the matrix product that it computes, if any.
+        variant: pass, layout or the like, for kernels of a class that have constants of their own.
+        copied_bytes: bytes read and written before it to bring its operands into another order.
+        num_launches: number of kernels that the host launches for it.
+        group: ranks of a collective, whose `variant` is its `Exchange` and whose `moved_bytes` are those of
             `exchanged_bytes`.
     """
 
@@ -98,7 +98,7 @@ def kernels_of(work: Work, *, allow_tf32: bool = False, conv_tf32: bool = True) 
         make = _on_lists if name.startswith(("_foreach", "_fused")) else _element_by_element
     try:
         kernels = make(work)
-    except (IndexError, ValueError):  # called in a way that is not known
+    except (IndexError, ValueError):  # the operator has other arguments than its rule expects
         kernels = _other(work)
     return tuple(_with_tf32(kernel) for kernel in kernels) if allow_tf32 else kernels
 
@@ -137,16 +137,16 @@ def _of_class(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
     """Returns a function from work to a kernel of class `kind` that goes through each operand once."""
 
     def make(work: Work) -> tuple[Kernel, ...]:
-        is_elementwise = kind is KernelClass.ELEMENTWISE  # it computes in what it returns
+        is_elementwise = kind is KernelClass.ELEMENTWISE  # it computes in the type of its result
         first, *_ = (*work.outputs, *work.inputs) if is_elementwise else (*work.inputs, *work.outputs)
         return (Kernel(kind, _bytes(*work.inputs, *work.outputs), first.dtype),)
 
     return make
 
 
-# Rows up to which softmax keeps its input at hand, and how often it reads what is longer: the kernels
-# softmax_warp_forward and cunn_SoftMaxForward, of which the second reads for the greatest, the sum and the
-# result, as far as the caches do not have it still (NeuSight's kernels).
+# Rows up to which softmax keeps its input in registers, and how often it reads longer rows: of the kernels
+# softmax_warp_forward and cunn_SoftMaxForward, the latter reads for the maximum, the sum and the
+# result, where the caches do not hold the row any more (NeuSight's kernels).
 _SOFTMAX_READS = ((1024, 1.0), (6400, 1.6))
 _SOFTMAX_READS_BEYOND = 2.2
 
@@ -161,7 +161,7 @@ def _softmax(work: Work) -> tuple[Kernel, ...]:
 
 
 def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
-    """Returns a function from work to a kernel that accesses single elements, as vLLM's own kernels do."""
+    """Returns a function from work to a kernel of class `kind` with one access per element, as in vLLM."""
 
     def make(work: Work) -> tuple[Kernel, ...]:
         return (Kernel(kind, _bytes(*work.inputs, *work.outputs), work.inputs[0].dtype, None, "one_by_one"),)
@@ -281,7 +281,7 @@ def _convolutions(work: Work, *, allow_tf32: bool) -> tuple[Kernel, ...]:
 
 
 _PADDED = 8
-IMAGE_CHANNELS = 4  # up to so many, which cuDNN has kernels for
+IMAGE_CHANNELS = 4  # cuDNN has kernels for images of up to this many
 _OWN_WIDTHS = (4, 8, 16, 24, 32, 48, 64)  # channels of a group that cuDNN has kernels for (`…_g16_…`)
 
 
@@ -306,12 +306,12 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
         and (inputs % _PADDED or filters % _PADDED)
         and inputs > IMAGE_CHANNELS
     )
-    if dtype != "float32" and groups == 1:  # what tensor cores read goes in vectors of 16 bytes
+    if dtype != "float32" and groups == 1:  # tensor cores read vectors of 16 bytes
         per_group, outputs = (_PADDED * math.ceil(each / _PADDED) for each in (per_group, outputs))
     if call.conv_pass is ConvPass.FPROP:
         product = Product(samples * out_positions, outputs, per_group * taps, groups)
     elif call.conv_pass is ConvPass.DGRAD:
-        inner = max(1, outputs * taps * out_positions // max(in_positions, 1))  # less where it strides
+        inner = max(1, outputs * taps * out_positions // max(in_positions, 1))  # less with a stride
         product = Product(samples * in_positions, per_group, inner, groups)
     else:
         product = Product(outputs, per_group * taps, samples * out_positions, groups)
@@ -323,7 +323,7 @@ def kernel_of(call: Convolution, *, allow_tf32: bool = True) -> Kernel:
         kind = KernelClass.CONVOLUTION
     copied = 0
     if not call.channels_last and dtype != "float32" and kind is not KernelClass.DEPTHWISE_CONVOLUTION:
-        # Tensor cores want channels last: what a pass reads is brought into that order before it.
+        # Tensor cores want channels last: the operands of a pass are brought into that order before it.
         read = {ConvPass.FPROP: in_bytes, ConvPass.DGRAD: out_bytes, ConvPass.WGRAD: in_bytes + out_bytes}
         copied = 2 * read[call.conv_pass]
     layout = "channels_last" if call.channels_last else "contiguous"
@@ -385,7 +385,7 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
                     _of_class(KernelClass.COPY)),
     **dict.fromkeys(("embedding", "embedding_dense_backward", "index", "index_put", "_index_put_impl_",
                      "index_select", "gather", "scatter", "scatter_add", "index_add"), _index),
-    "_sparse_addmm": _of_class(KernelClass.INDEX),  # of what it reads, rows wherever they are
+    "_sparse_addmm": _of_class(KernelClass.INDEX),  # it reads scattered rows
     **dict.fromkeys(("zeros", "zeros_like", "ones", "ones_like", "full", "full_like", "zero_", "fill_",
                      "new_zeros", "new_full", "new_ones", "scalar_tensor", "arange", "randn", "randint",
                      "rand", "rand_like", "randn_like", "bernoulli_", "normal_", "uniform_", "random_"),
@@ -396,7 +396,7 @@ _MAKERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
                     _recurrent),
 }  # fmt: skip
 
-# Of FullyShardedDataParallel and of vLLM, by their whole names.
+# Operators of FullyShardedDataParallel and of vLLM, by their full names.
 _MAKERS_OF_OTHERS: dict[str, Callable[[Work], tuple[Kernel, ...]]] = {
     "fsdp.all_gather_copy_in": _copy_in,
     "fsdp.chunk_cat": _copy_together,

@@ -1,7 +1,7 @@
-"""Operators' work in a step at any batch size, from traces at several; dimensions are lines.
+"""Work of a step's operators at any batch size, from traces at several; dimensions are lines in the batch.
 
-Calls that have the same lines have the same work at every size, so that it is made once of all of them. Where
-traces differ in more than such dimensions, a step's work is known at the traced sizes alone.
+Calls whose dimensions follow the same lines have equal work at every size, so it is made once for all of
+them. Where traces differ in more than such dimensions, the work is known at the traced sizes only.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Repeated:
     The work grows by the same amount from each pass to the next.
 
     Attributes:
-        num_calls: of a pass. The last calls of a step are its last pass's, those before them those of the
-            pass before.
-        times: how many more passes there are.
+        num_calls: calls of a pass. The last calls of a step are those of its last pass, and those before them
+            those of the pass before.
+        times: number of passes that were not traced.
     """
 
     num_calls: int
@@ -50,8 +50,8 @@ class EventWait(NamedTuple):
     """Wait of the host until one call, and earlier calls on its stream, are done.
 
     Attributes:
-        number: of the call before which it waits.
-        call: the number of the one that it waits for.
+        number: index of the call before which the host waits.
+        call: index of the call that it waits for.
     """
 
     number: int
@@ -63,12 +63,12 @@ class StepWork:
     """Operators of a step with their inputs and outputs, and the host's waits for the device.
 
     Attributes:
-        calls: in their order. Those that are alike share one `Work`.
-        in_backward: by call, whether the autograd engine makes it.
-        host_waits: the numbers of the calls before which the host waits until the device has done all that it
-            was given; the number of all calls for a wait after the last of them.
-        event_waits: where the host waits for one call and those before it on its stream.
-        repeated: of a generation, the passes that were not traced.
+        calls: calls in their order; calls that are alike share one `Work`.
+        in_backward: whether the autograd engine makes a call, for each call.
+        host_waits: indices of the calls before which the host waits until the device has done all its work
+            so far; the number of calls for a wait after the last of them.
+        event_waits: waits of the host for one call and those before it on its stream.
+        repeated: passes of a generation that were not traced; None for other steps.
     """
 
     calls: tuple[WorkCall, ...]
@@ -89,10 +89,10 @@ class WorkLines:
     """Operators' work in a step at any batch size; from a single trace, at that trace's size alone.
 
     Attributes:
-        course: the step at the first of the traces; other sizes have its calls in the same order.
-        works: each different work as lines in the batch size.
-        number_of: by call, the number of its work.
-        only_batch_size: the one batch size at which the work is known; None where it is at any.
+        course: the step at the first trace's batch size; other sizes have the same calls in the same order.
+        works: each distinct work, with dimensions as lines in the batch size.
+        number_of: index of each call's work in `works`.
+        only_batch_size: the only batch size at which the work is known; None if it is known at any.
     """
 
     course: StepWork
@@ -227,7 +227,7 @@ class _WorkLines:
 def _numbered(works: Sequence[Sequence[Work]]) -> tuple[list[tuple[Work, ...]], list[int]]:
     """Distinct tuples of a call's work in every trace, and for each call the index of its tuple.
 
-    Told apart by identity: a trace has equal work once, and a hash of all operands takes longer.
+    Works are compared by identity: a trace has equal work once, and hashing all operands takes longer.
     """
     numbers: dict[tuple[int, ...], int] = {}
     columns: list[tuple[Work, ...]] = []

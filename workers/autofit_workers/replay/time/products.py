@@ -1,10 +1,10 @@
-"""Seconds of a matrix product: tiles of the result, dealt out to the multiprocessors in waves.
+"""Seconds of a matrix product: tiles of the result, distributed to the multiprocessors in waves.
 
-A kernel makes the result in tiles, several at a time on each multiprocessor, so that a last wave may leave
-most of them without work; where there are few tiles the sum is split, and the parts are added afterwards.
-Wide tiles read less per product and so come nearer to the peak, and a multiprocessor wants several tiles at
-once, or wide ones, to hide that it waits. cuBLAS and cuDNN choose among such kernels by heuristics of their
-own; the fastest kernel by this model stands in for their choice.
+A kernel computes the result in tiles, several at a time on each multiprocessor, so that a last wave may leave
+most of them idle; if there are few tiles the sum is split, and the parts are added afterwards.
+Wide tiles read less per product and so come nearer to the peak, and a multiprocessor needs several tiles at
+once, or wide ones, to hide its waits. cuBLAS and cuDNN choose among such kernels by heuristics of their
+own; this model takes the kernel that it predicts to be the fastest.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ TILES: tuple[Tile, ...] = (
     (32, 64), (32, 32), (16, 64), (64, 16),
 )  # fmt: skip
 SPLITS = (1, 2, 3, 4, 6, 8, 16, 32)
-_SUM_BYTES = 4  # of an element of a sum that is split, in float32
-_SHORTEST_SPLIT = 64  # of a sum
-_TILES_OF_SPLIT = 8  # for each unit: where there are more, nothing is split
-# Results that a multiprocessor works on at once: half of its 65,536 registers hold sums.
+_SUM_BYTES = 4  # of an element of a split sum, in float32
+_SHORTEST_SPLIT = 64  # terms of a sum
+_TILES_OF_SPLIT = 8  # for each unit: with more tiles than this, no sum is split
+# Elements of the result that a multiprocessor computes at once: half of its 65,536 registers hold sums.
 _RESIDENT = 32768
 
 
@@ -35,14 +35,14 @@ class ProductConstants:
     """Constants of how close to a device's peak the matrix products of a class of kernels come.
 
     Attributes:
-        efficiency: of the widest tiles, of long sums.
-        half_intensity: multiplications by byte-free measure (side·side / (side + side)) of the tile that
-            comes to half of that.
-        start: multiplications along the sum that a tile takes to begin and to end.
-        quantized: how much of a last, unfilled wave is lost; 1 is all of it.
-        half_resident: results that a unit works on at once where it comes to half of its rate; 0 where their
-            number makes no difference.
-        overlapped: the share of the shorter of arithmetic and memory traffic that takes no time of its own.
+        efficiency: share of the peak that the widest tiles reach for long sums.
+        half_intensity: side·side / (side + side) of the tile that reaches half of that share: the products
+            per element read.
+        start: multiplications along the sum that take as long as the begin and the end of a tile.
+        quantized: share of a last, unfilled wave that is lost; 1 for all of it.
+        half_resident: elements of the result in computation at which a unit reaches half of its rate; 0 if
+            their number makes no difference.
+        overlapped: share of the shorter of arithmetic and memory traffic that takes no extra time.
     """
 
     efficiency: float
@@ -65,10 +65,10 @@ def product_seconds(
     """Seconds of a matrix product's arithmetic, with the fastest tile and the fastest split of the sum.
 
     Args:
-        flops: per second, of the whole device.
-        num_units: multiprocessors.
-        bandwidth: bytes a second, for the sums of what is split.
-        tiles: that kernels are known of.
+        flops: FLOP per second of the whole device.
+        num_units: number of multiprocessors.
+        bandwidth: bytes per second of the memory, for the partial sums of a split.
+        tiles: sizes of the tiles that the library has kernels for.
     """
     by_unit = flops * constants.efficiency / num_units
     longest = max(1, product.k // _SHORTEST_SPLIT)

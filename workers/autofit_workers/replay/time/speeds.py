@@ -11,7 +11,7 @@ from typing import Any
 from autofit_workers.replay.plans.device_properties import DeviceProperties
 from autofit_workers.replay.time.tables import text_of
 
-TF32 = "tf32"  # float32 whose products are made by tensor cores, with 10 bits of mantissa
+TF32 = "tf32"  # float32 products on tensor cores, with 10 bits of mantissa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,16 +19,16 @@ class Speeds:
     """Speed limits of a device: FLOP per second by data type, memory bandwidth and more.
 
     Attributes:
-        name: of the device.
-        architecture: `sm_XY`; `cpu` of a processor.
-        num_units: multiprocessors, or cores.
-        flops: per second, by what products are made in: a data type, or `tf32`; at the clocks that it keeps
-            up, see `sustained`.
-        vector_flops: per second outside tensor cores, in float32; likewise.
-        bandwidth: bytes a second between the device and its memory.
-        cache_bytes: of the last cache before the memory.
-        clock: of the units, per second; 0 where it is not known.
-        launch_seconds: between two kernels of which the second waits for the first.
+        name: name of the device.
+        architecture: `sm_XY`, or `cpu` for a processor.
+        num_units: number of multiprocessors, or of cores.
+        flops: FLOP per second of matrix products by data type, or `tf32`, at the clocks that the device
+            sustains, see `sustained`.
+        vector_flops: FLOP per second in float32 outside tensor cores, at those clocks.
+        bandwidth: bytes per second between the device and its memory.
+        cache_bytes: size of the last cache before the memory.
+        clock: clocks per second of the units; 0 if unknown.
+        launch_seconds: seconds between two kernels of which the second waits for the first.
     """
 
     name: str
@@ -55,9 +55,10 @@ class Speeds:
         return ("narrow tensor", "tensor") if self.architecture in _NARROW else ("tensor",)
 
 
-# Multiplications with additions, counted twice, of a multiprocessor in one clock: in float32 outside tensor
-# cores, and there in float16 with sums in float32. From the tables of NVIDIA's architecture papers (Volta to
-# Blackwell: "peak FP16 tensor TFLOPS with FP32 accumulate" over multiprocessors and boost clock).
+# FLOP of a multiprocessor in one clock, a multiplication and an addition counted as two: in float32 outside
+# tensor cores, and in float16 on tensor cores with sums in float32. From the tables of NVIDIA's architecture
+# papers (Volta to Blackwell: "peak FP16 tensor TFLOPS with FP32 accumulate" over multiprocessors and boost
+# clock).
 _VECTOR_FLOPS = {
     "sm_60": 128, "sm_61": 256, "sm_70": 128, "sm_75": 128, "sm_80": 128, "sm_86": 256, "sm_89": 256,
     "sm_90": 256, "sm_100": 256, "sm_120": 256,
@@ -66,9 +67,9 @@ _TENSOR_FLOPS = {
     "sm_70": 1024, "sm_75": 1024, "sm_80": 2048, "sm_86": 1024, "sm_89": 1024, "sm_90": 4096, "sm_100": 8192,
     "sm_120": 1024,
 }  # fmt: skip
-# Of GeForce cards and the Titan RTX's successors half of that, where sums are kept in float32.
+# GeForce cards of these architectures reach half of that, where sums are kept in float32.
 _HALVED_ON_GEFORCE = ("sm_75", "sm_86", "sm_89", "sm_120")
-_WITHOUT_TENSOR_CORES = "GTX 16"  # of sm_75, whose other cards have them
+_WITHOUT_TENSOR_CORES = "GTX 16"  # other cards of sm_75 have them
 _NARROW = ("sm_86", "sm_89", "sm_120")
 _BFLOAT16_SINCE = 80
 
@@ -77,7 +78,7 @@ def sustained(name: str, architecture: str) -> Mapping[str, float]:
     """Shares of data-sheet `vector`, `tensor` and `memory` speeds that a card sustains (sustained.toml).
 
     Args:
-        name: of the card, as CUDA has it.
+        name: name of the card in CUDA.
         architecture: `sm_XY`.
     """
     table = _sustained()
@@ -95,7 +96,7 @@ def speeds_of(properties: DeviceProperties) -> Speeds:
     """Speed limits of an NVIDIA card, by its clocks, multiprocessors and memory bus.
 
     Raises:
-        KeyError: nothing is known of its architecture.
+        KeyError: the architecture is unknown.
     """
     architecture = properties.architecture
     per_clock = properties.num_sms * properties.sm_clock_khz * 1e3

@@ -4,9 +4,9 @@
     stream 0       └kernel┘└kernel┘    └kernel┘  ▲               └kernel┘
     stream 1                      └────collective┴──┘
 
-A kernel begins once it is launched, the one before it on its stream is done, and so is what its stream waits
-for. Kernels take turns on the device, whatever their streams; collectives run beside them. A kernel meanwhile
-has fewer multiprocessors (`Link.units`).
+A kernel begins once it is launched, the kernel before it on its stream is done, and so are the calls that
+its stream waits for. Kernels take turns on the device, whatever their streams; collectives run beside them,
+and a kernel meanwhile has fewer multiprocessors (`Link.units`).
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TimedCall:
     """Start, end and launch time in seconds of an operator in a step.
 
     Attributes:
-        start_seconds, end_seconds: of its kernels on the device, from the step's begin.
-        launched_seconds: when the host had launched the operator.
+        start_seconds, end_seconds: times of its kernels on the device, from the begin of the step.
+        launched_seconds: time at which the host had launched the operator.
     """
 
     start_seconds: float
@@ -47,13 +47,13 @@ class StepClock:
     """Predicted times in seconds of a step on a device, and of each of the step's operators.
 
     Attributes:
-        calls: of the step, in its order.
-        host_seconds: until the host has launched all of it.
-        device_seconds: that the device works, without the gaps in which it waits for the host.
-        seconds: until both are done.
-        class_seconds: of the device's work, by class of kernels; of collectives what they cost: the time in
-            which nothing else runs, and by which kernels beside them take longer.
-        exchange_seconds: of collectives, hidden parts included.
+        calls: times of the step's calls, in their order.
+        host_seconds: time until the host has launched the whole step.
+        device_seconds: time in which the device works, without the gaps in which it waits for the host.
+        seconds: time until host and device are done.
+        class_seconds: time of the device by class of kernels. Collectives count with the time in which
+            nothing else runs, plus the time by which kernels beside them take longer.
+        exchange_seconds: time of collectives, including the parts hidden behind kernels.
     """
 
     calls: tuple[TimedCall, ...]
@@ -82,12 +82,12 @@ def clocked(
     """Simulates a step on a device, and returns the times of the step and its operators.
 
     Args:
-        calls: of the step.
-        in_backward: whether the autograd engine makes each.
-        costs: of the device.
+        calls: operator calls of the step.
+        in_backward: whether the autograd engine makes a call, for each call.
+        costs: costs of operators on the device.
         host_waits, event_waits: see `StepWork`.
-        convolution_cost: seconds of the algorithm of convolutions, over those of cuDNN's choice.
-        exchange_cost: seconds of collectives, over those that the costs have.
+        convolution_cost: seconds of convolutions by their algorithm, over those by cuDNN's choice.
+        exchange_cost: seconds of collectives, over those in `costs`.
     """
     host = costs.host
     now = host.step
@@ -136,7 +136,7 @@ def step_seconds(step: StepWork, clock: StepClock) -> float:
     """Seconds of a step, including the passes of a generation that were not traced.
 
     Args:
-        clock: of the traced part.
+        clock: times of the traced part.
     """
     if step.repeated is None:
         return clock.seconds
@@ -153,7 +153,7 @@ def done_after(clock: StepClock, num_calls: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Launched:
-    """Call that the host has launched and that waits on its stream."""
+    """Operator call that the host has launched and that has not begun on its stream."""
 
     number: int
     at: float
@@ -166,11 +166,11 @@ class _Lanes:
     """Simulated timelines of the streams of one device, side by side.
 
     Args:
-        start: when the step begins.
-        slowdown: what a kernel takes while a collective runs beside it, over what it takes alone.
+        start: time in seconds at which the step begins.
+        slowdown: time of a kernel while a collective runs beside it, over its time alone.
 
     Attributes:
-        slowed_seconds: by which kernels took longer beside collectives.
+        slowed_seconds: seconds by which kernels took longer beside collectives.
     """
 
     def __init__(self, start: float, slowdown: float) -> None:
@@ -195,7 +195,8 @@ class _Lanes:
         launched = _Launched(number, at, seconds, after, is_exchange)
         if not self._waiting:
             start = self._earliest(call.stream, launched)
-            # Nothing that is launched later can begin before it, so that it need not wait to be compared.
+            # Calls that are launched later cannot begin before this one, so it need not wait to be compared
+            # with them.
             if start <= max(at, self._kernels_until):
                 self._run(call.stream, launched, start)
                 return
@@ -285,7 +286,7 @@ def _length(spans: Iterable[tuple[float, float]]) -> float:
 
 
 class _OnDevice:
-    """Cache of the launches and the seconds on the device of each work, by identity."""
+    """Cache of the launches and the device seconds of each `Work`, by identity."""
 
     def __init__(self, costs: OperatorCosts, convolution_cost: float, exchange_cost: float) -> None:
         self._costs = costs

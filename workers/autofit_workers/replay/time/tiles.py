@@ -1,4 +1,4 @@
-"""Tiles that cuBLAS has kernels for, by data type and architecture, from tiles.toml."""
+"""Tile sizes of cuBLAS's kernels, by data type and architecture, from tiles.toml."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def tiles_of(dtype: str, architecture: str, *, is_batched: bool) -> tuple[Tile, 
     """Tile sizes of cuBLAS's kernels for matrix products in a data type.
 
     Args:
-        architecture: `sm_XY`; one that is not known has the tiles of the next older one.
-        is_batched: whether the kernels make many products at once.
+        architecture: `sm_XY`; an unknown one has the tiles of the next older one.
+        is_batched: whether the kernels compute a batch of products at once.
     """
     by_architecture = _table().get(dtype, {}).get("batched" if is_batched else "single", {})
     older = [each for each in by_architecture if _capability(each) <= _capability(architecture)]
