@@ -21,8 +21,8 @@ from autofit_workers.process.log import Log
 from autofit_workers.process.scratch import VARIABLE, Scratch
 from autofit_workers.spec.documents import MOST_BYTES, LimitError
 
-# The child takes this very package by its path, before any search of the import path: another copy may be
-# installed. Nothing is put in front of that path.
+# The child imports this very package by its path, before any search of the import path, where another copy
+# may be installed. The import path itself stays unchanged.
 _BOOTSTRAP = """
 import importlib, importlib.util, sys
 _, folder, module, requests, answers, permissions = sys.argv
@@ -70,12 +70,12 @@ class ChildProcess:
     """Child process with pipes for requests and answers, and a log of its output.
 
     Args:
-        module: of this package; its `main(requests_fd, answers_fd)` answers line by line.
-        environment: variables set for the process, over a copy of this process's own.
-        inherited: further descriptors that it gets, by the same numbers.
-        permissions: of a process that runs a workload to predict it, and so goes inside the boundary. None
-            for others.
-        of_script: whether the process runs a script, and so gets a scratch folder for what that writes.
+        module: module of this package; its `main(requests_fd, answers_fd)` answers line by line.
+        environment: variables set for the process, on top of a copy of this process's own.
+        inherited: further descriptors that it gets, with the same numbers.
+        permissions: permissions of a process that predicts a workload, and so enters the boundary; None for
+            other processes.
+        of_script: whether the process runs a script, and so gets a scratch folder for the script's files.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class ChildProcess:
         of_script: bool = False,
     ) -> None:
         self.begin = time.monotonic()
-        self._mark = uuid.uuid4().hex  # what the process starts inherits it
+        self._mark = uuid.uuid4().hex  # processes that it starts inherit the mark
         command = [sys.executable, "-P", "-u", "-X", "faulthandler", "-c", _BOOTSTRAP]
         with ExitStack() as of_the_child, ExitStack() as ours:
             self.log = Log()
@@ -118,18 +118,18 @@ class ChildProcess:
                 pass_fds=(child_requests, child_answers, *inherited),
                 start_new_session=True,
             )
-            ours.pop_all()  # open for as long as the process lives
+            ours.pop_all()  # open as long as the process lives
 
     def ask(self, message: str, deadline: float, attendant: Attendant = _NO_ATTENDANT) -> str:
         """Sends one line to the child process and returns the line that it answers.
 
         Args:
-            deadline: the moment of `time.monotonic` until which it waits.
+            deadline: time of `time.monotonic` until which it waits.
 
         Raises:
             TimeoutError: the deadline passed first.
             EOFError: the process died first.
-            LimitError: the line grows beyond what is read.
+            LimitError: the answer is longer than the limit.
         """
         outgoing = memoryview(message.encode() + b"\n")
         incoming = bytearray()
@@ -170,7 +170,7 @@ class ChildProcess:
         try:
             return os.write(self._requests, outgoing)
         except BrokenPipeError:
-            return len(outgoing)  # nobody reads any more: the answers pipe tells why
+            return len(outgoing)  # nobody reads any more: the pipe of answers shows why
 
     @property
     def group(self) -> int:
@@ -181,18 +181,18 @@ class ChildProcess:
         """Whether the child process has exited; does not reap it, so that its group's id stays taken."""
         try:
             return os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # reaped by someone else in this process
+        except ChildProcessError:  # other code in this process reaped it
             return True
 
     def _wait_for_exit(self) -> None:
         give_up = time.monotonic() + _EXIT_GRACE_SECONDS
         while not self.has_exited() and time.monotonic() < give_up:
-            self.log.listen()  # what it prints at its end must not make it wait
+            self.log.listen()  # full pipes must not make it wait at its end
             time.sleep(_POLL_SECONDS)
 
     def dismiss(self) -> None:
         """Lets the child process exit by itself, then kills what is left of its process group."""
-        kill_below(self.group, spared_group=self.group)  # who left is nobody's once it has ended
+        kill_below(self.group, spared_group=self.group)  # once it ends, others cannot be found
         with suppress(BrokenPipeError):
             os.write(self._requests, b"\n")
         self._wait_for_exit()
@@ -201,7 +201,7 @@ class ChildProcess:
 
     def kill(self) -> str:
         """Kills the child and all its descendants, reaps it, and returns how it ended, as text for users."""
-        kill_below(self._popen.pid)  # first, while it adopts their orphans
+        kill_below(self._popen.pid)  # first, while it still adopts their orphans
         with suppress(ProcessLookupError):
             os.killpg(self._popen.pid, signal.SIGKILL)
         kill_marked(self._mark)

@@ -1,7 +1,7 @@
 """Finds and kills the descendants of a process, whichever process group they are in.
 
-below      by the tree of processes: an orphan stays in it under a process that adopts orphans
-marked     by a mark that it inherited in its environment, which finds orphans of a process that is dead
+below      by the tree of processes: an orphan stays in it below a process that adopts orphans
+marked     by a mark inherited in the environment, which finds orphans of a dead process
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 MARK = "_AUTOFIT_TRIAL"
-# For processes that are forked while others are killed, and that take a while to die.
+# Allows for processes that are forked while others are killed, and for slow deaths.
 _MOST_ROUNDS, _ROUND_SECONDS = 100, 0.01
 _PROC = Path("/proc")
 _STATE, _PARENT, _GROUP = 0, 1, 2  # fields of /proc/PID/stat after the command's name
@@ -39,7 +39,7 @@ def die_with_parent() -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    with suppress(AttributeError, OSError):  # no Linux: process groups and marks have to do
+    with suppress(AttributeError, OSError):  # outside Linux, process groups and marks must do
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
@@ -78,7 +78,7 @@ def _below(process: int, living: Sequence[_Process] | None = None) -> list[_Proc
     for each in _living() if living is None else living:
         children.setdefault(each.parent, []).append(each)
     found = list(children.get(process, ()))
-    for each in found:  # which grows
+    for each in found:  # the list grows
         found += children.get(each.number, ())
     return found
 

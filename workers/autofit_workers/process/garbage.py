@@ -1,4 +1,4 @@
-"""Context managers that control when Python's garbage collector looks at lasting objects."""
+"""Context managers that control when Python's garbage collector examines long-lived objects."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Turns the garbage collector off in a `with` block that makes many lasting objects.
+    """Turns the garbage collector off in a `with` block that makes many long-lived objects.
 
-    None of a million objects of a long profile is garbage: looking for it costs a third of the time.
+    None of the million objects of a long profile is garbage, and examining them costs a third of the time.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -27,8 +27,8 @@ def without_collections() -> Iterator[None]:
 def importing() -> Iterator[None]:
     """Exempts all objects alive after a `with` block of imports from garbage collection, for good.
 
-    Modules' objects stay for the life of the process. Where nothing was imported, nothing is exempted: the
-    other objects may be garbage.
+    Modules live as long as the process. If the block imported nothing, nothing is exempted, as the new
+    objects may be garbage.
     """
     num_modules = len(sys.modules)
     with without_collections():

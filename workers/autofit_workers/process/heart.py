@@ -1,4 +1,4 @@
-"""Sends heartbeats and outcomes of a child process over one pipe, a line each."""
+"""Sends heartbeats and the outcome of a trial's process over one pipe, one a line."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from autofit_workers.spec.protocol import Heartbeat, TrialOutcome
 BEAT_SECONDS = 0.5
 
 Report = Callable[[Heartbeat], None]
-# Sends an outcome, or what making it raises, for a script that goes on after it was ended.
+# Sends an outcome, or the error that making it raises, for a script that is ended before it returns.
 LastWord = Callable[[Callable[[], TrialOutcome]], None]
 
 
 def unheard(_beat: Heartbeat) -> None:
-    """Ignores a heartbeat: the `Report` of a trial that nobody supervises."""
+    """Ignores a heartbeat: the `Report` of a trial without a supervisor."""
 
 
 def unsaid(_outcome: Callable[[], TrialOutcome]) -> None:
-    """Ignores an outcome: the `LastWord` of a trial that nobody supervises."""
+    """Ignores an outcome: the `LastWord` of a trial without a supervisor."""
 
 
 class Heart:
-    """Sender of heartbeats, which repeats the last one every half second until the answer is sent.
+    """Sender of a trial's heartbeats, which repeats the last one every half second until the answer is sent.
 
-    The beats come from a thread of their own, so that they go on during a long operator, which
-    runs without the interpreter's lock. Lines are written whole and unbuffered: a process forked
-    in between has nothing to write once more.
+    The heartbeats come from a thread of their own, so that they go on during a long operator, which
+    releases the interpreter's lock. Lines are written whole and unbuffered: a process forked
+    in between has no buffer to write a second time.
     """
 
     def __init__(self, pipe: int) -> None:

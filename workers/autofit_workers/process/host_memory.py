@@ -1,4 +1,4 @@
-"""Memory of the machine and of processes in bytes, as Linux reports it; little is known elsewhere."""
+"""Memory of the machine and of processes in bytes, as Linux reports it; other systems report little."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def proportional_bytes(process: int) -> int:
     with suppress(OSError):
         path = _PROC / str(process) / "smaps_rollup"
         num_bytes = _sum_of_lines(path, ("Pss_Anon", "Pss_Shmem", "SwapPss"))
-    return num_bytes or resident_bytes(process)  # older kernels do not divide
+    return num_bytes or resident_bytes(process)  # older kernels do not report shares
 
 
 def _sum_of_lines(path: Path, names: tuple[str, ...]) -> int:
@@ -94,7 +94,7 @@ def num_kernel_kills() -> int | None:
 def _memory_groups() -> Iterator[tuple[Path, str, str]]:
     """Yields folders of this process's memory control group, with the names of its limit and usage.
 
-    Within a container the path may be the host's, and the container's own group is mounted at the top.
+    In a container this path may be the host's, while the container's own group is mounted at the top.
     """
     lines = []
     with suppress(OSError):

@@ -6,24 +6,24 @@ import fcntl
 import os
 from contextlib import suppress
 
-END_BYTES = 4096  # of the beginning, and of the end
+END_BYTES = 4096  # of the beginning, and as many of the end
 _CHUNK_BYTES = 1 << 16
-# What a process may print while nobody listens; more waits until somebody does.
+# Bytes that a process can print before anybody reads them; then it waits.
 _PIPE_BYTES = 1 << 20
-_MOST_CHUNKS = 256  # at once, of a process that prints faster than it is listened to
+_MOST_CHUNKS = 256  # at once, as a process may print faster than this one reads
 
 
 class Log:
     """Log that keeps the first and the last bytes read from a pipe, and counts all bytes.
 
     Attributes:
-        writer: the end of the pipe to give to the process; the caller closes it.
+        writer: writing end of the pipe, for the process; the caller closes it.
     """
 
     def __init__(self) -> None:
         self._pipe, self.writer = os.pipe()
         os.set_blocking(self._pipe, False)
-        with suppress(AttributeError, OSError):  # Linux alone, and there up to a limit
+        with suppress(AttributeError, OSError):  # Linux only, up to a limit
             fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self.forget()
 

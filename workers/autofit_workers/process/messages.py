@@ -1,4 +1,4 @@
-"""Requests over a child process's pipe, and exceptions as errors of the user or of autofit."""
+"""Requests over a child process's pipe, and exceptions as errors for users."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from autofit_workers.spec.workloads.references import WorkloadError
 
 _WORKERS = f"{Path(__file__).parents[1]}/"
 _MODELS = f"{_WORKERS}workload/models/"
-_END_CHARACTERS = 20_000  # of a message or a traceback that is cut
+_END_CHARACTERS = 20_000  # kept at either end of a message or a traceback that is cut
 _DENIED = "ermission denied"
 _RESTRICTED = (
     ": this machine lets autofit have no namespaces, so code that it predicts may write to the temporary "
@@ -37,7 +37,7 @@ _CHECKPOINTS_DIFFER = (
 def received(requests_fd: int, answers_fd: int) -> queue.SimpleQueue[str]:
     """Returns a queue of the lines that the supervisor sends; an empty line is the last.
 
-    From now on the process adopts the orphans below it, so that its supervisor finds them.
+    From now on the process adopts its descendants' orphans, so that its supervisor finds them.
     """
     adopt_orphans()
     for fd in (requests_fd, answers_fd):
@@ -67,7 +67,7 @@ def told(error: BaseException) -> TrialError:
     """Returns an exception as the `TrialError` that the user of a workload sees."""
     if isinstance(error, WorkerError):
         return TrialError(kind=error.kind, message=_cut(str(error)))
-    if isinstance(error, WorkloadError | InvalidTrialError):  # these say in words what is wrong
+    if isinstance(error, WorkloadError | InvalidTrialError):  # their messages say what is wrong
         message = _cut(str(error))
         if error.__cause__ is None:
             return TrialError(kind="user", message=message)

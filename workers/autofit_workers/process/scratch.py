@@ -2,12 +2,12 @@
 
     autofit-script-x7ab/
       owner     locked for as long as the command lives that made the folder
-      made      what the script made beside its user's files, to be taken away again
-      started   there once the script has started a process, which may have made more
-      0 1 2 …   what it wrote, in the place of its user's files
+      made      paths that the script made beside its user's files, to be removed again
+      started   exists once the script has started a process, which may have made more files
+      0 1 2 …   files that it wrote, in place of its user's
       tmp…      its temporary folder, if it is predicted
 
-Removing the folder also removes the files noted in it. Where the command is killed, the lock goes with it,
+Removing the folder also removes the files noted in it. If the command is killed, its lock is released,
 and the next command removes the folder.
 """
 
@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-VARIABLE = "_AUTOFIT_SCRATCH"  # by which a process knows its folder
+VARIABLE = "_AUTOFIT_SCRATCH"  # environment variable by which a process knows its folder
 _PREFIX = "autofit-script-"
 _OWNER, _MADE, _STARTED = "owner", "made", "started"
 _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TRITON_CACHE_DIR", "MPLCONFIGDIR")
@@ -33,7 +33,7 @@ class Scratch:
     """Scratch folder of a script, as the command makes and removes it.
 
     Attributes:
-        folder: its path.
+        folder: path of the folder.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Notes:
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
-        # Opened for good: processes that are forked later write to it too, each note as a whole.
+        # Kept open: processes that are forked later write to it too, each note as a whole.
         self._made = os.open(f"{folder}/{_MADE}", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         self._has_started = False
 
@@ -100,7 +100,7 @@ def _is_locked(lock: int) -> bool | None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without them, whose folders stay
+    except OSError:  # a file system without locks: its folders stay
         return None
     return True
 

@@ -1,7 +1,7 @@
-"""Files of the user's own that a process has used, with digests of their content.
+"""Records which of the user's own files a process has used, with digests of their content.
 
-These are the modules that were loaded, and the files that were opened by way of Python: settings,
-vocabularies, weights. Files that a C library opens by itself, and listed folders, are not seen.
+These are the loaded modules, and the files that Python code opened: settings,
+vocabularies, weights. Files that a C library opens itself, and listed folders, are not recorded.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 
 _WORKERS = f"{Path(__file__).parents[1]}/"
 _INSTALLED = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-# A user's own installations, and Debian's, lie elsewhere.
+# Packages that users installed for themselves, and Debian's, lie elsewhere than Python's own.
 _PACKAGES = ("/site-packages/", "/dist-packages/")
-# What the system makes up, and what belongs to no workload.
+# Files of the system, which belong to no workload.
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/etc/", "/usr/", "/lib/", "/run/")
-_WHOLE_BYTES = 64 * 1024**2  # of a larger file its size and its time of change are taken for its content
+_WHOLE_BYTES = 64 * 1024**2  # of a larger file, size and modification time stand for its content
 
-# Before a script has them replaced, which may find another file in the user's place.
+# The originals, before a script has them replaced by functions that may find another file.
 _open, _stat = io.open, os.stat
 
 _opened: set[str] = set()
@@ -60,7 +60,7 @@ def used_files() -> dict[str, str]:
         digest = content_digest(Path(file))
         if digest is not None:
             _digests[file] = digest
-    _opened.difference_update(opened)  # those that were opened here to be digested too
+    _opened.difference_update(opened)  # files that were opened here only to be digested
     return {str(Path(file).absolute()): digest for file, digest in {**_digests, **_modules}.items()}
 
 

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from autofit_workers.process import host_memory
 from autofit_workers.process.boundary.permissions import Entered
 
-_WRITTEN_SHARE = 0.25  # of the memory that is available, for what a workload writes
+_WRITTEN_SHARE = 0.25  # of the available memory, for the files that a workload writes
 _LEAST_WRITTEN_BYTES = 2**26
 
 
@@ -26,12 +26,13 @@ def enter(told: str, requests: int, answers: int) -> None:
     """Moves this process into the boundary if the kernel allows, else restricts it; see `go_inside`.
 
     A process that may start processes goes on unrestricted instead. Inside, Python is executed anew, with the
-    same arguments but for the last one: by `/proc/self/exe` a process has the file of its program, and one
+    same arguments but for the last one: `/proc/self/exe` gives a process the file of its program, and a
+        process
     that was started outside could change that file's rights.
 
     Args:
-        told: this process's last argument, the JSON of `Permissions`; of `Entered` where it was called anew.
-        requests, answers: the pipes of this process and its command.
+        told: last argument of this process, the JSON of `Permissions`; of `Entered` if it was executed anew.
+        requests, answers: pipes between this process and its command.
     """
     global _entered  # noqa: PLW0603 - a process enters once
     said = json.loads(told)
@@ -52,7 +53,7 @@ def enter(told: str, requests: int, answers: int) -> None:
     )
     if _entered.is_inside:
         os.execv(sys.executable, [*sys.orig_argv[:-1], json.dumps(asdict(_entered))])  # noqa: S606 - ourselves
-    if not said["subprocesses"]:  # which would be of little use without files of their own
+    if not said["subprocesses"]:  # a process without files of its own is of little use
         from autofit_workers.process.boundary.restrictions import restrict
 
         _entered = replace(_entered, restrictions=restrict())

@@ -27,7 +27,7 @@ MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 MNT_DETACH = 0x2
-# linux/capability.h: what root needs to read and write files of others
+# linux/capability.h: capabilities by which root reads and writes files of other users
 OF_FILES = CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_FOWNER, CAP_FSETID = range(5)
 
 _MOUNT_ATTR_RDONLY = 0x1
@@ -84,7 +84,7 @@ def drop_capabilities(kept: Iterable[int] = ()) -> None:
     kept = frozenset(kept)
     prctl = _libc().prctl
     for number in set(range(_MOST_CAPABILITIES)) - kept:
-        prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails for numbers that this kernel does not have
+        prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails for numbers that this kernel lacks
     mask = sum(1 << each for each in kept)
     header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
     data = struct.pack("IIIIII", mask, mask, 0, 0, 0, 0)

@@ -1,7 +1,7 @@
 """Landlock: kernel rules by which a process restricts its own writes to files and its signals.
 
-The rules hold for everything that the process does, in whatever library, and for all that it starts. They
-need neither rights of root nor namespaces. See landlock(7) and linux/landlock.h.
+The rules hold for all code of the process, in any library, and for all processes that it starts. They
+need neither root rights nor namespaces. See landlock(7) and linux/landlock.h.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Iterable
 
 from autofit_workers.process.boundary import kernel
 
-# What the rules are about, by the version of Landlock that brought it.
+# Rights that the rules are about, by the version of Landlock that brought them.
 _WRITE_FILE, _REMOVE_FOLDER, _REMOVE_FILE, _MAKE_FOLDER = 1 << 1, 1 << 4, 1 << 5, 1 << 7
 _MAKE_OTHERS = 1 << 6 | 1 << 8 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12  # devices, files, sockets, pipes, links
 _REFER, _TRUNCATE = 1 << 13, 1 << 14
-TRUNCATES = 3  # the version from which on it knows `truncate`
-SCOPES = 6  # the version from which on it knows of signals and abstract sockets
+TRUNCATES = 3  # first version that knows `truncate`
+SCOPES = 6  # first version that knows signals and abstract sockets
 _FILES = {
     1: _WRITE_FILE | _REMOVE_FOLDER | _REMOVE_FILE | _MAKE_FOLDER | _MAKE_OTHERS,
     2: _REFER,
@@ -37,7 +37,7 @@ def version() -> int:
     """Landlock version (ABI) of the kernel, as a number.
 
     Raises:
-        OSError: the kernel has none, or does not let this process use it.
+        OSError: the kernel has no Landlock, or does not let this process use it.
     """
     return kernel.call("landlock_create_ruleset", None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION))
 
@@ -45,14 +45,14 @@ def version() -> int:
 def restrict_files(writable: Iterable[str]) -> int:
     """Restricts this process's writes to `writable`; elsewhere it may only make and remove empty folders.
 
-    For a process that can gain no further rights (`kernel.drop_capabilities`).
+    The process must be unable to gain further rights (`kernel.drop_capabilities`).
 
     Args:
-        writable: folders, for all that is in them, and files. Those that are not there are left out.
+        writable: files, and folders with everything in them. Paths that do not exist are left out.
 
     Returns:
-        The version of Landlock. From `SCOPES` on, signals and abstract sockets reach its own processes alone;
-        before `TRUNCATES`, files can still be shortened by `truncate`.
+        The version of Landlock. From `SCOPES` on, signals and abstract sockets reach only processes of its
+        own; before `TRUNCATES`, files can still be shortened by `truncate`.
 
     Raises:
         OSError: the kernel does not allow it.

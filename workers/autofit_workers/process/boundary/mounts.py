@@ -14,8 +14,8 @@ class Mount:
     """Mount that a process sees: its path, its file system, and whether it is writable.
 
     Attributes:
-        place: the path that it is mounted at.
-        kind: the file system, such as `ext4`.
+        place: path that it is mounted at.
+        kind: type of the file system, such as `ext4`.
         is_writable: whether neither the mount nor its file system is read-only.
     """
 
@@ -28,7 +28,7 @@ def visible_mounts(text: str | None = None) -> list[Mount]:
     """Mounts that no later mount hides, parents before the mounts below them.
 
     Args:
-        text: of `/proc/self/mountinfo`; this process's unless given.
+        text: content of `/proc/self/mountinfo`; this process's unless given.
 
     Raises:
         OSError: there is no such file.

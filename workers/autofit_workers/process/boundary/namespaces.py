@@ -5,9 +5,9 @@
                                 └ first   process 1 of a new process namespace: makes the tree, reaps orphans
                                     └ the workload's process, which goes on from `go_inside`
 
-Whichever of them ends takes the ones below along: the door and the first process by the kernel's word
-(PR_SET_PDEATHSIG), all others because their process 1 is gone. How the workload's process ended goes up by a
-pipe, as process 1 cannot be ended by a signal of its own.
+Each of them that ends takes the ones below along: the kernel kills the door and the first process
+(PR_SET_PDEATHSIG), and all others because their process 1 is gone. A pipe reports how the workload's process
+ended, as process 1 cannot be ended by a signal of its own.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from autofit_workers.process.boundary.tree import enter_tree
 def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, ...] = ()) -> Entered:
     """Forks a process that continues inside the boundary; the calling process stays outside as its warden.
 
-    The warden ends with the process inside. For a process with one thread. Where the kernel does not allow
-    it, the same process goes on outside.
+    The warden ends with the process inside. The calling process must have one thread. If the kernel refuses,
+    the same process goes on outside.
 
     Args:
-        life: a pipe whose other end the command has: it closes when the command ends.
-        most_bytes: what the workload may write in all.
+        life: pipe whose other end the command holds: it closes when the command ends.
+        most_bytes: bytes that the workload may write in all.
         network: whether the workload may use the machine's network.
-        closed: further descriptors that the workload alone keeps.
+        closed: further descriptors that only the workload keeps.
     """
-    told, tell = os.pipe()  # how it went, a line; then how the workload's process ended
+    told, tell = os.pipe()  # a line on how entering went; then how the workload's process ended
     mapped, map_now = os.pipe()
     door = os.fork()
     if door == 0:
@@ -79,7 +79,7 @@ def _through_the_door(
         os.write(tell, b"\n")
         os.read(mapped, 1)
         os.close(mapped)
-        kernel.die_with_parent(signal.SIGKILL)  # after `unshare`, which takes this back
+        kernel.die_with_parent(signal.SIGKILL)  # after `unshare`, which resets it
         first = os.fork()
     except OSError as error:
         _give_up(tell, error)
@@ -92,7 +92,7 @@ def _through_the_door(
         missing = enter_tree(most_bytes)
         if not network:
             kernel.bring_loopback_up()
-        with suppress(OSError):  # nor has the workload one then
+        with suppress(OSError):  # without a session keyring, the workload has none either
             kernel.leave_session_keyring()
         kernel.drop_capabilities(kernel.OF_FILES if os.geteuid() == 0 else ())
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -101,7 +101,7 @@ def _through_the_door(
     except OSError as error:
         _give_up(tell, error)
     if workload:
-        kernel.hide_from_others()  # its program is a file of outside
+        kernel.hide_from_others()  # its program is a file outside
         _close(*kept)
         _reap(workload, tell)
     os.close(tell)
@@ -159,11 +159,11 @@ def _reap(workload: int, tell: int) -> NoReturn:
 
 def _stand_by(door: int, told: int, life: int) -> NoReturn:
     """Runs the warden: kills the door process once the command is gone; exits as the workload's did."""
-    faulthandler.disable()  # what it would say of the signal, that process has said
+    faulthandler.disable()  # the workload's process has already printed the traceback of the signal
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     poll = select.poll()
     poll.register(told, select.POLLIN)
-    poll.register(life, 0)  # its end alone
+    poll.register(life, 0)  # only for the end of the pipe
     if told not in dict(poll.poll()):
         with suppress(ProcessLookupError):
             os.kill(door, signal.SIGKILL)
@@ -172,7 +172,7 @@ def _stand_by(door: int, told: int, life: int) -> NoReturn:
     status = struct.unpack("i", said)[0] if said else signal.SIGKILL
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
-        with suppress(OSError, ValueError):  # SIGKILL needs none
+        with suppress(OSError, ValueError):  # SIGKILL has no handler
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code if code >= 0 else 1)

@@ -15,9 +15,9 @@ class Permissions:
     """Actions that a predicted workload may take beyond the default, such as using the network.
 
     Attributes:
-        network: whether it may use the machine's network.
-        subprocesses: whether it may start processes where there is no boundary around them.
-        kept_variables: variables of the environment that it may see though they may hold a secret.
+        network: whether the workload may use the machine's network.
+        subprocesses: whether it may start processes if no boundary surrounds them.
+        kept_variables: environment variables that it may see though they may hold a secret.
     """
 
     network: bool = False

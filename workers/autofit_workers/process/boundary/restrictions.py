@@ -1,10 +1,10 @@
-"""Restrictions that deny a process most effects outside it, where the kernel allows no namespaces.
+"""Restrictions that deny a process most effects on others, where the kernel allows no namespaces.
 
-    files    Landlock: it writes to temporary folders, caches and a few devices alone
-    others   Landlock: its signals, and its looking into other processes, reach its own alone
+    files    Landlock: it writes only to temporary folders, caches and a few devices
+    others   Landlock: its signals and its debugging reach only processes of its own
     calls    seccomp: see `seccomp.restrict_calls`
 
-All restrictions hold for libraries of any language, and for what the process starts.
+All restrictions hold for libraries in any language, and for all processes that it starts.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Restrictions:
 def restrict() -> Restrictions:
     """Restricts this process permanently, as far as the kernel allows; for a process with one thread."""
     version, calls = 0, False
-    with suppress(OSError):  # what the kernel refuses, the answer's note names
+    with suppress(OSError):  # the answer's note names what the kernel refuses
         kernel.drop_capabilities(kernel.OF_FILES if os.geteuid() == 0 else ())
         version = landlock.restrict_files([*shared_folders(), f"/proc/{os.getpid()}", *_devices()])
     with suppress(OSError):

@@ -1,7 +1,7 @@
 """Seccomp: limits the system calls that a process and its children may make; see seccomp(2).
 
-A filter is a program of Linux's packet filter over the number and the arguments of a call, that says whether
-the call takes place or fails with an error.
+A filter is a program of Linux's packet filter. It reads the number and the arguments of a system call, and
+decides whether the call takes place or fails with an error.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from autofit_workers.process.boundary import kernel
 
-# The values that an argument may have, by its position; nothing: the call fails in any case.
+# Allowed values of an argument, by its position; if empty, the call always fails.
 Arguments = Mapping[int, Sequence[int]]
 
-# Numbers of calls on x86-64 and on 64-bit ARM: asm/unistd.h.
+# Numbers of system calls on x86-64 and on 64-bit ARM: asm/unistd.h.
 _NUMBERS = {
     "socket": (41, 198),
     "truncate": (76, 45),
@@ -50,26 +50,26 @@ _MACHINES = {
     "x86_64": (0, 0xC000003E),
     "aarch64": (1, 0xC00000B7),
 }  # column above; AUDIT_ARCH_… of linux/audit.h
-_OTHER_TABLE = 0x40000000  # from here on x86-64 has the numbers of another table of calls
+_OTHER_TABLE = 0x40000000  # from this number on x86-64 has another table of calls
 
-# linux/filter.h: load a word of what the call is, compare, answer.
+# linux/filter.h: load a word that describes the call, compare, return.
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _AT_NUMBER, _AT_MACHINE, _AT_ARGUMENTS = 0, 4, 16
 _ALLOWED, _FAILS = 0x7FFF0000, 0x00050000  # linux/seccomp.h
 
-# linux/resource.h and linux/ioprio.h: of one process, rather than of a group or a user.
+# linux/resource.h and linux/ioprio.h: priority of one process, rather than of a group or a user.
 _PRIORITY_OF_PROCESS, _IO_PRIORITY_OF_PROCESS = 0, 1
 _FAMILIES = (socket.AF_INET, socket.AF_INET6, getattr(socket, "AF_NETLINK", 16))
 
 
 def restrict_calls(*, truncates: bool) -> None:
-    """Denies this process the system calls that reach beyond it and that Landlock has no rule about.
+    """Denies this process system calls that affect other processes and that Landlock has no rule for.
 
     It refuses: priorities, limits and cores of other processes, their memory, shared memory, semaphores and
     queues by System V's names, POSIX's queues, keys, `bpf`, sockets of the machine's file system and of other
     machines than those with an IP address, and `io_uring`, whose calls no filter sees.
 
-    For a process that can gain no further rights (`kernel.drop_capabilities`).
+    The process must be unable to gain further rights (`kernel.drop_capabilities`).
 
     Args:
         truncates: whether the process may shorten files by their paths.
@@ -96,7 +96,7 @@ def install(rules: Mapping[str, Arguments]) -> None:
     """Installs a filter that fails the named system calls with EPERM unless their arguments are allowed.
 
     Raises:
-        OSError: the kernel does not allow it, or the machine is of neither known kind.
+        OSError: the kernel does not allow it, or the machine is neither x86-64 nor 64-bit ARM.
     """
     if platform.machine() not in _MACHINES:
         raise OSError(f"the numbers of calls are not known on {platform.machine()}")
@@ -116,7 +116,7 @@ def install(rules: Mapping[str, Arguments]) -> None:
 def _rule(number: int, arguments: Arguments) -> list[bytes]:
     checks: list[bytes] = []
     for position, allowed in arguments.items():
-        # Its lower half: these arguments are all of 32 bits, on machines that keep the lower half first.
+        # The lower half of the argument: these are 32-bit arguments, on little-endian machines.
         checks += _answer_unless(_AT_ARGUMENTS + 8 * position, allowed, errno.EPERM)
     checks.append(_step(_RETURN, _ALLOWED if arguments else _FAILS | errno.EPERM))
     return [_step(_LOAD, _AT_NUMBER), _step(_JUMP_IF_EQUAL, number, 0, len(checks)), *checks]

@@ -1,14 +1,14 @@
 """File tree of a predicted workload: the machine's files for reading, with writes kept in memory.
 
     /            a file system in memory, of bounded size
-    /home, …     an overlay for each top-level folder, and for each mount below it, which is read-only where
-                 that is; a mount that no overlay can lie over is there read-only
-    /proc        that of the new process namespace; all but what it has of processes is read-only
+    /home, …     an overlay for each top-level folder and each mount below it; a read-only mount stays
+                 read-only, and so does a mount that cannot have an overlay
+    /proc        that of the new process namespace; read-only but for the folders of processes
     /sys         read-only
     /dev         null, zero, full, random, urandom, terminals, and NVIDIA's, to be asked
 
-An overlay over what is read-only keeps its sockets and named pipes from being reached, which a read-only
-mount does not; nor does it keep a device from being written to, which is what those of `/dev` are for.
+An overlay over read-only files makes their sockets and named pipes unreachable, which a read-only mount does
+not. Neither keeps devices from being written to, as those of `/dev` have to be.
 
 One overlay over `/` is not possible: Linux refuses one whose lower layer has mounts that a user namespace may
 not take apart, with EINVAL (`clone_private_mount`, fs/namespace.c).
@@ -33,25 +33,25 @@ _MOST_ENTRIES = 4096
 _COPIED_BYTES = 2**20
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _NVIDIA = "nvidia"
-# Processes and threads at a time. A namespace has a limit of its own since Linux 6.14; before, the file is
-# that of the whole machine.
+# Processes and threads at a time. Since Linux 6.14 a namespace has a limit of its own; before, the file sets
+# the limit of the whole machine.
 _MOST_PROCESSES, _PID_MAX_OF_NAMESPACES = 4096, (6, 14)
-_SHARED_MEMORY_SHARE = 0.5  # of what may be written
+_SHARED_MEMORY_SHARE = 0.5  # of the bytes that may be written
 
 
 def enter_tree(most_bytes: int) -> tuple[str, ...]:
     """Makes the workload's file tree and moves this process into it; keeps the current folder.
 
-    For the first process of new user, mount and process namespaces.
+    The caller is the first process of new user, mount and process namespaces.
 
     Args:
-        most_bytes: what may be written in all.
+        most_bytes: bytes that may be written in all.
 
     Returns:
         Places that could not be made part of the tree, which are empty there.
 
     Raises:
-        OSError: a part that has to be there cannot be made.
+        OSError: a necessary part cannot be made.
     """
     folder = os.getcwd()
     kernel.mount(None, "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
@@ -68,7 +68,7 @@ def enter_tree(most_bytes: int) -> tuple[str, ...]:
     kernel.pivot_root(".", ".")  # the old root then lies over the new one
     kernel.unmount(".", kernel.MNT_DETACH)
     os.chdir("/")
-    with suppress(OSError):  # it is gone, as it may be without autofit
+    with suppress(OSError):  # the current folder is gone, which may happen without autofit too
         os.chdir(folder)
     return tuple(tree.missing)
 
@@ -81,16 +81,16 @@ class _Tree:
     """Files and folders of the machine that are put into the workload's new root, one by one.
 
     Args:
-        mounts: those that can be seen, by their places.
+        mounts: visible mounts, by their paths.
 
     Attributes:
-        missing: places that could not be laid.
+        missing: places that could not be put into the new root.
     """
 
     def __init__(self, mounts: Mapping[str, Mount]) -> None:
         self._mounts = mounts
         # A folder with a mount below it cannot be the lower layer of an overlay (`has_locked_children`,
-        # fs/namespace.c): what is in it is laid piece by piece.
+        # fs/namespace.c): its entries are put into the root one by one.
         self._split = {"/"}
         for place in mounts:
             self._split.update(str(parent) for parent in PurePosixPath(place).parents)
@@ -167,7 +167,7 @@ def _like(number: int, target: str) -> None:
     rights = stat.S_IMODE(found.st_mode)
     try:
         os.chown(target, found.st_uid, found.st_gid)
-    except OSError:  # of an owner whom this user cannot give files to: it keeps the rights that it had
+    except OSError:  # this user cannot give files to that owner: the target keeps its rights
         place = f"/proc/self/fd/{number}"
         mine = sum(right for right in (os.R_OK, os.W_OK, os.X_OK) if os.access(place, right))
         rights = (rights & ~stat.S_IRWXU) | mine << 6
@@ -181,7 +181,7 @@ def _overlay(lower: int, target: str) -> None:
     os.makedirs(f"{upper}/work")
     os.mkdir(f"{upper}/upper")
     _like(lower, f"{upper}/upper")
-    # By a descriptor, as a path may have colons and commas, which options of a mount have too.
+    # A descriptor, as a path may have colons and commas, which separate mount options.
     data = f"lowerdir=/proc/self/fd/{lower},upperdir={upper}/upper,workdir={upper}/work,userxattr"
     kernel.mount("overlay", target, "overlay", kernel.MS_NOSUID | kernel.MS_NODEV, data)
 
@@ -198,12 +198,12 @@ def _make_proc(target: str) -> None:
         with open(f"{target}/sys/kernel/pid_max", "w") as file:
             file.write(str(_MOST_PROCESSES))
     with open(f"{target}/sys/user/max_user_namespaces", "w") as file:
-        file.write("0")  # in a further one the workload had all rights of root again
-    # By these root could change the machine, whatever namespace it is in; by their rights too, which are of
-    # all mounts of /proc.
+        file.write("0")  # in a nested user namespace the workload would have all rights of root again
+    # Through these files root could change the machine from any namespace; changing their rights would too,
+    # as they hold for all mounts of /proc.
     for entry in list(os.scandir(target)):
         if not (entry.name.isdigit() or entry.is_symlink()):
-            with suppress(FileNotFoundError):  # a module's that was taken out
+            with suppress(FileNotFoundError):  # a file of a module that was unloaded
                 kernel.mount(entry.path, entry.path, None, kernel.MS_BIND)
                 kernel.make_read_only(entry.path)
 
@@ -227,7 +227,7 @@ def _make_dev(target: str, most_bytes: int) -> None:
         if os.path.exists(source) and not os.path.isdir(source):
             os.close(os.open(f"{target}/{name}", os.O_CREAT | os.O_WRONLY))
             kernel.mount(source, f"{target}/{name}", None, kernel.MS_BIND)
-            kernel.make_read_only(f"{target}/{name}")  # its rights: what is written to a device is not kept
+            kernel.make_read_only(f"{target}/{name}")  # its rights; devices can be written to
     for name, link in (("fd", "/proc/self/fd"), ("stdin", "fd/0"), ("stdout", "fd/1"), ("stderr", "fd/2")):
         os.symlink(link, f"{target}/{name}")
     os.mkdir(f"{target}/shm", 0o1777)

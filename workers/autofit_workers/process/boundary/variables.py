@@ -11,7 +11,7 @@ LISTENER = (
     "_AUTOFIT_LISTENER"  # for rank 0 of a measured trial, the descriptor of the socket where ranks meet
 )
 
-# Words of a name, which underscores part. `PWD` is the current folder, and no password.
+# Words of a variable's name, separated by underscores. `PWD` is the current folder, not a password.
 _SECRET_WORDS = frozenset(
     {
         "APIKEY",
@@ -33,7 +33,7 @@ _SECRET_WORDS = frozenset(
     }
 )
 _SECRET_ENDS = ("PASSWORD", "PASSWD", "PASSFILE", "TOKEN", "SECRET", "APIKEY")
-# Names that hold one, or lead to it, and do not look so.
+# Names of variables that hold a secret or lead to it, though the name does not show it.
 _SECRET_NAMES = frozenset(
     {
         "AUTOFIT_STORAGE",
@@ -50,7 +50,7 @@ _SECRET_NAMES = frozenset(
         "SSH_AGENT_PID",
     }
 )
-# Libraries that otherwise ask a hub, and wait for an answer that cannot come.
+# Variables that keep libraries from asking a hub, and from waiting for an answer that cannot come.
 HUBS_OFFLINE = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 _NO_SECRET = re.compile(r"\s*(?:-?[\d.]{1,12}|true|false|yes|no|on|off|none|)\s*", re.IGNORECASE)
 
