@@ -1,7 +1,7 @@
 """Child process of `autofit_workers.trials.isolate`: reads trial specs, runs them, writes outcomes.
 
-Here is the one boundary where exceptions become outcomes: what a workload raises is its user's
-error, and told as such.
+This is the one place where exceptions become outcomes: an exception of a workload is its user's
+error, and the outcome says so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from autofit_workers.trials.outcomes import UNKNOWN, without_answer
 def main(specs_fd: int, outcomes_fd: int) -> None:
     """Reads trial specs, one JSON line each, and writes an outcome for each, until an empty line comes."""
     specs = received(specs_fd, outcomes_fd)
-    with importing(), suppress(ImportError):  # `answer` says it when there is someone to say it to
+    with importing(), suppress(ImportError):  # `answer` reports it once there is a trial to answer
         import torch  # noqa: F401 - imported while the supervisor prepares
     heart = Heart(outcomes_fd)
     while spec := specs.get():
@@ -60,9 +60,9 @@ def answer(
     """Runs the trial that a spec's JSON describes; returns its outcome, also for every error of its workload.
 
     Args:
-        report: is told of every phase of the trial.
-        conclude: takes, instead, the outcome of a script that was predicted, or does not let itself be ended,
-            and ends the process.
+        report: called for every phase of the trial.
+        conclude: takes the outcome, in place of the caller, of a script that was predicted or cannot be
+            ended otherwise, and ends the process.
     """
     try:
         spec = TrialSpec.from_json(text)
@@ -100,12 +100,12 @@ def answer(
         watch()
     outcome = caught(lambda: _run(spec, listened, last_word))
     if conclude is not None and spec.probe is Probe.PREDICT and spec.workload.kind == "script":
-        conclude(outcome)  # what it would do at its end is no part of the prediction
+        conclude(outcome)  # code that the script would run at its end is no part of the prediction
     return outcome
 
 
 def _run(spec: TrialSpec, report: Report, last_word: LastWord) -> TrialOutcome:
-    # Imported here because a prediction must not touch CUDA's modules before its hooks are in.
+    # A late import, because a prediction must not touch CUDA's modules before its hooks are in place.
     if spec.probe is Probe.PREDICT:
         with importing():
             from autofit_workers.tracing import probe
@@ -138,7 +138,7 @@ def _failed(spec: TrialSpec, error: BaseException) -> TrialOutcome:
 
 
 def _refused(message: str) -> TrialOutcome:
-    """`FAILED` outcome for a text that is no trial spec; batch size and device in it are unknown."""
+    """Outcome `FAILED` for a text that is not a trial spec; its batch size and device are unknown."""
     return TrialOutcome(
         verdict=Verdict.FAILED,
         evidence=Evidence.PREDICTED,

@@ -1,4 +1,4 @@
-"""Re-exports what `autofit` imports from `autofit_workers` besides `spec`, `process` and `replay`.
+"""Names that `autofit` imports from `autofit_workers` besides those of `spec`, `process` and `replay`.
 
 Nothing here imports torch.
 """

@@ -6,10 +6,10 @@
                      ◀── heartbeats, one a line  ──    another thread repeats the last one
       log pipe       ◀── stdout and stderr          both ends are kept, and how much was between them
 
-The child never outlives its supervisor: when the supervisor dies, however it dies, the kernel closes the
-specs pipe. The supervisor never waits beyond the deadline, nor for a child that has gone silent or
-grows beyond its memory: it kills the child's whole process group (data loaders' processes are in
-it), whatever is below the child in other groups, and returns once the child is gone.
+The child never outlives its supervisor: however the supervisor dies, the kernel closes the
+specs pipe. The supervisor never waits beyond the deadline, nor for a child that sends no heartbeats or
+exceeds its memory: it kills the child's whole process group (processes of data loaders are in
+it) and all descendants in other groups, and returns once the child is gone.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from autofit_workers.trials.supervision import (
     TooMuchMemoryError,
 )
 
-# A script's data are small here, and threads that wait for each other cost more than they save.
+# The data of a script are small here, and threads that wait for each other cost more than they save.
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-# One arena and fixed thresholds: glibc otherwise adapts them to the history of the process, and
+# One arena and fixed thresholds: glibc otherwise adapts them to the process's history, so that
 # the same batch fits once and fails once (mallopt(3), "M_MMAP_THRESHOLD" and "M_ARENA_MAX").
 STEADY_MALLOC = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_TRIM_THRESHOLD_": "131072",
 }
-# Inductor would otherwise fork processes that compile, each with a PyTorch of its own in memory.
+# Inductor would otherwise fork processes that compile, each with its own PyTorch in memory.
 ONE_COMPILER = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}
 
 
@@ -96,15 +96,15 @@ def run_fresh(spec: TrialSpec) -> TrialOutcome:
 
 
 class Child:
-    """Process that runs trials, one at a time; started when first needed, restarted when it died.
+    """Process that runs trials one at a time; it starts when first needed, and again after it died.
 
     Args:
-        environment: variables set for the process, over a copy of this process's own.
+        environment: variables set for the process, on top of a copy of this process's own.
         inherited, of_script: see `ChildProcess`.
 
     Attributes:
-        start_seconds: how long the process took to get to its first trial.
-        busy_seconds: how long trials ran in the process so far, without `start_seconds`.
+        start_seconds: seconds from the start of the process to its first trial.
+        busy_seconds: seconds that trials have run in the process so far, without `start_seconds`.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class Child:
         """Starts a process and returns at once: its import of torch overlaps other work.
 
         Args:
-            permissions: what predictions in it may do; None for a process that measures.
+            permissions: permissions of predictions in it; None for a process that measures.
 
         Raises:
             OSError: the system refuses another process.
@@ -143,13 +143,13 @@ class Child:
     def run(self, spec: TrialSpec) -> TrialOutcome:
         """Runs a trial and returns its outcome, also if its process dies or exceeds its deadline.
 
-        The deadline includes the start of the process, but not the wait for another trial in it.
+        The deadline includes the start of the process, but not the wait for another trial to end.
         """
         with self._lock:
             return self._timed(spec)
 
     def run_if_free(self, spec: TrialSpec) -> TrialOutcome | None:
-        """Runs a trial as `run` does; returns None at once where another trial is running."""
+        """Runs a trial as `run` does; returns None at once if another trial is running."""
         if not self._lock.acquire(blocking=False):
             return None
         try:
@@ -176,7 +176,7 @@ class Child:
             process, self._process = self._process, None
             if self._is_asked:
                 process.dismiss()
-            else:  # it may still import torch, and leaves nothing behind
+            else:  # it may still be importing torch, and leaves nothing behind
                 process.kill()
                 process.log.close()
 
@@ -187,7 +187,7 @@ class Child:
         self.close()
 
     def _run(self, spec: TrialSpec, deadline: float) -> TrialOutcome:
-        require_wanted()  # before a process is started for it
+        require_wanted()  # before a process is started for nothing
         try:
             process = self._started(Permissions.of(spec.setup) if spec.probe is Probe.PREDICT else None)
         except OSError as error:
@@ -198,10 +198,10 @@ class Child:
         try:
             outcome = TrialOutcome.from_json(process.ask(spec.to_json(), deadline, supervision))
             self._count(process, supervision)
-        except BaseException as error:  # an interrupted supervisor leaves no process behind either
+        except BaseException as error:  # an interrupted supervisor, too, leaves no process behind
             self._process = None
             if isinstance(error, StoppedError) and process.has_exited():
-                error = EOFError()  # its death may be why nobody wants what others still run
+                error = EOFError()  # its death may be the reason why the other ranks are stopped
             death = process.kill()
             if not isinstance(error, _ENDINGS):
                 process.log.close()
@@ -239,7 +239,7 @@ class Child:
         return self._process
 
 
-# How a wait for an outcome ends without one.
+# Errors that end the wait for an outcome.
 _ENDINGS = (TimeoutError, EOFError, ValueError, TooMuchMemoryError, TooManyProcessesError)
 
 
@@ -296,7 +296,7 @@ def _why_ended(spec: TrialSpec, error: Exception, where: str) -> str:
 def _out_of_host_memory(spec: TrialSpec, reason: str, where: str) -> TrialOutcome:
     """Outcome of a trial that ran out of host memory: `OOM` if measured, `LOST` if predicted.
 
-    A prediction says nothing of its size by needing too much memory itself.
+    The memory that a prediction itself takes says nothing about its size.
     """
     if spec.probe is Probe.PREDICT:
         message = (

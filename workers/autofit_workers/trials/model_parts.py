@@ -3,7 +3,8 @@
     request   {"workload": {…}}
     answer    {"parts": {…}} or {"error": {…}}
 
-No torch here; `autofit_workers.tracing.listing_parts` is that process.
+This module does not import torch; `autofit_workers.tracing.listing_parts` is the main program of that
+process.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class PartsFailedError(Exception):
     """Listing a model's parts failed: the model could not be built, or the process that builds it died.
 
     Attributes:
-        error: the failure, in words for a user; None where the process died or took too long.
+        error: the failure, in words for a user; None if the process died or took too long.
     """
 
     def __init__(self, message: str, error: TrialError | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Makes outcomes of trials that gave no answer about memory, in the supervisor and in the child process."""
+"""Makes outcomes of trials that learned nothing about memory, in the supervisor and in the child process."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def without_answer(
 ) -> TrialOutcome:
     """Outcome, with `verdict` and `error`, of a trial that did not show how much memory is needed.
 
-    Without a `device`, the outcome names what can be known of the device from outside.
+    Without a `device`, the outcome names the device as far as the supervisor knows it.
     """
     return TrialOutcome(
         verdict=verdict,
@@ -45,7 +45,7 @@ def without_answer(
 def answering(spec: TrialSpec, outcome: TrialOutcome) -> TrialOutcome:
     """`outcome` itself, or an `INVALID` one if its configuration is not the one in `spec`.
 
-    A size is called measured only if exactly that configuration ran, whatever a worker makes of a
+    A size is called measured only if exactly that configuration ran, whatever a worker did with the
     spec. An outcome that is not about memory stays as it is.
     """
     same = (outcome.batch_size, outcome.knobs) == (spec.batch_size, spec.knobs)

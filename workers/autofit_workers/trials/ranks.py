@@ -3,11 +3,11 @@
     ran_here ─┬─ a thread ── `Child` of rank 0 ── holds the store ◀──┐
               ├─ a thread ── `Child` of rank 1 ── meets them there ──┤
               └─ …                        ranks on other machines ───┘
-    the first that does not fit ──▶ the others are ended: they wait for it in a collective
+    the first that does not fit ──▶ the others are ended, as they wait for it in a collective
 
-Each rank is a trial's process as `isolate` has it, in a process group of its own, under the budget of one
-rank; they share the deadline. They meet at a socket that listens on the machine of rank 0 before any of them
-starts, so that no port is guessed.
+Each rank is a process as in `isolate`, in a process group of its own, under the budget of one
+rank; they share the deadline. They connect to a socket that listens on the machine of rank 0 before any of
+them starts, so that no port is guessed.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ from autofit_workers.trials.supervision import StoppedError
 HOST = "127.0.0.1"
 _SIOCGIFADDR = 0x8915  # linux/sockios.h: netdevice(7), the address of an interface
 _LOOK_SECONDS = 0.1
-# What became of others when one has ended: whose death it was that made it fail.
+# Seconds for other ranks to end after one has ended, which shows whose failure made the others fail.
 _SETTLE_SECONDS = 0.5
-# Which rank's verdict is the trial's. A rank whose peer died fails for that reason alone.
+# Verdicts in the order in which a rank's becomes the trial's. A rank whose peer died fails for that reason
+# alone.
 _DECISIVE = (
     Verdict.OOM,
     Verdict.LOST,
@@ -91,12 +92,12 @@ def ran_here(
 ) -> Iterator[list[TrialOutcome | None]]:
     """Runs the ranks of one machine; yields their outcomes, None for a rank ended because of another's end.
 
-    In the block the processes of ranks that told their outcome live on: once they end, ranks of other
-    machines fail for that reason.
+    The processes of ranks that sent their outcome live until the block ends: ranks of other machines would
+    fail at their end.
 
     Args:
-        listener: the socket to meet at; None on another machine than rank 0's.
-        ended_elsewhere: is set once ranks of another machine ended so that these have no end of their own.
+        listener: socket of the rendezvous; None on other machines than rank 0's.
+        ended_elsewhere: set once ranks of another machine ended in a way that keeps these from ending.
     """
     num_ranks = spec.num_processes // place.num_nodes
     with ThreadPoolExecutor(num_ranks, thread_name_prefix="autofit-rank") as pool:
@@ -123,7 +124,7 @@ def joined(spec: TrialSpec, outcomes: Sequence[TrialOutcome | None]) -> TrialOut
     """Outcome of a trial of several ranks: that of the rank with the gravest verdict, then the largest peak.
 
     Args:
-        outcomes: by rank; None for a rank that was ended for what became of another.
+        outcomes: outcomes by rank; None for a rank that was ended because of another's end.
     """
     ended = [(rank, outcome) for rank, outcome in enumerate(outcomes) if outcome is not None]
     rank, decisive = min(
@@ -143,7 +144,7 @@ def joined(spec: TrialSpec, outcomes: Sequence[TrialOutcome | None]) -> TrialOut
         decisive,
         error=error,
         environment=environment,
-        # All wait for the slowest.
+        # All ranks wait for the slowest.
         step_seconds=max((each.step_seconds for _, each in ended if each.step_seconds), default=None),
         parallel=str(spec.setup.parallel),
         rank=rank,
@@ -157,8 +158,8 @@ def joined(spec: TrialSpec, outcomes: Sequence[TrialOutcome | None]) -> TrialOut
 def variables_of(local_rank: int, num_ranks: int, place: Place, visible: str | None) -> dict[str, str]:
     """Environment variables of one rank: those that torchrun sets, and `CUDA_VISIBLE_DEVICES` for its card.
 
-    Every rank has its card as device 0. NCCL takes the direct way between cards that do not see each other
-    all the same (`p2pCanConnect` of its transport/p2p.cc, from CUDA 10.1 on).
+    Every rank has its card as device 0. NCCL uses direct transfers between cards that are not visible to each
+    other all the same (`p2pCanConnect` of its transport/p2p.cc, from CUDA 10.1 on).
 
     Args:
         num_ranks: number of ranks on all machines.
@@ -183,7 +184,7 @@ def _child(spec: TrialSpec, local_rank: int, place: Place, listener: socket.sock
     variables = variables_of(local_rank, spec.num_processes, place, visible)
     variables |= _of_gloo(os.environ, place.address) | environment_of(
         spec
-    )  # which hides cards of a CPU trial
+    )  # the variable hides cards from a CPU trial
     of_script = spec.workload.kind == "script"
     if listener is None or local_rank > 0:
         return Child(variables, of_script=of_script)

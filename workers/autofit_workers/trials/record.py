@@ -59,7 +59,7 @@ BATCH_SIZES: dict[str, tuple[int, int, int]] = {
 }
 _WITHOUT_CONVOLUTIONS = ("gpt2", "lstm")
 _SMALL, _MIDDLE, _LARGE = range(3)
-# What to learn of every model, the most telling first: (which batch size, knobs).
+# Trials of every model, the most informative first: (index of the batch size, knobs).
 _ROUNDS: tuple[tuple[int, Knobs], ...] = (
     (_MIDDLE, Knobs()),
     (_LARGE, Knobs()),
@@ -88,11 +88,11 @@ COMBINATIONS = tuple(
     Knobs(precision=precision, conv_algo=conv_algo)
     for precision, conv_algo in itertools.product(PRECISIONS, CUDA_POLICIES)
 )
-# By what a trial is recognised in an earlier row.
+# Fields by which an earlier row's trial is recognised.
 _IDENTITY = ("workload", "batch_size", "mode", "knobs", "num_warmup_steps", "num_steps")
 _TRIAL_SECONDS = 300.0
 _SHORTEST_TRIAL_SECONDS = 15.0
-_PREDICTION_SHARE = 0.15  # of the time, kept for comparing predictions with what was measured
+_PREDICTION_SHARE = 0.15  # of the time, for predictions to compare with the measurements
 
 Row = dict[str, Any]
 
@@ -133,7 +133,7 @@ def rows_in(path: Path) -> list[Row]:
     """Rows of a JSON lines file; removes an incomplete last line from the file.
 
     Raises:
-        ValueError: the file holds something else than rows.
+        ValueError: the file holds a line that is no row.
     """
     if not path.exists():
         return []
@@ -176,7 +176,7 @@ def device_row() -> Row:
 def plan(models: Sequence[str]) -> Iterator[TrialSpec]:
     """Yields the specs of the trials, the most informative first: every model once before any model twice.
 
-    Last come all precisions with all convolution policies, as far as they did not come before.
+    Last come the remaining combinations of precision and convolution policy.
     """
     rounds = dict.fromkeys((*_ROUNDS, *((_MIDDLE, knobs) for knobs in COMBINATIONS)))
     for size, knobs in rounds:
@@ -206,11 +206,11 @@ def record(
     """Runs the planned trials for `seconds` of the clock and yields a row for each measurement or prediction.
 
     Args:
-        models: the built-in workloads.
-        seconds: when to stop.
-        earlier: rows of an earlier run on this machine; what they settle is not run again.
+        models: names of built-in workloads.
+        seconds: seconds after which to stop.
+        earlier: rows of an earlier run on this machine; trials that they settle are not run again.
         run: runs a trial.
-        clock: tells the time in seconds.
+        clock: returns the time in seconds.
     """
     end = clock() + seconds
     end_of_trials = end - _PREDICTION_SHARE * seconds

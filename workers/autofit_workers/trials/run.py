@@ -1,4 +1,4 @@
-"""Runs any trial: takes a spec and returns an outcome, also if the trial fails."""
+"""Runs any trial: takes a spec and returns an outcome, even if the trial fails."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from autofit_workers.spec.workloads.launcher_commands import launcher_command
 from autofit_workers.trials.isolate import STEADY_MALLOC, Child, run_fresh
 from autofit_workers.trials.ranks import run_ranks
 
-# Kept from the first prediction to the end of this process: importing torch costs seconds, and
-# predictions leave nothing behind that a later one could see.
+# Kept from the first prediction to the end of this process: importing torch takes seconds, and
+# predictions leave nothing behind that a later one could notice.
 _predictor = Child(NO_GPU)
 _second_predictor = Child(NO_GPU)  # see `_predicted_for_a_card`
-# Its own, for kernels of other libraries stay in the modules of transformers.
+# A process of its own, because kernels of other libraries stay in the modules of transformers.
 _kernels_predictor = Child(NO_GPU)
-# Its own, for in the other one PyTorch has a GPU; it takes memory as a trial does.
+# A process of its own, because PyTorch has a GPU in the other ones; its malloc settings are a trial's.
 _host_predictor = Child(NO_GPU | STEADY_MALLOC)
 
-# How running out of memory looks where the code that ran out does not say so: oneDNN's "could
-# not execute a primitive" is a RuntimeError, an extension that ignores a NULL a SystemError or a
-# crash, one that cannot be mapped an ImportError. Never SIGKILL: a limit of this kind makes requests
-# fail, it kills nobody.
+# Exceptions of code that runs out of memory without saying so: oneDNN's "could
+# not execute a primitive" is a RuntimeError, an extension that ignores a NULL raises SystemError or
+# crashes, one that cannot be mapped raises ImportError. Never SIGKILL: a limit of this kind makes requests
+# fail and kills no process.
 _UNNAMED_EXCEPTIONS = ("RuntimeError", "SystemError", "ImportError")
 _VARIABLES_OF_LAUNCHERS = (
     "RANK",
@@ -46,8 +46,8 @@ def run(spec: TrialSpec) -> TrialOutcome:
     """Runs a trial in a process of its own and returns its outcome.
 
     A measured trial gets a fresh process, or one for each of its ranks, and so does a script. Other
-    predictions share one, or two where several are asked for at once; those with kernels of other libraries
-    have one of their own. These processes live until this one ends. Only an interruption of this process
+    predictions share one process, or two if several run at once; those with kernels of other libraries
+    have their own. These processes live until this one ends. Only an interruption of this process
     raises.
     """
     if spec.probe is Probe.PREDICT:
@@ -71,9 +71,9 @@ def start_predictor(*, for_host: bool = False, several: bool = False) -> None:
     """Starts the process that predicts, without waiting for it, so that its start-up overlaps other work.
 
     Args:
-        for_host: whether to start the process of the predictions for the CPU, rather than for cards.
-        several: whether predictions for cards will be asked for two at a time, which takes a second process;
-            on a machine of one core none is started.
+        for_host: whether to start the process for predictions for the CPU, rather than for cards.
+        several: whether two predictions for cards will run at a time, which takes a second process;
+            a machine of one core gets none.
 
     Raises:
         OSError: the system refuses another process.
@@ -95,7 +95,7 @@ def may_be_memory(outcome: TrialOutcome, *, of_script: bool = False) -> bool:
 
     Args:
         of_script: whether the trial is of a script, which may catch that memory ran out, and then exit, go on
-            with a smaller batch, or raise what it likes.
+            with a smaller batch, or raise any error.
     """
     if outcome.verdict is Verdict.LOST:
         return outcome.environment.get("exit") in _UNNAMED_DEATHS
@@ -111,7 +111,7 @@ def _measured(spec: TrialSpec) -> TrialOutcome:
 def _predicted(spec: TrialSpec) -> TrialOutcome:
     """Outcome of a prediction; if a branch on an unknown value led to an error, it takes the other branch.
 
-    The branches are turned one at a time, the last one first.
+    It changes one branch at a time, the last one first.
     """
     outcome = _predicted_once(spec)
     if _lacks_launcher(outcome) and spec.workload.script is not None:
@@ -158,8 +158,8 @@ def _predicted_once(spec: TrialSpec) -> TrialOutcome:
 def _predicted_for_a_card(spec: TrialSpec) -> TrialOutcome:
     """Predicts for a card, in whichever of the two predicting processes is free.
 
-    Unless it was started ahead, there is no second one before the first has predicted for as long as it took
-    to start.
+    Unless started ahead, the second process starts only after the first has predicted for as long as its
+    own start took.
     """
     outcome = _predictor.run_if_free(spec)
     if outcome is None and (

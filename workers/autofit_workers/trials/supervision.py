@@ -1,4 +1,4 @@
-"""Watches a running trial from another process: whether it is alive, and how much memory it holds.
+"""Supervises a running trial from another process: whether it is alive, and how much memory it holds.
 
 heartbeats ──▶ silent for too long              ──▶ HungError          ──▶ TIMEOUT
 /proc      ──▶ beyond budget or host            ──▶ TooMuchMemoryError ──▶ OOM
@@ -15,11 +15,11 @@ from collections.abc import Callable
 from autofit_workers.process import descendants, host_memory
 from autofit_workers.spec.protocol import ALLOCATOR_PEAK, Heartbeat, Probe, TrialSpec
 
-# The kernel starts to kill when nothing is left, and whom it kills is its choice.
+# Below all memory, because the kernel kills when nothing is left, and any process it chooses.
 _HOST_SHARE = 0.9
-# Of a prediction, which needs little: a workload that takes more and more is not waited for.
+# Share for a prediction, which needs little: a workload that keeps growing is ended early.
 _PREDICTING_SHARE = 0.5
-# Of a prediction; loaders of data start a process for each core, pools of processes likewise.
+# Limit for a prediction; data loaders and process pools start a process for each core.
 _MOST_PROCESSES = 1024
 _SAMPLE_SECONDS = 0.1
 _SAMPLE_SHARE = 0.05  # of one core at most, on machines with many processes
@@ -46,14 +46,14 @@ class Supervision:
 
     Args:
         spec: the trial.
-        group: the process group that the trial's processes are in or below.
-        stop: once it is set, the trial is to end.
-        available_bytes: asks the machine for the memory that it has left.
-        num_kernel_kills: asks the kernel how many processes it has killed for memory.
+        group: process group that the trial's processes are in or descend from.
+        stop: event that ends the trial once it is set.
+        available_bytes: returns the bytes of memory that the machine has left.
+        num_kernel_kills: returns the number of processes that the kernel has killed for memory.
 
     Attributes:
-        first_heard: time of the process's first heartbeat, by `time.monotonic`; until then the time when
-            the process was asked.
+        first_heard: time of the process's first heartbeat, by `time.monotonic`; before it, the time of the
+            request.
         last_beat: the last heartbeat.
     """
 
@@ -78,7 +78,7 @@ class Supervision:
         self.last_beat = Heartbeat(phase="start")
 
     def hears(self, line: str) -> bool:
-        """Records a line's heartbeat; returns False if the line is none, such as the trial's answer."""
+        """Records a line's heartbeat; returns False if it is no heartbeat, such as the trial's answer."""
         try:
             self.last_beat = Heartbeat.from_json(line)
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -92,22 +92,22 @@ class Supervision:
         """Checks the trial; raises an error if the trial is to be ended.
 
         Raises:
-            StoppedError: the trial is to end.
-            HungError: the trial has been silent for too long.
-            TooMuchMemoryError: its processes have grown beyond what the trial may use.
-            TooManyProcessesError: there are more processes than a prediction may have.
+            StoppedError: the trial was stopped.
+            HungError: the trial has sent no heartbeat for too long.
+            TooMuchMemoryError: its processes exceed the trial's memory limit.
+            TooManyProcessesError: a prediction has too many processes.
         """
         if self._stop is not None and self._stop.is_set():
             raise StoppedError
         now = time.monotonic()
-        # Before its first beat it imports PyTorch, and holds the interpreter's lock as it loads it.
+        # Before its first heartbeat it imports PyTorch, and holds the interpreter's lock while loading it.
         if self.last_beat.phase != "start" and now - self._heard > self._spec.heartbeat_seconds:
             raise HungError
         if self._excess is not None and self._budget_counts:
             raise TooMuchMemoryError(self._excess)
         if now >= self._next_sample:
-            # What is seen to exceed the budget is believed once everything said before is heard:
-            # the process may be past the steps that the budget is for.
+            # An excess over the budget counts only after all earlier heartbeats were read:
+            # the process may already be past the steps that the budget is for.
             self._excess = self._excess_now()
             end = time.monotonic()
             self._next_sample = end + max(_SAMPLE_SECONDS, (end - now) / _SAMPLE_SHARE)
@@ -144,7 +144,7 @@ class Supervision:
         """Message on how far the trial's processes exceed the budget; None if they are within it.
 
         Raises:
-            TooMuchMemoryError: the processes are beyond the host's limit, which counts in every phase.
+            TooMuchMemoryError: the processes exceed the host's limit, which holds in every phase.
             TooManyProcessesError: see `attend`.
         """
         spec = self._spec

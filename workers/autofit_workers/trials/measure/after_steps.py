@@ -1,7 +1,7 @@
 """Runs an evaluation step and saves a checkpoint once, as a training does between its epochs.
 
-Either can need more memory than a training step, and a size that fits in the steps alone runs out
-there hours later.
+Either can need more memory than a training step, so that a size that fits the steps fails
+hours later.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Workload to measure the CPU memory that a trial's process takes before its own workload.
+"""Tiny workload that measures the CPU memory which any trial's process takes beside its own workload.
 
-The steps call every library that a step may call (oneDNN, MKL, OpenMP) on tensors so small that
-the process is nearly all there is: the interpreter, PyTorch, its compiler's front (which every
-optimizer imports), and what the libraries keep.
+The steps call every library that a step may call (oneDNN, MKL, OpenMP), on tensors so small that
+nearly all memory is the process's own: the interpreter, PyTorch, its compiler's front end (which every
+optimizer imports), and the libraries' buffers.
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from autofit_workers.spec.errors import BusyDeviceError, DeviceError
 from autofit_workers.spec.protocol import Device
 
 _MIB = 2**20
-# What a trial is taken to need beside its budget, for its context and the libraries' kernels. An
-# assumption: large cards were seen to take more, and then the trial itself runs out of memory.
+# Bytes that a trial is assumed to need beside its budget, for its context and the libraries' kernels.
+# Large cards were seen to take more; the trial itself then runs out of memory.
 _CONTEXT_ALLOWANCE_BYTES = 512 * _MIB
 # A card without processes shows up to some tens of MiB in use.
 _IDLE_BYTES = 128 * _MIB
@@ -26,7 +26,7 @@ class Tenant:
 
     Attributes:
         pid: process id as the driver counts, which within a container is the host's count.
-        used_bytes: memory that the process holds; None where the driver does not say.
+        used_bytes: memory that the process holds; None if the driver does not report it.
     """
 
     pid: int
@@ -83,8 +83,8 @@ class Card:
 
     Attributes:
         total_bytes: memory of the card, as CUDA reports it.
-        occupancy: memory in use before; None where NVML is not to be had.
-        nvml: the driver's library, with the card's handle; None where it is not to be had.
+        occupancy: memory in use before; None without NVML.
+        nvml: NVML with the card's handle; None if it is not available.
     """
 
     device: Device

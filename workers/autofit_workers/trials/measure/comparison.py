@@ -3,7 +3,8 @@
     request   {"workloads": [{…}, …], "batch_size": 10, "seq_len": null, "seed": 0}
     answer    {"outputs": [{…}, …]} of all but the first, or {"error": {…}}
 
-No torch here; `autofit_workers.trials.measure.outputs` is that process.
+This module does not import torch; `autofit_workers.trials.measure.outputs` is the main program of that
+process.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ class OutputComparison:
 
     Attributes:
         workload: name of the workload.
-        equal: whether the outputs are the same but for rounding; None where that cannot be said.
-        is_identical: whether the outputs are the same to the bit.
-        reason: why `equal` cannot be said; else empty.
+        equal: whether the outputs are equal but for rounding; None if they cannot be compared.
+        is_identical: whether the outputs are equal bit for bit.
+        reason: why the outputs cannot be compared; else empty.
         largest_difference, largest_output: largest absolute value over all outputs, of the differences and
-            of the first's outputs; None where it is no finite number.
+            of the first's outputs; None if it is not finite.
         num_shared: number of parameters and buffers that were given the first model's values.
         not_shared: names of parameters and buffers that only one of the two has, or in another shape.
     """
@@ -51,7 +52,7 @@ class ComparisonFailedError(Exception):
     """Comparing outputs failed: a workload failed, or the process that ran the workloads.
 
     Attributes:
-        error: the failure, in words for a user; None where the process died or took too long.
+        error: the failure, in words for a user; None if the process died or took too long.
     """
 
     def __init__(self, message: str, error: TrialError | None = None) -> None:
@@ -74,7 +75,7 @@ def compare_outputs(
     parameters where names and shapes agree.
 
     Raises:
-        ComparisonFailedError: a workload fails, or the process does.
+        ComparisonFailedError: a workload fails, or the process dies.
     """
     request = {
         "workloads": [dataclasses.asdict(workload) for workload in workloads],

@@ -36,7 +36,7 @@ from autofit_workers.trials.measure.script import ScriptTrial
 from autofit_workers.trials.outcomes import evidence_sought, processor_name
 from autofit_workers.workload.workload import Workload, resolve
 
-# What one step more may take: the profiler slows it down, and the trial's clock began earlier.
+# Usual steps in whose time one more has to end: the profiler slows it down, and the clock began earlier.
 _STEPS_OF_TIME = 3.0
 _START_SECONDS = 10.0
 
@@ -45,12 +45,12 @@ def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = uns
     """Runs the trial's steps in this process and returns its outcome.
 
     The budget limits the process's private writable memory (`RLIMIT_DATA`), so running out is
-    real. The size fits when all was run to its end and the peak resident set, which also counts
+    real. The size fits if all steps completed and the peak resident set, which also counts
     the libraries' code, stayed within the budget. This process serves for one trial only: the
     peak of an earlier one would stay in its heap.
     """
-    # A rank that tries again is out of step with the others; `autofit_workers.trials.run` tries again with
-    # all of them.
+    # A rank that repeats a step is out of step with the others, so `autofit_workers.trials.run` repeats the
+    # trial with all ranks.
     meter = ResidentSet(tries_again=not spec.setup.parallel)
     progress = steps.Progress(device=Device(kind="cpu", name=processor_name()), report=report)
 
@@ -134,19 +134,19 @@ def _unnamed_failures_tried_again(
 ) -> Iterator[None]:
     """Context manager that repeats a failed step without the memory limit, if its error names no memory.
 
-    Where that fails too, which may be for what the first failure left behind, the failure is as it was.
-    A rank of several takes none again.
+    If the repeated step fails too, perhaps from leftovers of the first failure, the first error stands.
+    With several ranks nothing is repeated.
 
     Raises:
-        MemoryError: the step completes now.
+        MemoryError: the repeated step completes.
     """
     try:
         yield
     except (RuntimeError, SystemError) as error:
         if is_out_of_memory(error) or not meter.tries_again:
             raise
-        progress.steady = meter.peaks()  # as far as it came
-        traceback.clear_frames(error.__traceback__)  # which hold what the failed step had made
+        progress.steady = meter.peaks()  # as far as the step came
+        traceback.clear_frames(error.__traceback__)  # they hold tensors of the failed step
 
         def step() -> None:
             trial.drop_gradients()
@@ -161,7 +161,7 @@ def _unnamed_failures_tried_again(
 def _note_allocator_peak(trial: steps.Trial, spec: TrialSpec, progress: steps.Progress) -> None:
     """Adds the peak of PyTorch's allocator to the steady peaks, or a remark why it was not measured.
 
-    That peak comes from a step more, after the peaks of the resident set were read, which it inflates.
+    The peak comes from one more step, after the peaks of the resident set were read, which it inflates.
     """
     assert progress.steady is not None
     progress.enter(ALLOCATOR_PEAK)
@@ -216,7 +216,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 def data_limit(limit_bytes: int | None) -> Iterator[None]:
     """Context manager that limits this process's private writable memory; None for no limit.
 
-    The limit is lifted at the end, so that there is memory to tell the outcome.
+    The limit is lifted at the end, so that there is memory to send the outcome.
     """
     if limit_bytes is None:
         yield
@@ -247,10 +247,10 @@ class ResidentSet:
     """`steps.Meter` of the CPU: the process's peaks, in bytes, and its clock.
 
     Args:
-        tries_again: whether an action that fails under a limit without naming memory is run again without it.
+        tries_again: whether an action that fails under a limit without naming memory is repeated without it.
 
     Attributes:
-        counts: what the peak resident set covers: `steps` where the kernel lets it be reset, else
+        counts: what the peak resident set covers: `steps` if the kernel can reset it, else
             `process`.
     """
 
@@ -267,7 +267,7 @@ class ResidentSet:
     def reset(self) -> None:
         try:
             host_memory.reset_peak_resident()
-        except OSError:  # a kernel or sandbox without it: the peak is then the process's whole life's
+        except OSError:  # not allowed: the peak is then that of the process's whole life
             self.counts = "process"
 
     def peaks(self) -> Peaks:
@@ -276,12 +276,12 @@ class ResidentSet:
     def _peak_private_bytes(self) -> int | None:
         """Peak of private writable memory, in bytes, which `RLIMIT_DATA` limits; None if unknown.
 
-        The kernel keeps a peak of all mapped memory alone. Mapped memory that is not private and writable
-        are libraries, mapped once and for all.
+        The kernel keeps a peak of all mapped memory only. Mapped memory that is not private and writable
+        is that of libraries, which are mapped once.
         """
         mapped_bytes = host_memory.status_bytes("VmPeak")
         if mapped_bytes is None or mapped_bytes == self._mapped_before_bytes:
-            return None  # it is from before the steps
+            return None  # the peak is from before the steps
         return (
             mapped_bytes
             - (host_memory.status_bytes("VmSize") or 0)
@@ -297,7 +297,7 @@ class ResidentSet:
         """Runs an action that may fail in a workload; returns the reason as a text, None if it succeeded.
 
         Raises:
-            Exception: memory ran out, in words or so that the same completes without the limit.
+            Exception: memory ran out, by the error's text or because the action completes without the limit.
         """
         try:
             action()
@@ -316,7 +316,7 @@ def _retry(action: Callable[[], None], reason: str, meter: ResidentSet) -> None:
     """Repeats a failed action without the memory limit; raises `MemoryError` if it completes now.
 
     Raises:
-        MemoryError: the action completes now.
+        MemoryError: the repeated action completes.
     """
     try:
         action()
@@ -331,7 +331,7 @@ def _retry(action: Callable[[], None], reason: str, meter: ResidentSet) -> None:
 def beyond(budget_bytes: int | None, progress: steps.Progress) -> str | None:
     """Message on the phase of the largest peak and its excess over the budget; None if it is within.
 
-    The trial's phase is then set to that of the largest peak.
+    It also sets the trial's phase to that of the largest peak.
     """
     peaks = {
         "first step": progress.first_step,

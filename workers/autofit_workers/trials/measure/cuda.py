@@ -47,8 +47,8 @@ _cudnn: Any = torch.backends.cudnn
 def measure(spec: TrialSpec, report: Report = unheard, last_word: LastWord = unsaid) -> TrialOutcome:
     """Runs the trial's steps on the first visible card and returns its outcome.
 
-    The allocator may reserve no more than the budget. Retries of the allocator, which release
-    its cached segments and ask again, make the size `THRASH`. Under the budget of a smaller card
+    The allocator may reserve no more than the budget. If the allocator retries, which releases
+    its cached segments and asks again, the size is `THRASH`. Under the budget of a smaller card
     the evidence is `emulated`: cuDNN then still sees all of the free memory when it ranks its plans.
 
     Raises:
@@ -117,7 +117,7 @@ class _Learned:
     """Facts learned in a trial besides its progress: context size, phase out of memory, environment.
 
     Attributes:
-        context_bytes: size of the context; None where the steps did not end, as it may then be unreadable.
+        context_bytes: size of the context; None if the steps did not complete, as it may then be unreadable.
         phase: phase in which memory ran out.
     """
 

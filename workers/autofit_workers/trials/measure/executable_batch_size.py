@@ -1,7 +1,7 @@
 """Calls a function with ever smaller batch sizes until a call does not run out of memory.
 
-For code written for Accelerate's decorator of that name (`accelerate.utils.memory` 1.15): arguments,
-what counts as running out, what is released between the tries, and the errors are the same.
+It replaces Accelerate's decorator of that name (`accelerate.utils.memory` 1.15): arguments,
+the errors that count as out of memory, what is released between tries, and exceptions are the same.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 _SHRINK = 0.9
-# In messages of PyTorch's `RuntimeError`s, by device.
+# Parts of the messages of PyTorch's `RuntimeError`s, by device.
 _OUT_OF_MEMORY = (
     " out of memory.",  # CUDA, HIP, XPU
     "MPS backend out of memory",
@@ -38,15 +38,15 @@ def with_executable_batch_size(
 ) -> Callable[..., Any]:
     """Wraps `function(batch_size, …)`: callers omit the batch size, which shrinks if memory runs out.
 
-    A later call begins at the size that the one before ended with.
+    A later call begins with the last size of the call before.
 
     Args:
-        first_batch_size: the size to begin with, asked for at the first call.
-        reduce_batch_size: the size after one that ran out of memory; a tenth less unless given.
+        first_batch_size: returns the size to begin with; called at the first call.
+        reduce_batch_size: returns the size after one that ran out of memory; None for a tenth less.
 
     Returns:
-        The function without its first parameter. It raises `RuntimeError` where no size is left, and
-        `TypeError` where a caller gives more arguments than are left.
+        The function without its first parameter. It raises `RuntimeError` if no size is left, and
+        `TypeError` if a caller passes too many arguments.
     """
     batch_size: int | None = None
 
@@ -65,7 +65,7 @@ def with_executable_batch_size(
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
-            # Outside of the handler, whose traceback holds the function's tensors.
+            # Outside the handler, whose traceback holds the function's tensors.
             _release()
             batch_size = int(batch_size * _SHRINK) if reduce_batch_size is None else reduce_batch_size()
 
@@ -85,7 +85,7 @@ def _refuse_batch_size(function: Callable[..., Any], args: tuple[Any, ...]) -> N
 
 
 def _release() -> None:
-    """Frees objects that nothing refers to any more, and the CUDA allocator's cache."""
+    """Collects garbage, and empties the CUDA allocator's cache."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Measures the peak of one step of a live model, in the process that the model is in."""
+"""Measures the peak memory of one step of a model in this process."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from autofit_workers.trials.outcomes import processor_name
 
 _cuda: Any = torch.cuda  # untyped
 
-# Before and at the peak of the step in live blocks, and at the peak in segments, where there are any.
+# Live bytes before the step and at its peak, and bytes of segments at the peak; None without segments.
 StepBytes = tuple[int, int, int | None]
 
 
 def measure_step(step: Callable[[], object]) -> tuple[Device, StepBytes]:
     """Runs one step; returns its device, and the memory in bytes before the step and at its peak.
 
-    Measures on the current card where this process uses one, else on the CPU.
+    It measures on the current CUDA card if this process uses one, else on the CPU.
 
     Raises:
         Exception: whatever the step raises.

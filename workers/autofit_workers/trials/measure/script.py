@@ -1,4 +1,4 @@
-"""Measures the steps of an unmodified training script from outside."""
+"""Measures the steps of a training script without changing it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from autofit_workers.trials.measure import steps
 
 
 class ScriptTrial:
-    """Script to run under the conditions of a trial, in place of `steps.Trial`.
+    """Training script that runs under the conditions of a trial, in place of `steps.Trial`.
 
-    Evaluation and checkpoints are what the script itself does between its steps; none follow the steps.
+    Evaluation and checkpoints are those that the script itself makes between its steps; none follow them.
 
     Args:
         give_up: see `run_script`.
@@ -86,7 +86,7 @@ class ScriptTrial:
                 "torch.cuda.is_available() is true"
             )
 
-    # ── what the watch tells ────────────────────────────────────────────────────────────────────
+    # ── calls of the script's watch ─────────────────────────────────────────────────────────────
 
     def forward(self, module: torch.nn.Module) -> None:
         """Does nothing: modules are not followed."""

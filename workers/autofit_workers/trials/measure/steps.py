@@ -1,4 +1,4 @@
-"""Loop of the steps of a measured trial, on any device."""
+"""Runs the loop of steps of a measured trial, on any device."""
 
 from __future__ import annotations
 
@@ -55,14 +55,14 @@ class Progress:
 
     Attributes:
         device: the device that the trial runs on.
-        report: is told of every phase as it begins.
-        phase: the last one that began.
+        report: called for every phase as it begins.
+        phase: the phase that began last.
         first_step: the peaks of the first step, once it is done.
         steady: the peaks of the steps after the warm-up, once all are done.
         evaluation, checkpoint: the peaks of the evaluation and the checkpoint that follow the steps.
-        num_steps_done: steps that ran to their end, warm-up included.
+        num_steps_done: number of steps that completed, warm-up included.
         step_seconds: durations of the steps after the warm-up.
-        remarks: facts by name: by phase why it could not be tried, the checkpoint's size, and others.
+        remarks: facts by name: why a phase could not be run, the checkpoint's size, and others.
     """
 
     device: Device | None = None
@@ -90,7 +90,7 @@ class Progress:
 def run(workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter, progress: Progress) -> None:
     """Runs a whole trial on the device: its steps, an evaluation and a checkpoint.
 
-    Random generators and PyTorch's flags are afterwards as before.
+    Random generators and PyTorch's flags are restored afterwards.
 
     Raises:
         InvalidTrialError: the steps did not do the work; see `Trial.take_steps`.
@@ -105,10 +105,10 @@ def run(workload: Workload, spec: TrialSpec, device: torch.device, meter: Meter,
 def conditions(spec: TrialSpec, device: torch.device, remarks: dict[str, str]) -> Iterator[Rewriting | None]:
     """Context manager that seeds random generators and applies the knobs, and restores all afterwards.
 
-    Yields what rewrites convolutions, if anything does.
+    Yields the object that rewrites convolutions, or None if none are rewritten.
 
     Args:
-        remarks: is told what the convolution algorithm left to the backend.
+        remarks: gets an entry for the convolutions that the algorithm left to the backend.
 
     Raises:
         InapplicableError: after the block, the convolution algorithm did nothing.
@@ -126,10 +126,10 @@ def conditions(spec: TrialSpec, device: torch.device, remarks: dict[str, str]) -
 
 
 class Trial:
-    """Workload built on a device, to be stepped under its `conditions`.
+    """Workload that was built on a device, whose steps run under `conditions`.
 
     Args:
-        rewriting: the value that `conditions` yielded.
+        rewriting: the object that `conditions` yielded.
     """
 
     def __init__(
@@ -169,8 +169,8 @@ class Trial:
         """Runs warm-up and steps under the meter.
 
         Raises:
-            InapplicableError: the model was to be compiled, and nothing was.
-            InvalidTrialError: the steps left every parameter as it was, or used no memory of the device.
+            InapplicableError: the model should be compiled, and nothing was.
+            InvalidTrialError: the steps changed no parameter, or used no memory of the device.
         """
         before = _fingerprint(self._model)
         self._run_steps()
@@ -193,8 +193,8 @@ class Trial:
     def follow_up(self) -> None:
         """Runs one evaluation step and saves one checkpoint, after a training's steps.
 
-        Running out of memory there raises as in a step. For a workload that can do neither, such as a
-        model that returns no loss in evaluation, the reason is noted as a remark.
+        Running out of memory there raises as in a step. If a workload can do neither, as a model
+        that returns no loss in evaluation, a remark gives the reason.
         """
         if self._optimizer is None or not self._spec.with_follow_up:
             return
