@@ -1,6 +1,6 @@
-"""Generation by transformers' own `generate`, in place of a step.
+"""Text generation by a transformers model's own `generate`, in place of a training step.
 
-Texts end by their length only, never by a token, since a model's tokens are not known before it runs.
+Texts end at their length only, never at a token, since a model's tokens are not known before it runs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autofit_workers.workload.workload import Workload
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-_OWN = ("new_tokens", "cache", "num_beams")  # the knobs that mean nothing in other modes
+_OWN = ("new_tokens", "cache", "num_beams")  # knobs without effect in other modes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Generate:
                 use_cache=True,
                 num_beams=self.knobs.num_beams,
                 pad_token_id=0,
-                disable_compile=True,  # transformers compiles the passes of a static cache on a GPU
+                disable_compile=True,  # transformers would compile the passes of a static cache on a GPU
                 **more,
             )
         except ImportError as error:
@@ -64,7 +64,7 @@ class Generate:
         except ValueError as error:
             if not more:
                 raise
-            # As of a model with sliding windows, or with an encoder, whose cache is of another kind.
+            # A model with sliding windows, for example, or with an encoder, whose cache is of another kind.
             raise InapplicableError(
                 f"{self.name} cannot generate with --cache {self.knobs.cache}: {error}"
             ) from error
@@ -75,7 +75,7 @@ def generating(workload: Workload, knobs: Knobs, setup: Setup) -> Workload:
     """Workload with `Generate` as its loss in mode generate; unchanged in other modes.
 
     Raises:
-        InapplicableError: knobs of generation are given in another mode, the workload has its own step, the
+        InapplicableError: knobs of generation are set in another mode, the workload has its own step, the
             number of tokens is missing, or prompt and new tokens are more than the model has positions for.
     """
     if workload.mode != GENERATE:

@@ -1,4 +1,4 @@
-"""Weights of a model's hidden layers, which some optimizers treat differently."""
+"""Finds the weights of a model's hidden layers, which optimizers such as Muon treat differently."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from torch import nn
 
 
 def hidden_weights(model: nn.Module) -> list[nn.Parameter]:
-    """Matrices of a model that belong neither to an embedding nor to its output layer.
+    """Weight matrices of a model except those of embeddings and of the output layer.
 
-    The output layer is the one that `get_output_embeddings` of transformers' models names; else the last
-    module with a matrix, if no other matrix has its shape, as those of repeated blocks do. Muon's author
+    The output layer is the one that `get_output_embeddings` of a transformers model returns; else the last
+    module with a matrix, if no other matrix has its shape, as in repeated blocks. Muon's author
     leaves output layer and embeddings to AdamW (github.com/KellerJordan/Muon).
     """
     matrices = {id(parameter): parameter for parameter in model.parameters() if parameter.dim() == 2}

@@ -1,8 +1,8 @@
-"""Optimizers in backward, which step a parameter once its gradient is complete, and free it.
+"""Optimizers that update each parameter in backward, once its gradient is complete, and free the gradient.
 
-Each parameter has an optimizer of its own, which a hook behind the accumulation of its gradient calls
+Each parameter has an optimizer of its own, which a hook after the accumulation of its gradient calls
 (`register_post_accumulate_grad_hook`; "How to save memory by fusing the optimizer step into the backward
-pass", PyTorch's tutorials). Nothing is left to do after backward.
+pass", PyTorch's tutorials). No optimizer step follows backward.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _Optimizers = tuple[torch.optim.Optimizer, ...]
 
 
 def make_in_backward(workload: Workload, model: nn.Module, implementation: str = "default") -> _Optimizers:
-    """Makes an optimizer for each trained parameter, and has backward call it.
+    """Makes an optimizer for each trained parameter, with a hook that steps it in backward.
 
     Args:
         model: the model, already on the device that it is trained on.
         implementation: one of `autofit_workers.spec.knobs.optimizer_impl.OPTIMIZER_IMPLS`.
 
     Raises:
-        InapplicableError: the workload's function makes optimizers of the model, not of parameters.
+        InapplicableError: the workload's function makes optimizers for a model, not for parameters.
         WorkloadError, MissingLibraryError: `make_optimizers` raises them.
     """
     made: list[torch.optim.Optimizer] = []

@@ -1,4 +1,4 @@
-"""Keywords that a user's function takes."""
+"""Finds out which keywords a user's function takes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def keyword(function: Callable[..., Any], name: str) -> inspect.Parameter | None
     """Parameter `name` of a function if it may be given as a keyword; else None."""
     try:
         found = inspect.signature(function).parameters.get(name)
-    except (TypeError, ValueError):  # of some callables that C made
+    except (TypeError, ValueError):  # some callables written in C have no signature
         return None
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return found if found is not None and found.kind in kinds else None

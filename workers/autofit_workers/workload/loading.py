@@ -1,7 +1,7 @@
 """Loads the object that a reference names, by importing the user's modules.
 
 The user's folders are appended to the import path, never prepended, so that a user's `autofit/` or `torch.py`
-hides nothing.
+hides no other module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from autofit_workers.spec.workloads.references import (
     suggestion,
 )
 
-# Modules of files are named so that no import statement finds them and they hide no other.
+# Prefix of names of modules made from files: no import statement finds them, and they hide no other module.
 FILE_MODULE_PREFIX = "_autofit_file_"
 
 
@@ -78,7 +78,7 @@ def user_code(doing: str) -> Iterator[None]:
 
 @contextmanager
 def _importing(name: str, file: str = "FILE.py") -> Iterator[None]:
-    """Context manager that turns an import's exception to `WorkloadError`, with advice if it needs a GPU."""
+    """Context manager that turns errors of an import into `WorkloadError`, with advice if it needs a GPU."""
     try:
         with user_code(f"importing {name}"):
             yield
@@ -93,7 +93,7 @@ def _importing(name: str, file: str = "FILE.py") -> Iterator[None]:
 
 def _needs_gpu(error: BaseException) -> bool:
     """Whether PyTorch raised an error at the first use of a GPU that is not there."""
-    # Of builds without CUDA it is an AssertionError, of others a RuntimeError; both from this function.
+    # Builds without CUDA raise an AssertionError, others a RuntimeError; both from this function.
     frames = traceback.extract_tb(error.__traceback__)
     return bool(frames) and frames[-1].name == "_lazy_init" and "torch" in Path(frames[-1].filename).parts
 
@@ -114,18 +114,18 @@ def _read_source(ref: WorkloadRef, path: Path | None) -> bytes:
 
 
 def _import_file(path: Path, source: bytes) -> ModuleType:
-    """Module made by running `source`, as the file on disk or its bytecode cache may differ from it."""
+    """Module made by running `source`, which the file on disk or its bytecode cache may differ from."""
     name = f"{FILE_MODULE_PREFIX}{path.stem}_{sha256_of(os.fsencode(path) + source)[:16]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # dataclasses and pickle look their classes' modules up
+    sys.modules[name] = module  # dataclasses and pickle look up the modules of classes
     try:
         with _importing(str(path), path.name):
             exec(compile(source, path, "exec"), vars(module))  # noqa: S102 - as an import would
-    except BaseException:  # half a module must not be found by the next load
+    except BaseException:  # the next load must not find half a module
         del sys.modules[name]
         raise
     return module

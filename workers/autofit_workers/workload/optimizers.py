@@ -1,4 +1,4 @@
-"""Makes optimizers: by name, in each of PyTorch's implementations, or a workload's own."""
+"""Makes optimizers by name, in each of PyTorch's implementations, or by a workload's own function."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def takes_model(optimizer: OptimizerFactory) -> bool:
     """Whether a workload's optimizer function takes the model; else it takes the parameters."""
     try:
         return next(iter(inspect.signature(optimizer).parameters)) == "model"
-    except (StopIteration, TypeError, ValueError):  # no parameter at all, or a callable that C made
+    except (StopIteration, TypeError, ValueError):  # no parameter, or a callable written in C
         return False
 
 
 def make_named(name: str, model: nn.Module, implementation: str = "default") -> Optimizers:
-    """Makes the optimizer of a name, or both optimizers of a name that stands for two.
+    """Makes the optimizer that a name stands for, or both if it stands for two.
 
     Args:
         name: one of `autofit_workers.spec.knobs.optimizer.OPTIMIZERS`.

@@ -1,4 +1,4 @@
-"""Changes to a workload by a trial's knobs and setup."""
+"""Applies a trial's knobs and setup to a workload."""
 
 from __future__ import annotations
 

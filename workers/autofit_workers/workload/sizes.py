@@ -1,4 +1,4 @@
-"""Size of a sample: number of tokens of a text, side of an image. No torch at import."""
+"""Size of a workload's samples, such as tokens of a text or the side of an image."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KEYWORD = "size"
 
 
 def sized(workload: Workload, size: int, *, allows_long: bool) -> dict[str, Callable[..., Any]]:
-    """Functions for samples of `size` by name: `make_batch`, and `build_model` if it takes a size.
+    """Functions of a workload for samples of `size`: `make_batch`, and `build_model` if it takes a size.
 
     Raises:
         InapplicableError: the workload makes samples of one size, or its model was made for shorter ones.

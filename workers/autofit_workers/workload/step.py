@@ -1,4 +1,4 @@
-"""Steps of a workload: forward, backward and optimizer, or forward without gradients."""
+"""Runs one step of a workload: forward, backward and optimizer, or forward without gradients."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ PhaseHook = Callable[[str], None]
 AutocastFactory = Callable[[], AbstractContextManager[object]]
 
 
-_NO_SCALER = torch.amp.GradScaler(enabled=False)  # leaves losses as they are, and only takes the step
+_NO_SCALER = torch.amp.GradScaler(enabled=False)  # neither scales losses nor checks gradients
 
 
 def no_phase(_name: str) -> None:
-    """Phase hook that does nothing."""
+    """Does nothing: the `phase` argument of steps whose phases nobody follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Part of an accumulated optimizer step: the pass of one of its batches.
+    """One forward and backward pass of an accumulated optimizer step.
 
     Attributes:
-        number: number of the pass, from 1.
+        number: number of the pass in the step, from 1.
         num_passes: number of passes that are run before the optimizer steps.
         num_batches: number of batches that the step stands for; gradients are the mean over them.
     """
@@ -103,12 +103,12 @@ def train_step(
     For an accumulated step it runs one pass: gradients are dropped before the first pass only, and the
     optimizer steps after the last.
 
-    `autocast` makes the context of the forward pass and the loss, as PyTorch advises; `scaler` scales the
-    loss and takes the optimizer's step; `clip_grad_norm` is the norm that gradients, once unscaled, are
-    clipped to before it; with `in_backward`, hooks take the step and drop the gradients; `phase` is
+    `autocast` makes the context of the forward pass and the loss, as PyTorch advises. `scaler` scales the
+    loss and calls the optimizer's step. `clip_grad_norm` is the norm that unscaled gradients are clipped to
+    before it. With `in_backward`, hooks step the optimizer and drop the gradients. `phase` is
     called with `forward`, `backward` and `optimizer` as each begins. A workload's own `step` runs under
-    autocast as a whole, drops and scales its gradients itself, and only its beginning (`forward`) can be
-    seen.
+    autocast as a whole and drops and scales its gradients itself; only its beginning (`forward`) is
+    reported.
     """
     phase("forward")
     if workload.step is not None:

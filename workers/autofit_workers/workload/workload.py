@@ -1,13 +1,13 @@
-"""Workloads that users run, and how they cross processes.
+"""Workloads that users run, and their transfer to other processes.
 
     WorkloadError
     ├── UnknownWorkloadError      a reference names nothing
-    ├── SourceChangedError        a worker's copy differs from the one of the reference
-    ├── CloudpickleMissingError   a workload without a file cannot be carried
-    ├── InvalidBatchError         make_batch does not make the batch it is asked for (INVALID)
-    └── InvalidLossError          the loss cannot be trained on
+    ├── SourceChangedError        a worker's copy differs from the reference's
+    ├── CloudpickleMissingError   a workload without a file cannot be sent
+    ├── InvalidBatchError         make_batch does not make the batch that was asked for (INVALID)
+    └── InvalidLossError          the loss cannot be differentiated
 
-No torch at import: the coordinator holds workloads too.
+The module does not import torch, as the coordinator holds workloads too.
 """
 
 from __future__ import annotations
@@ -61,17 +61,17 @@ __all__ = [
     "tensors_of",
 ]
 
-# What a step of the workload's own gets: one optimizer, or as many as the workload's function made.
+# Optimizer argument of a workload's own step: one optimizer, or a tuple if its function made several.
 Optimizers: TypeAlias = "torch.optim.Optimizer | tuple[torch.optim.Optimizer, ...]"
 OptimizerFactory = Callable[["Iterable[torch.nn.Parameter]"], Optimizers]
 
 
 class CloudpickleMissingError(WorkloadError):
-    """cloudpickle is missing, which is needed to send a workload without a file to a process."""
+    """cloudpickle is not installed, which is needed to send a workload without a file to another process."""
 
 
 class InvalidBatchError(WorkloadError, InvalidTrialError):
-    """`make_batch` returned a batch without a dimension of the batch size: the trial means nothing."""
+    """`make_batch` returned a batch without a dimension of the batch size, so its memory means nothing."""
 
 
 class InvalidLossError(WorkloadError):
@@ -99,8 +99,8 @@ class Workload:
             weights, several optimizers and the like. `optimizer` is a tuple if there are several.
         mode: `train`, `infer` or `generate`.
         name: the name in tables and reports.
-        size_multiple: distance between sizes for which all roundings are alike, such as those to patches.
-        max_size: the largest size that the model was made for; None if nothing limits it.
+        size_multiple: distance between sample sizes for which kernels and patches round alike.
+        max_size: largest sample size that the model was made for; None if nothing limits it.
 
     Raises:
         WorkloadError: the mode or the optimizer is unknown.
@@ -165,7 +165,7 @@ class Workload:
         """Reference by which another process loads the workload: the one it was loaded by, else a pickle.
 
         Raises:
-            CloudpickleMissingError: the workload has to be carried by value, which needs cloudpickle.
+            CloudpickleMissingError: the workload has to be pickled, which needs cloudpickle.
             WorkloadError: something in it cannot be pickled.
         """
         return self._reference or _pickled(self)
@@ -201,7 +201,7 @@ def resolve(ref: WorkloadRef) -> Workload:
             raise WorkloadError(
                 f"this worker knows no reference of kind {ref.kind!r}: install the same autofit here"
             )
-    copy = dataclasses.replace(workload, name=workload.name or ref.name)  # the user's own stays as it is
+    copy = dataclasses.replace(workload, name=workload.name or ref.name)  # the user's own stays unchanged
     object.__setattr__(copy, "_reference", ref)
     return copy
 
@@ -319,7 +319,7 @@ def _output(model: torch.nn.Module, samples: torch.Tensor) -> torch.Tensor:
 def _pickled(workload: Workload) -> WorkloadRef:
     cloudpickle = _cloudpickle()
     with ExitStack() as stack:
-        # A worker could not import the modules that were made of files here.
+        # A worker could not import the modules that were made from files in this process.
         for name, module in list(sys.modules.items()):
             if name.startswith(FILE_MODULE_PREFIX):
                 cloudpickle.register_pickle_by_value(module)
@@ -346,7 +346,7 @@ def _unpickled(ref: WorkloadRef) -> Any:
     payload = base64.b64decode(ref.payload_base64 or "")
     if hashlib.sha256(payload).hexdigest() != ref.source_sha256:
         raise SourceChangedError(f"the bytes of {ref.name} do not match their digest: send them again")
-    _cloudpickle()  # says what is missing, where the pickle would name one of its internals
+    _cloudpickle()  # raises an error that names cloudpickle, where unpickling would name one of its internals
     append_to_import_path(ref.search_path)
     with user_code(f"unpickling {ref.name}"):
         return pickle.loads(payload)  # noqa: S301 - the user's own code, as any workload
@@ -368,7 +368,7 @@ def check_batch(batch: object, batch_size: int) -> str | None:
     """Checks that a tensor of a batch has the batch size as one of its dimensions.
 
     Returns:
-        A note for the reader of the answer if a batch of 1 has no such dimension; else None.
+        A note for the user if a batch of 1 has no such dimension; else None.
 
     Raises:
         InvalidBatchError: no tensor has such a dimension, so that every size would seem to fit; a batch of 1,
@@ -405,7 +405,7 @@ def _tensors(value: object, seen: dict[int, object]) -> Iterator[torch.Tensor]:
         return
     if id(value) in seen:
         return
-    seen[id(value)] = value  # kept alive, or another could get its id
+    seen[id(value)] = value  # kept alive, as its id could otherwise be reused
     if isinstance(value, Mapping):
         parts: Iterable[object] = value.values()
     elif isinstance(value, list | tuple | set | frozenset):

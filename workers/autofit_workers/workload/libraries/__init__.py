@@ -1,4 +1,4 @@
-"""Models of installed libraries as workloads, a file for each library.
+"""Loads models of installed libraries as workloads, with a file for each library.
 
 `autofit_workers.spec.workloads.libraries` lists them. Weights are random and nothing is downloaded.
 """

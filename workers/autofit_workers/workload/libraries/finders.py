@@ -14,7 +14,7 @@ class ExecutingFinder(MetaPathFinder):
 
     Args:
         names: names of the modules.
-        execute: called with such a module and with the function by which Python would execute it.
+        execute: called with such a module and the function with which Python would execute it.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ _waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
 
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Calls `act` with a module once it is imported, at once if it already is; cannot be undone."""
+    """Calls `act` with a module when it is imported, or at once if it already is; cannot be undone."""
     if name in sys.modules:
         act(sys.modules[name])
     elif name in _waiting:

@@ -1,4 +1,4 @@
-"""Workloads of networks for images: random images, random labels, cross entropy."""
+"""Workloads that train image networks on random images and labels, with cross entropy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 from autofit_workers.workload.workload import InvalidLossError, Workload
 
 Images = tuple[Tensor, Tensor]
-_STRIDES = 32  # of all stages of usual networks together
+_STRIDES = 32  # product of the strides of all stages of usual networks
 
 
 def image_workload(
@@ -24,7 +24,7 @@ def image_workload(
     num_classes: int,
     dense_labels: bool = False,
 ) -> Workload:
-    """Workload with cross entropy and SGD with momentum, as the libraries' own scripts train.
+    """Workload for an image network, with cross entropy and SGD with momentum as in the libraries' scripts.
 
     Args:
         build: makes the network, which maps N×C×H×W to logits; it may take the keyword `size`, the side of

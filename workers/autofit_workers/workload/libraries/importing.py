@@ -1,4 +1,4 @@
-"""Imports libraries of models, or raises errors that say how to get them."""
+"""Imports model libraries, or raises errors that say how to install them."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from autofit_workers.workload.libraries import torchvision_operators
 from autofit_workers.workload.libraries.finders import ExecutingFinder
 
 _NUM_NEAR = 3
-_OF_TORCHAUDIO = "torchaudio._extension.utils"  # loads its compiled operators
+_OF_TORCHAUDIO = "torchaudio._extension.utils"  # module that loads its compiled operators
 
 
 def imported(
     package: str, wanted: str, what: str = "a model", *, distribution: str | None = None
 ) -> ModuleType:
-    """Imports the library of a reference or of a knob's value.
+    """Imports the library that a reference or a knob's value needs.
 
     Args:
-        package: the package, or a module of it.
-        wanted, what: the reference or value, and its kind in words, for the message.
-        distribution: name by which it is installed, if that is not the package's.
+        package: import name of the library, or of a module of it.
+        wanted, what: the reference or value, and its kind in words, for the error's message.
+        distribution: name by which it is installed, if that differs from the import name.
 
     Raises:
         MissingLibraryError: the library is not installed.
@@ -38,7 +38,7 @@ def imported(
     library = package.partition(".")[0]
     try:
         with without_missing_operators():
-            # Other libraries import it later, at its first use.
+            # Other libraries import torchvision later, at its first use.
             if importlib.util.find_spec("torchvision"):
                 importlib.import_module("torchvision")
             return importlib.import_module(package)

@@ -1,4 +1,4 @@
-"""Models of timm as workloads, at their own image size or by a reference's arguments."""
+"""Loads models of timm as workloads, with images of the model's size or by a reference's arguments."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autofit_workers.workload.libraries.images import image_workload
 from autofit_workers.workload.libraries.importing import hint, imported, unknown
 from autofit_workers.workload.workload import Workload
 
-_USUAL_SHAPE, _USUAL_CLASSES = (3, 224, 224), 1000  # where a model has no configuration
+_USUAL_SHAPE, _USUAL_CLASSES = (3, 224, 224), 1000  # for a model without a configuration
 _SIDES, _CHANNELS, _CLASSES = "img_size", "in_chans", "num_classes"
 _OF_WEIGHTS = ("pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir")
 _OF_FEATURES = ("features_only", "out_indices")

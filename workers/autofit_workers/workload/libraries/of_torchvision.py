@@ -1,4 +1,4 @@
-"""Models of torchvision for images or pixels as workloads, at their weights' image size."""
+"""Loads models of torchvision that classify images or pixels as workloads, at their weights' image size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit_workers.workload.libraries.images import image_workload
 from autofit_workers.workload.libraries.importing import imported, unknown
 from autofit_workers.workload.workload import Workload
 
-_USUAL_SIDE, _USUAL_CLASSES = 224, 1000  # where a model has no weights that say them
+_USUAL_SIDE, _USUAL_CLASSES = 224, 1000  # for a model without weights
 
 
 def load(ref: WorkloadRef) -> Workload:
@@ -50,7 +50,7 @@ def load(ref: WorkloadRef) -> Workload:
 
 
 def _num_classes(weights: Any) -> int:
-    named = None if weights is None else weights.meta["categories"]  # none of weights for features alone
+    named = None if weights is None else weights.meta["categories"]  # None for weights of features only
     return _USUAL_CLASSES if named is None else len(named)
 
 
@@ -64,7 +64,7 @@ def _sides(weights: Any) -> tuple[int, int]:
 def _build(name: str, num_classes: int, *, is_dense: bool) -> nn.Module:
     from torchvision import models
 
-    # Those for pixels would fetch the weights of the network that they begin with.
+    # Models for pixels would download the weights of their backbone.
     options = {"weights_backbone": None} if is_dense else {}
     model: nn.Module = models.get_model(name, weights=None, num_classes=num_classes, **options)
     return model

@@ -1,4 +1,4 @@
-"""Models of Hugging Face's transformers as workloads, by configuration, with random weights."""
+"""Loads models of Hugging Face's transformers as workloads, by configuration, with random weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load(ref: WorkloadRef) -> Workload:
 
     Raises:
         UnknownNameError: there is no such configuration on this machine.
-        UnsupportedError: the model has no head for which a batch is known.
+        UnsupportedError: the model has no head whose batches can be made.
         MissingLibraryError: transformers is not installed.
     """
     transformers: Any = imported("transformers", ref.target)
@@ -69,14 +69,14 @@ def configuration_of(ref: WorkloadRef) -> Any:
 
     Raises:
         UnknownNameError: there is no such configuration on this machine.
-        UnsupportedError: transformers does not take the configuration, or it asks for a kernel of a hub, code
-            of its own, quantized weights or a size below 0.
+        UnsupportedError: transformers does not accept the configuration, or it asks for a kernel of a hub,
+            code of its own, quantized weights or a size below 0.
         DeviceError: transformers is not installed.
     """
     transformers: Any = imported("transformers", ref.target)
     name = ref.target.partition(":")[2]
     types = transformers.CONFIG_MAPPING
-    if name in types:  # a file's name is absolute (see `autofit_workers.spec.workloads.references`)
+    if name in types:  # a file's name is an absolute path (see `autofit_workers.spec.workloads.references`)
         return transformers.AutoConfig.for_model(name)
     try:
         stated, _ = transformers.PreTrainedConfig.get_config_dict(name, local_files_only=True)
@@ -117,7 +117,7 @@ def _refuse_what_is_not_followed(name: str, stated: dict[str, Any], types: Any) 
         )
     for key, value in stated.items():
         is_size = isinstance(value, int) and (key.startswith("num_") or key.endswith("_size"))
-        # Some classes have a number below 0 that means something, such as all of them.
+        # Some classes give a negative number a meaning, such as all layers.
         if is_size and value < 0 and value != getattr(types.get(kind), key, None):
             raise UnsupportedError(f"{name} says {key}: {value}, which cannot be less than 0")
 
@@ -143,11 +143,11 @@ def _own_loss(model: nn.Module, batch: Batch, *, options: dict[str, Any]) -> Ten
     try:
         loss: Tensor | None = model(**taken, **options).loss
     except NotImplementedError as error:
-        if not _is_of_transformers(error):  # PyTorch's, of an operator
+        if not _is_of_transformers(error):  # an error of PyTorch, in an operator
             raise
         raise _no_loss(name, brief_error(error)) from error
     except (ValueError, TypeError, AttributeError, LookupError, RuntimeError) as error:
-        # What no kernel is known for has a class of its own; and a real device may have run out of memory.
+        # An operator without a kernel raises a subclass, and a real device may have run out of memory.
         if isinstance(error, RuntimeError) and (type(error) is not RuntimeError or not _is_predicted(model)):
             raise
         raise UnsupportedError(

@@ -1,4 +1,4 @@
-"""Batches of tokens with labels for models of transformers, in each layout of sequences.
+"""Batches of tokens with labels for models of transformers, in each batch layout.
 
     full            input_ids   a a a a a a        no token is masked
                                 b b b b b b
@@ -8,9 +8,9 @@
                                 b b b B B B
     padding-free    a a a a a a b b b b b b        position_ids 0 1 2 3 4 5 0 1 2 3 4 5
 
-Packed sequences have no attention_mask: transformers tells them by their positions, from which it makes
+Packed sequences have no attention_mask: transformers finds them by their positions, from which it makes
 a mask, or the bounds of sequences for FlashAttention if there is one row (`find_packed_sequence_indices`,
-`_is_packed_sequence` of transformers 5). One row of all samples is what its `DataCollatorWithFlattening`
+`_is_packed_sequence` of transformers 5). The row of all samples is what its `DataCollatorWithFlattening`
 makes.
 """
 
@@ -25,9 +25,9 @@ from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.knobs.batch_layout import Layout, split_layout
 
 Batch = dict[str, Tensor]
-# Of a batch in one row, how many tokens each of its samples has: it stays on the host, and no model gets it.
+# Number of tokens of each sample in a batch of one row; it stays on the CPU, and no model gets it.
 LENGTHS = "seq_lengths"
-_IGNORED = -100  # label of a position that counts for nothing
+_IGNORED = -100  # label that the loss ignores
 
 
 def tokens_with_labels(
@@ -82,7 +82,7 @@ def unpackable_tokens(
 
 def _packed(shape: tuple[int, int], device: torch.device, vocabulary: int, layout: Layout) -> Batch:
     batch_size, num_tokens = shape
-    # Made on the host, as a collator does, so that the bounds of sequences are known.
+    # Made on the CPU, as a collator does, so that the bounds of sequences are known.
     tokens = torch.arange(num_tokens)
     sequence_of = tokens * layout.num_packed // num_tokens
     first_of = -(-sequence_of * num_tokens // layout.num_packed)

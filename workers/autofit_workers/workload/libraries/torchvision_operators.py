@@ -1,7 +1,7 @@
-"""Declares torchvision's compiled operators where they cannot be loaded.
+"""Declares torchvision's compiled operators on machines where they cannot be loaded.
 
 Its wheels are built for CUDA builds of PyTorch; beside a CPU build their library does not load. A prediction
-needs no kernels, and shapes and derivatives are torchvision's own, in Python. Source: `csrc/ops` of
+needs no kernels, and torchvision itself computes shapes and derivatives in Python. Source: `csrc/ops` of
 torchvision 0.28.
 """
 

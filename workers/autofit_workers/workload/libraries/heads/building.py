@@ -13,16 +13,16 @@ from autofit_workers.workload.libraries.heads.task import Head
 
 
 def build(head: Head, *, size: int | None = None) -> nn.Module:
-    """Model of a head, with random weights, for images of a given side if `size` says one.
+    """Model of a head, with random weights, for images with sides of `size` pixels if given.
 
     Args:
-        size: side of the images, in place of the head's.
+        size: pixels of the images' sides, in place of the head's own.
 
     Raises:
         UnsupportedError: transformers cannot build the model from its configuration.
     """
-    config = copy.deepcopy(head.config)  # the model writes into it what it was made with
-    if config.is_encoder_decoder:  # what the labels are shifted by, which a model type alone leaves open
+    config = copy.deepcopy(head.config)  # the model writes its build options into the configuration
+    if config.is_encoder_decoder:  # the token before shifted labels, which a type lacks
         for part in filter(None, (config, getattr(config, "decoder", None))):
             for name in ("pad_token_id", "decoder_start_token_id"):
                 if getattr(part, name, None) is None:
@@ -39,7 +39,7 @@ def build(head: Head, *, size: int | None = None) -> nn.Module:
             f"transformers cannot build a {head.wanted} of this configuration ({brief_error(error)}): mend "
             "the configuration, or install what it asks for"
         ) from error
-    for part in model.modules():  # of a training: a cache for generation would grow when blocks run again
+    for part in model.modules():  # a cache would grow when checkpointed blocks run again
         own: Any = getattr(part, "config", None)
         if getattr(own, "use_cache", False):
             own.use_cache = False

@@ -1,4 +1,4 @@
-"""Tasks of models of transformers: the table of their classes, and their batches."""
+"""Lists the tasks of transformers' models, each with the table of its classes and its batches."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _is_played(_model_class: Any, config: Any) -> bool:
     return hasattr(getattr(config, "decoder", None), "num_codebooks")
 
 
-# The usual ones first, as a configuration that names no class is of the first that it can be.
+# Usual tasks first: a configuration without a class gets the first task that accepts it.
 TASKS = (
     Task("SEQ_TO_SEQ_CAUSAL_LM", texts.filled_in(), accepts=_is_encoder_decoder),
     Task("IMAGE_CLASSIFICATION", images.classified(), _IMAGES),

@@ -1,7 +1,7 @@
-"""Finds how many tokens or frames a model class makes of an image or a sound.
+"""Counts the tokens or frames that a model class makes of an image or a sound.
 
-The model is built and run on the meta device, where tensors have shapes and no values. Small tensors of whole
-numbers, such as the sizes of images, stay on the CPU, since the classes read their values.
+The model is built and run on the meta device, where tensors have shapes and no values. Small integer
+tensors, such as the sizes of images, stay on the CPU, since the classes read their values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from autofit_workers.workload.libraries.heads.task import Batch, Head
 aten: Any = torch.ops.aten
 
 _META, _CPU = torch.device("meta"), torch.device("cpu")
-# What comparisons of real numbers give, no two of which are the same.
+# Results of comparisons of real numbers, all of which count as different.
 _COMPARED = {aten.eq: False, aten.ne: True}
 
 
@@ -48,13 +48,13 @@ def rows_of(head: Head, method: str, inputs: Batch) -> int:
 
 
 def _lengths_of_frames(model: nn.Module) -> Callable[..., Any] | None:
-    """Method of a model's audio part that maps input to output lengths; None if there is none."""
+    """Method of a model's audio part that computes output lengths from input lengths; None if missing."""
     told = (getattr(part, "_get_feat_extract_output_lengths", None) for part in model.modules())
     return next(filter(None, told), None)
 
 
 def frames_of(head: Head, inputs: Batch) -> int:
-    """Number of frames that a model class puts out for the inputs of one sample."""
+    """Number of frames in the output of a model class for the inputs of one sample."""
     model = _built(head)
     logits: torch.Tensor = _asked(head, model, inputs).logits
     return logits.shape[1]
@@ -93,8 +93,8 @@ def _asked(head: Head, make: Callable[..., Any], inputs: Batch) -> Any:
 class _SizesOnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Dispatch mode that keeps integer tensors and masks on the CPU, beside tensors on device `meta`.
 
-    Real numbers have no values there, and no two count as equal: classes leave out images of zeros and
-    masked frames, of which this package makes none.
+    Real numbers have no values on `meta`, so none count as equal: classes leave out images of zeros and
+    masked frames, which batches of this package do not contain.
     """
 
     def __torch_dispatch__(
@@ -112,7 +112,7 @@ class _SizesOnCpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func.overloadpacket in _COMPARED:
             shape = torch.broadcast_shapes(*(tensor.shape for tensor in tensors))  # type: ignore[no-untyped-call]
             return torch.full(shape, _COMPARED[func.overloadpacket])
-        if func is aten.index.Tensor:  # places may lie on the CPU
+        if func is aten.index.Tensor:  # indices may lie on the CPU
             return func(*args)
         args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to(_META), (args, kwargs))
         return func(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Finds the class of transformers for a configuration and a user's task."""
+"""Chooses the model class of transformers for a configuration and a user's task."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _LABELS = ("labels", "_labels", "_positions", "future_values", "target_values", 
 def head_of(transformers: Any, config: Any, wanted: str, said: str | None = None) -> Head:
     """Head for a configuration: its class for a task, else that in `architectures`, else the usual one.
 
-    The usual class is taken if none is named, or one without a head, which has no loss.
+    The usual class is taken if no class is named, or one without a head, which has no loss.
 
     Args:
-        wanted: the user's name for the model.
-        said: the task that the user named.
+        wanted: the user's name for the model, for messages.
+        said: task that the user named; None for none.
 
     Raises:
-        UnsupportedError: there is no such class, or none for which a batch is known.
+        UnsupportedError: there is no such class, or none whose batches can be made.
     """
     named = next(iter(getattr(config, "architectures", None) or ()), None)
     there_are = [
@@ -119,7 +119,7 @@ def batches_of(head: Head, wanted: str) -> Batches:
     """Batches of a head, checked against the arguments of its class.
 
     Args:
-        wanted: the user's name for the model.
+        wanted: the user's name for the model, for messages.
 
     Raises:
         UnsupportedError: no batch can be made, or the class needs an unknown argument or takes no labels.
@@ -128,7 +128,7 @@ def batches_of(head: Head, wanted: str) -> Batches:
         batches = head.task.batches(head)
         size = {} if batches.size is None else {"size": batches.size.size}
         made = batches.make(1, _META, **size).keys()
-    except (AttributeError, TypeError, ValueError, LookupError) as error:  # of what the configuration lacks
+    except (AttributeError, TypeError, ValueError, LookupError) as error:  # a field is missing
         raise UnsupportedError(
             f"{wanted} is a {head.wanted}, for which no batch can be made here ({brief_error(error)}): "
             f"{_WRITE}"

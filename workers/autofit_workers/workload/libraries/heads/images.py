@@ -1,4 +1,4 @@
-"""Batches of images for models of transformers, with the labels of each task."""
+"""Batches of random images for models of transformers, with the labels of each task."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from autofit_workers.workload.libraries.heads.texts import classes_of
 
 
 def classified() -> Callable[[Head], Batches]:
-    """Maker of batches of images with a class each."""
+    """Function that makes batches of images, with one class label for each image."""
     return functools.partial(_batches, _classified)
 
 
 def segmented() -> Callable[[Head], Batches]:
-    """Maker of batches of images with a class for each pixel."""
+    """Function that makes batches of images, with a class label for each pixel."""
     return functools.partial(_batches, _segmented)
 
 
 def measured() -> Callable[[Head], Batches]:
-    """Maker of batches of images with a number for each pixel, such as its depth."""
+    """Function that makes batches of images, with a number such as the depth for each pixel."""
     return functools.partial(_batches, _measured)
 
 
 def masked() -> Callable[[Head], Batches]:
-    """Maker of batches of images with hidden patches."""
+    """Function that makes batches of images with masked patches, for masked image modelling."""
     return functools.partial(_batches, _masked)
 
 
 def filmed() -> Callable[[Head], Batches]:
-    """Maker of batches of videos with a class each, or with hidden patches."""
+    """Function that makes batches of videos, with one class label for each or with masked patches."""
     return functools.partial(_batches, _filmed)
 
 
@@ -45,7 +45,7 @@ def pixels(head: Head, batch_size: int, device: torch.device, size: int | None =
 
 
 def num_channels(config: Any) -> int:
-    """Number of channels of the images that a configuration is for; 3 if it names none."""
+    """Number of channels of a configuration's images; 3 if the configuration has no such field."""
     names = ("num_channels", "in_channels", "in_chans")
     parts = (config, sizes.vision_of(config))
     named: list[Any] = [getattr(part, name, None) for part in parts for name in names]

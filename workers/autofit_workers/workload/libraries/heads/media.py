@@ -1,4 +1,4 @@
-"""Batches of texts with images or sounds in them, for models of transformers.
+"""Batches of texts that contain images or sounds, for models of transformers.
 
     input_ids        i i i i t t t t      a placeholder for each feature that the class makes of the image,
     pixel_values     one image a sample   then text
@@ -33,38 +33,38 @@ from autofit_workers.workload.libraries.importing import imported
 
 _META = torch.device("meta")
 _IGNORED = -100
-_LEAST_TEXT = 256  # tokens of text beside an image that takes most of a sample
-_USUAL_GRID_SIDE = 448  # of images that a class reads in any size, about
+_LEAST_TEXT = 256  # tokens of text beside an image that takes up most of a sample
+_USUAL_GRID_SIDE = 448  # about the side in pixels of images that a class reads in any size
 _OF_IMAGES, _OF_SOUNDS = ("image_token_id", "image_token_index"), ("audio_token_id", "audio_token_index")
 
 
 def has_placeholder(config: Any) -> bool:
-    """Whether a configuration has a field for the token that stands for a part of an image."""
+    """Whether a configuration has a field for the placeholder token of a part of an image."""
     return any(hasattr(config, name) for name in _OF_IMAGES)
 
 
 def with_images() -> Callable[[Head], Batches]:
-    """Maker of batches of texts with an image in each."""
+    """Function that makes batches of texts with an image in each."""
     return functools.partial(_batches, (_images,), "get_image_features", _OF_IMAGES)
 
 
 def with_sounds() -> Callable[[Head], Batches]:
-    """Maker of batches of texts with a sound in each."""
+    """Function that makes batches of texts with a sound in each."""
     return functools.partial(_batches, (_sounds, _sounds_by_time), "get_audio_features", _OF_SOUNDS)
 
 
 def described() -> Callable[[Head], Batches]:
-    """Maker of batches of images with texts about them as labels; sample size is the text's length."""
+    """Function that makes batches of images with captions as labels; sample size is the caption's length."""
     return lambda head: Batches(functools.partial(_described, head=head), sizes.of_targets(head.config))
 
 
 def asked() -> Callable[[Head], Batches]:
-    """Maker of batches of images, questions and answers; sample size is the question's length."""
+    """Function that makes batches of images, questions and answers; sample size is the question's length."""
     return lambda head: Batches(functools.partial(_asked, head=head), sizes.of_texts(head.config))
 
 
 def compared() -> Callable[[Head], Batches]:
-    """Maker of batches of as many texts as images, all compared; sample size is the text's length."""
+    """Function that makes batches of texts and images as CLIP compares; sample size is a text's length."""
 
     def batches(head: Head) -> Batches:
         return Batches(functools.partial(_compared, head=head), sizes.of_texts(head.config))
@@ -103,7 +103,7 @@ def _taken(
 
 
 def _placeholder(head: Head, names: tuple[str, ...]) -> int | None:
-    """Token that stands for a part of an image or a sound; None if the class has no such token."""
+    """Id of the placeholder token for a part of an image or a sound; None if the class has no such token."""
     if head.takes("cross_attention_mask"):
         return None
     said = [getattr(head.config, name) for name in names if hasattr(head.config, name)]
@@ -132,7 +132,7 @@ def _texts(
             "a longer --seq-len, or a smaller image with --input"
         )
     shape, vocabulary = (batch_size, size), head.config.get_text_config().vocab_size
-    # Made on the host, as a collator does: the class counts the placeholders.
+    # Made on the CPU, as a collator does, because the class counts the placeholders.
     ids = torch.randint(vocabulary, shape)
     is_placeholder = torch.zeros(shape, dtype=torch.bool)
     if token is not None:

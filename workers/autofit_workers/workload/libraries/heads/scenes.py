@@ -1,7 +1,7 @@
-"""Batches of images with objects on them for models of transformers.
+"""Batches of images with labelled objects, for models of transformers.
 
-labels                      for each image its class_labels (n), boxes (n × 4), and masks (n × H × W)
-mask_labels, class_labels   for each image the masks (n × H × W) of its objects, and their classes
+labels                      for each image: class_labels (n), boxes (n × 4), and masks (n × H × W)
+mask_labels, class_labels   for each image: masks (n × H × W) of its objects, and their classes
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from autofit_workers.workload.libraries.heads.images import pixels
 from autofit_workers.workload.libraries.heads.task import Batch, Batches, Head
 from autofit_workers.workload.libraries.importing import imported
 
-# Of an image: COCO has 7.3 objects an image (Lin et al. 2014, section 5).
+# Objects of an image: COCO has 7.3 on average (Lin et al. 2014, section 5).
 NUM_OBJECTS = 8
 _USUAL_SIDE = 640
-_WIDER = 4 / 3  # of most photographs, the longer side over the shorter one
+_WIDER = 4 / 3  # longer over shorter side of most photographs
 
 
 def detected() -> Callable[[Head], Batches]:
-    """Maker of batches of images with objects in boxes."""
+    """Function that makes batches of images with boxes around objects, for detection."""
     return functools.partial(_batches, functools.partial(_detected, with_masks=False))
 
 
 def cut_out() -> Callable[[Head], Batches]:
-    """Maker of batches of images with objects in boxes, and the mask of each object."""
+    """Function that makes batches of images with boxes around objects, and a mask of each object."""
     return functools.partial(_batches, functools.partial(_detected, with_masks=True))
 
 
 def outlined() -> Callable[[Head], Batches]:
-    """Maker of batches of images with masks of the objects on them."""
+    """Function that makes batches of images with masks of their objects, for segmentation."""
     return functools.partial(_batches, _outlined)
 
 
 def _batches(make: Callable[..., Batch], head: Head) -> Batches:
-    """Batches of images, with sides from user, configuration or image processor."""
+    """Batches of images, with sides from the user, the configuration or the image processor."""
     if head.image_sides is None and getattr(head.config, "image_size", None) is None:
         sides, whole = _prepared_sides(head.config.model_type), _window(sizes.vision_of(head.config))
         height, width = (round(side / whole) * whole for side in sides)
@@ -81,7 +81,7 @@ def _detected(
     def objects() -> dict[str, torch.Tensor]:
         found = {
             "class_labels": torch.randint(head.config.num_labels, (NUM_OBJECTS,), device=device),
-            # Centres and sides as shares of the image's.
+            # Centres and sides as shares of the image's sides.
             "boxes": torch.rand(NUM_OBJECTS, 4, device=device) / 2 + 0.25,
         }
         if with_masks:
@@ -102,7 +102,7 @@ def _outlined(batch_size: int, device: torch.device, *, head: Head, size: int | 
             torch.randint(config.num_labels, (NUM_OBJECTS,), device=device) for _ in range(batch_size)
         ],
     }
-    if head.takes("task_inputs"):  # what is to be done, in words, and what is on the image
+    if head.takes("task_inputs"):  # the task in words, and the objects on the image
         words = (batch_size, config.task_seq_len)
         num_texts = config.num_queries - config.text_encoder_n_ctx
         texts = (batch_size, num_texts, config.text_encoder_context_length)

@@ -1,4 +1,4 @@
-"""Batches of time series for models of transformers, with a configuration's lengths."""
+"""Batches of time series for models of transformers, with the lengths of a configuration."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from autofit_workers.workload.libraries.heads.task import Batch, Batches, Head
 
 
 def forecast() -> Callable[[Head], Batches]:
-    """Maker of batches of time series and their continuations."""
+    """Function that makes batches of time series and their continuations, for forecasting."""
     return lambda head: Batches(functools.partial(_forecast, head=head))
 
 
 def labelled() -> Callable[[Head], Batches]:
-    """Maker of batches of time series with a class, or some numbers, each."""
+    """Function that makes batches of time series, each with a class or some numbers as labels."""
     return lambda head: Batches(functools.partial(_labelled, head=head))
 
 
 def _width(config: Any) -> int:
-    """Number of values at each moment of a time series."""
+    """Number of values at each time of a time series."""
     names = ("num_input_channels", "input_size")
     return next((width for name in names if (width := getattr(config, name, None)) is not None), 1)
 
@@ -34,7 +34,7 @@ def _values(batch_size: int, length: int, width: int, device: torch.device, *, i
 
 def _forecast(batch_size: int, device: torch.device, *, head: Head) -> Batch:
     config, width = head.config, _width(head.config)
-    lags = getattr(config, "lags_sequence", None)  # how far back features of a moment are taken from
+    lags = getattr(config, "lags_sequence", None)  # distances to earlier times whose values are features too
     values = functools.partial(_values, batch_size, width=width, device=device, is_flat=lags is not None)
     past, future = config.context_length + max(lags or [0]), config.prediction_length
     batch = {"past_values": values(past), "future_values": values(future)}

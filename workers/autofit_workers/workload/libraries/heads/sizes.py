@@ -1,4 +1,4 @@
-"""Sizes of a model's texts, sounds and images, by its configuration."""
+"""Sizes of texts, sounds and images for a model, from its configuration."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import torch
 from autofit_workers.spec.trace import SampleSize
 from autofit_workers.workload.libraries.heads.task import Head
 
-MOST_TOKENS = 1024  # of a sample, unless --seq-len says another number
-TILE = 64  # to which kernels of attention, and nothing else of a step, round lengths
-HERTZ, SECONDS = 16_000, 10  # of a sound that a model takes as it is
-FIRST_STAGE = 320  # samples that the usual first layers make one frame of
+MOST_TOKENS = 1024  # of a sample, unless --seq-len is given
+TILE = 64  # attention kernels round lengths up to this; no other kernel of a step rounds them
+HERTZ, SECONDS = 16_000, 10  # of a sound that a model reads as samples
+FIRST_STAGE = 320  # samples for which the usual first layers make one frame
 _USUAL_SIDE, _STRIDES = 224, 32
 _LENGTHS = ("max_position_embeddings", "n_positions", "max_source_positions", "max_text_positions")
 _TARGET_LENGTHS = ("max_target_positions", "max_position_embeddings", "n_positions")
 _VISION = ("vision_config", "image_config", "vit_config", "encoder", "backbone_config")
-# Their first position is the one after that of padding.
+# The first position of these model types is the one after the padding's.
 _COUNT_FROM_PADDING = (
     "camembert",
     "data2vec-text",
@@ -36,22 +36,22 @@ _COUNT_FROM_PADDING = (
 
 
 def of_texts(config: Any) -> SampleSize:
-    """Length of texts that a model reads, in tokens, with multiple and maximum."""
+    """Number of tokens in texts that a model reads, with its rounding multiple and its maximum."""
     return _lengths(config.get_text_config(), _LENGTHS)
 
 
 def of_targets(config: Any) -> SampleSize:
-    """Length of texts that a model writes about sounds or images, in tokens, with multiple and maximum."""
+    """Number of tokens in texts that a model writes about sounds or images, with multiple and maximum."""
     return _lengths(decoder_of(config), _TARGET_LENGTHS)
 
 
 def of_sounds() -> SampleSize:
-    """Length of a sound in audio samples, with its multiple."""
+    """Number of audio samples in a sound, with its rounding multiple."""
     return SampleSize(size=HERTZ * SECONDS, multiple=FIRST_STAGE)
 
 
 def of_images(head: Head) -> SampleSize:
-    """Side of an image, None if not square, with a multiple of networks' strides and of patches."""
+    """Side of a head's images in pixels, None if not square, with the multiple of strides and patches."""
     height, width = sides(head)
     patch = getattr(head.config, "patch_size", 1)
     multiple = math.lcm(_STRIDES, patch) if isinstance(patch, int) else _STRIDES

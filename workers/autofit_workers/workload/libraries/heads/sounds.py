@@ -19,26 +19,26 @@ _FRAMES_A_SECOND = 100
 _MOST_FRAMES = 3000  # of a spectrogram: 30 seconds
 
 _ENCODERS = ("encoder", "encoder_config", "audio_config", "audio_encoder", "sound_config")
-_STACKED = 2  # frames that a width of `feature_projection_input_dim` holds side by side
+_STACKED = 2  # frames that `feature_projection_input_dim` values hold side by side
 
 
 def spelled() -> Callable[[Head], Batches]:
-    """Maker of batches of speech with its letters as labels."""
+    """Function that makes batches of speech, with its letters as labels."""
     return functools.partial(_of_sounds, _spelled)
 
 
 def classified() -> Callable[[Head], Batches]:
-    """Maker of batches of sounds with a class each."""
+    """Function that makes batches of sounds, with one class label for each."""
     return functools.partial(_of_sounds, _classified)
 
 
 def classified_by_frame() -> Callable[[Head], Batches]:
-    """Maker of batches of sounds with the speakers of each frame."""
+    """Function that makes batches of sounds, with the speakers of each frame as labels."""
     return _by_frame
 
 
 def written() -> Callable[[Head], Batches]:
-    """Maker of batches of speech with its text as labels; sample size is the text's length."""
+    """Function that makes batches of speech, with its text as labels; sample size is the text's length."""
     return lambda head: Batches(functools.partial(_written, head=head), sizes.of_targets(head.config))
 
 
@@ -51,7 +51,7 @@ def encoder_of(config: Any) -> Any:
 def spectrogram(config: Any, batch_size: int, device: torch.device, num_frames: int | None) -> torch.Tensor:
     """Random spectrograms of the shape that an encoder reads.
 
-    An encoder of Whisper's kind has positions, reads two frames for each, and frequencies come first.
+    An encoder like Whisper's reads two frames for each of its positions, and frequencies come first.
 
     Args:
         config: the encoder's configuration.
@@ -76,7 +76,7 @@ def _positions(config: Any) -> int | None:
 
 
 def heard(head: Head, batch_size: int, device: torch.device, size: int | None = None) -> Batch:
-    """Sounds of a batch, by the name of the argument that the class reads them from.
+    """Sounds of a batch, under the name of the class's argument for them.
 
     Args:
         size: samples of the sound; None for 10 seconds of samples, or 30 of a spectrogram.
@@ -97,7 +97,7 @@ def heard(head: Head, batch_size: int, device: torch.device, size: int | None = 
 
 
 def _read_by(head: Head) -> str:
-    """Name of the class's argument for sound; its encoder's if it takes encoders of any kind."""
+    """Name of the class's argument for sound; that of its encoder if it takes any encoder."""
     named = [each for each in ("input_features", "input_values") if head.takes(each)]
     if len(named) == 1:
         return named[0]
@@ -135,7 +135,7 @@ def _spelled(batch_size: int, device: torch.device, *, head: Head, size: int) ->
             f"a {head.wanted} spells, and its configuration does not say how many letters there are: add "
             "vocab_size to it"
         )
-    # Made on the host, as a collator does: the loss reads how long they are.
+    # Made on the CPU, as a collator does, because the loss reads the labels' lengths.
     labels = torch.randint(1, vocabulary, (batch_size, num_letters)).to(device)
     return {**heard(head, batch_size, device, size), "labels": labels}
 

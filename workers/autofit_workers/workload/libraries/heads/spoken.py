@@ -1,4 +1,4 @@
-"""Batches of texts and their sounds, for models of transformers that make speech or music."""
+"""Batches of texts and their sounds, for models of transformers that generate speech or music."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from autofit_workers.workload.libraries.heads import sizes
 from autofit_workers.workload.libraries.heads.task import Batch, Batches, Head
 
 _CODES_A_SECOND = 50  # of EnCodec at 32 kHz, which MusicGen writes (Copet et al. 2023)
-_FRAMES_OF_A_TOKEN = 8  # of a spectrogram, that speech takes for a letter
+_FRAMES_OF_A_TOKEN = 8  # frames of a spectrogram for a letter of speech
 
 
 def codes() -> Callable[[Head], Batches]:
-    """Maker of batches of texts with codes of a sound, per codebook; sample size is the text's length."""
+    """Function that makes batches of texts with audio codes per codebook; sample size is a text's length."""
     return lambda head: Batches(
         functools.partial(_codes, head=head), sizes.of_texts(head.config.text_encoder)
     )
 
 
 def frames() -> Callable[[Head], Batches]:
-    """Maker of batches of texts with their spectrograms; sample size is the text's length."""
+    """Function that makes batches of texts with spectrograms of speech; sample size is the text's length."""
     return lambda head: Batches(functools.partial(_frames, head=head), sizes.of_texts(head.config))
 
 

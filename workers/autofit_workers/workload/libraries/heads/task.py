@@ -1,4 +1,4 @@
-"""Tasks of transformers' models, and heads: classes of models with task and configuration."""
+"""Tasks of transformers' models, and heads: model classes with their task and configuration."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Batch = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """Batches that a head is trained on.
+    """Batches that a head is trained on: their maker and the size of their samples.
 
     Attributes:
-        make: makes the arguments of the class from batch size and device, and the keyword `size` if samples
+        make: makes the class's arguments from batch size and device; takes the keyword `size` if samples
             may be of any size.
         size: size of a sample, with multiple and maximum; None if only one size is possible.
         is_of_images: whether the size of a sample is the side of an image.
@@ -32,15 +32,15 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Task that models are trained for.
+    """Task that models of transformers are trained for, with its classes and batches.
 
     Attributes:
         table: table of the classes by configuration, the `…` of `MODEL_FOR_…_MAPPING`.
         batches: makes the batches of a head.
         main_inputs: main inputs that a class of the task may have.
-        ending: ending of the names of classes that are in no table; empty for none.
+        ending: end of the names of classes that are in no table; empty for none.
         asks_for_loss: whether a class computes its loss only if asked to.
-        accepts: whether the task is for a class with a configuration.
+        accepts: whether the task suits a model class with a configuration.
     """
 
     table: str
@@ -69,7 +69,7 @@ def main_input_of(model_class: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Class of models with its task and its configuration.
+    """Model class of transformers with its task and its configuration.
 
     Attributes:
         image_sides: height and width of images if the user gave them; else None.

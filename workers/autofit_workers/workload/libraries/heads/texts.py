@@ -12,26 +12,26 @@ from autofit_workers.workload.libraries.heads import sizes
 from autofit_workers.workload.libraries.heads.task import Batch, Batches, Head
 from autofit_workers.workload.libraries.token_batches import tokens_with_labels, unpackable_tokens
 
-# Of models that are trained on two losses, the labels of the second one.
+# Names of the second loss's labels, for models that are trained on two losses.
 SECOND_LABELS = ("next_sentence_label", "sentence_order_label")
 _NUM_CHOICES = 4
-# Boxes of words on a page are whole numbers up to this, unless their embedding has fewer places.
+# Coordinates of words on a page are integers up to this, unless their embedding is smaller.
 _MOST_ON_PAGE = 1000
 _COLUMNS_OF_TABLES = 7  # segment, column, row and others that TAPAS numbers tokens by
 
 
 def language() -> Callable[[Head], Batches]:
-    """Maker of batches of texts for predicting each token from the tokens before it."""
+    """Function that makes batches of texts, for predicting each token from the tokens before it."""
     return functools.partial(_batches, _packable)
 
 
 def filled_in() -> Callable[[Head], Batches]:
-    """Maker of batches of texts with tokens as labels, one sequence a sample."""
+    """Function that makes batches of texts with tokens as labels, one sequence for each sample."""
     return functools.partial(_batches, _unpackable)
 
 
 def labelled(labels_of: Callable[[Any, int, int, torch.device], Batch]) -> Callable[[Head], Batches]:
-    """Maker of batches of texts with the labels that `labels_of` makes.
+    """Function that makes batches of texts, with labels from `labels_of`.
 
     Args:
         labels_of: called with configuration, batch size, number of tokens and device.
@@ -40,26 +40,26 @@ def labelled(labels_of: Callable[[Any, int, int, torch.device], Batch]) -> Calla
 
 
 def choices() -> Callable[[Head], Batches]:
-    """Maker of batches with several texts for each sample, one of which is right."""
+    """Function that makes batches with several texts for each sample, one of which is right."""
     return functools.partial(_batches, _choices)
 
 
 def pretraining() -> Callable[[Head], Batches]:
-    """Maker of batches of texts with the labels of pretraining: a second loss, or replaced tokens."""
+    """Function that makes batches of texts with labels of pretraining: a second loss, or replaced tokens."""
     return functools.partial(_batches, _pretraining)
 
 
 def without_labels(
     batch_size: int, device: torch.device, *, head: Head, size: int, layout: str = "full"
 ) -> Batch:
-    """Batch of texts without labels, with the places of tokens if the class takes them."""
+    """Batch of texts without labels, with token positions on a page or in a table if the class takes them."""
     batch = unpackable_tokens(batch_size, device, config=head.config, size=size, layout=layout)
     del batch["labels"]
     return {**batch, **places(head, (batch_size, size), device)}
 
 
 def places(head: Head, shape: tuple[int, int], device: torch.device) -> Batch:
-    """Places of tokens on a page or in a table, as arguments of a class that takes them."""
+    """Token positions on a page or in a table, as arguments of a class that takes them."""
     config = head.config
     told: Batch = {}
     if head.takes("bbox"):
