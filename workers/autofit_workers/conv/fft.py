@@ -1,6 +1,6 @@
 """FFT convolution: computes a convolution as a product of spectra.
 
-Large images are computed in tiles of the output, each with the margin that the filter reaches into;
+Large images are computed in tiles of the output, each with the margin that the filter covers;
 the spectra of a tile are those of the whole batch.
 
 Source: overlap-save and overlap-add; the three passes as in Mathieu, Henaff and LeCun, "Fast
@@ -35,7 +35,7 @@ class Fft:
             del products
             into, taken = work.outputs_of(corner)
             output[box(into)] = points[box(taken)]
-            del points  # the next tile's spectra would else be made beside it
+            del points  # else the next tile's spectra would be made beside it
         return output
 
     def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
@@ -83,7 +83,7 @@ class Fft:
 class _Work:
     """Tiles of one convolution, with methods that copy tensors into tiles and results out of them.
 
-    A tile is a box of output pixels of the dense convolution, of which a stride takes some.
+    A tile is a box of output pixels of the dense convolution (stride 1), of which a stride keeps some.
     """
 
     def __init__(self, image: Tensor, weight: Tensor, geometry: Geometry) -> None:

@@ -1,7 +1,7 @@
-"""Im2col convolution: a matrix product, with a column of covered inputs for each output pixel.
+"""Im2col convolution: a matrix product of the weight with a column of input pixels for each output pixel.
 
 `Im2col` lays out the columns of the whole batch, `ChunkedIm2col` the columns of a few output pixels of
-one image at a time, in one buffer that is used again.
+one image at a time, in one buffer that is reused.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class ChunkedIm2col:
     def grad_input(self, grad: Tensor, image: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
         """Gradient of the input: convolution of the output's gradient with the mirrored filters.
 
-        For strides zeros are put into the gradient.
+        With strides, zeros are inserted into the gradient.
         """
         result = grad.new_empty(image.shape)
         filter_shape = tuple(weight.shape[2:])
@@ -98,7 +98,7 @@ class ChunkedIm2col:
             for tile in runs(spatial, self.num_pixels):
                 columns = _filled(buffer, places, tile, geometry.groups)
                 into.baddbmm_(flat[:, :, tile.start : tile.stop], columns.mT)
-            del places  # the next sample's zeros would else be made beside this one's
+            del places  # else the next sample's zeros would be made beside this one's
         return result
 
     def _multiply(
@@ -172,7 +172,7 @@ def _filled(buffer: Tensor, places: Tensor, tile: Tile, groups: int) -> Tensor:
 
 
 def _add_places(result: Tensor, places: Tensor, geometry: Geometry) -> None:
-    """Adds gradients of columns, N×C×filter×output, to the inputs that each output pixel's filter covers."""
+    """Adds gradients of columns, N×C×filter×output, to the input pixels that each column was taken from."""
     num = geometry.num_dimensions
     outputs = places.shape[-num:]
     for offsets in itertools.product(*(range(size) for size in places.shape[2 : 2 + num])):

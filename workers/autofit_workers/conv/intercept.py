@@ -1,7 +1,7 @@
 """Intercepts calls of PyTorch's convolutions and runs rewrites in their place.
 
 Every convolution, of a module or of `torch.nn.functional`, is a call of one of three functions of
-PyTorch, and PyTorch lets a mode see the calls of its functions. Nothing of a model is changed.
+PyTorch, and a function mode of PyTorch intercepts these calls. The model itself is not changed.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ _Numbers = int | tuple[int, ...] | list[int]
 class Rewriting(TorchFunctionMode):
     """PyTorch function mode that rewrites convolutions; calls that a rewrite cannot compute run unchanged.
 
-    Layers have names while models passed to `follow` run; else the name is empty.
+    Layers have names only while models passed to `follow` run; else the name is empty.
 
     Args:
-        choose: gives the rewrite for a layer by its name, None to leave the layer as it is.
-        only_followed: whether calls outside the followed models stay as they are.
+        choose: returns the rewrite for a layer's name, or None to leave the layer unchanged.
+        only_followed: whether calls outside the followed models stay unchanged.
 
     Attributes:
         rewritten: number of rewritten calls by layer.
-        left: reason by layer why a call was left to the backend although a rewrite was chosen for it.
+        left: reason why a layer's call was left to the backend although a rewrite was chosen for it.
     """
 
     def __init__(self, choose: Callable[[str], Rewrite | None], *, only_followed: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Interface of lowerings, which compute rewritten convolutions, and the autograd function they share.
 
-The function keeps for backward the input and the weight, as a convolution of PyTorch does, and computes
-everything else anew. Each pass makes its result first and takes its other memory afterwards, as backends
+For backward the function saves the input and the weight, as a convolution of PyTorch does, and computes
+everything else again. Each pass allocates its result first and its other memory afterwards, as backends
 do, so that a rewrite differs from them in that memory only.
 """
 
