@@ -1,1 +1,1 @@
-"""Applies a trial's knobs to model, steps and PyTorch's flags. Importing the package imports no torch."""
+"""Applies a trial's knobs to model, steps and PyTorch's flags. The package itself does not import torch."""

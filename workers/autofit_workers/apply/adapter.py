@@ -1,7 +1,7 @@
 """Puts an adapter, such as LoRA, on a model with the library peft, by the value of the knob `adapter`.
 
-Methods, their options and which layers they take are peft's own; this module adds the task, which
-transformers knows by the model's class, shorter names of options, and hints where a name is wrong.
+peft itself knows the methods, their options and the layers they apply to; this module adds the task, which
+transformers knows by the model's class, shorter names of options, and hints for wrong names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from autofit_workers.workload.libraries.importing import hint, imported
 _TARGETS, _LISTS = "target_modules", ("target_modules", "modules_to_save", "exclude_modules")
 _ALL_LINEAR = "all-linear"
 _SHORT = {"rank": "r", "targets": _TARGETS}
-# By the names of transformers' own lists, in the order in which they are asked.
+# Task by the name of transformers' mapping of model classes, in the order of the look-up.
 _TASKS = {
     "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES": "CAUSAL_LM",
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES": "SEQ_2_SEQ_LM",
@@ -43,7 +43,7 @@ def with_adapter(model: nn.Module, adapter: str, *, in_float32: bool = True) -> 
     """Model with its base weights frozen and a trainable adapter added by peft.
 
     Args:
-        model: on the device where it is trained.
+        model: the model, on the device where it is trained.
         adapter: a value of the knob, see `autofit_workers.spec.knobs.Knobs`.
         in_float32: whether the adapter's weights are float32 beside weights of half precision, as is
             peft's default; else they have the type of the weights beside them.

@@ -16,13 +16,13 @@ from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS, KERNELS, Imple
 from autofit_workers.workload.libraries.finders import when_imported
 
 MODELS = "transformers.modeling_utils"
-_DECIDING = "_check_and_adjust_attn_implementation"  # of a `PreTrainedModel`, whenever its attention is set
+_DECIDING = "_check_and_adjust_attn_implementation"  # of `PreTrainedModel`, whenever its attention is set
 
 
 def only_kernel(attention: str) -> AbstractContextManager[object]:
     """Context manager that leaves `scaled_dot_product_attention` only the kernel `attention`.
 
-    Where the knob names none of these kernels, PyTorch chooses as before.
+    For other values of the knob, PyTorch chooses as before.
     """
     if attention not in KERNELS:
         return nullcontext()
@@ -32,7 +32,7 @@ def only_kernel(attention: str) -> AbstractContextManager[object]:
 def set_attention(model: nn.Module, attention: str) -> None:
     """Sets the attention of `model`, or of transformers models within it, to the knob's value.
 
-    Does nothing for values of the knob that are no implementation of transformers.
+    Does nothing for values of the knob that are not implementations of transformers.
 
     Raises:
         MissingLibraryError: the library with the kernels is not installed.
@@ -56,11 +56,11 @@ def set_attention(model: nn.Module, attention: str) -> None:
 def every_model_told(attention: str) -> Iterator[None]:
     """Context manager that sets the attention of every transformers model built in the block.
 
-    Models built after the block have that attention too: this is for the process of a script alone.
+    Models built after the block have that attention too: use it only in the process of a script.
 
     Raises:
         MissingLibraryError: the library with the kernels is not installed.
-        InapplicableError: after the block, no such model was made.
+        InapplicableError: after the block, no such model was built.
     """
     implementation = IMPLEMENTATIONS.get(attention)
     if implementation is None:
@@ -85,8 +85,8 @@ def when_decided(choose: Callable[[Any], Any]) -> None:
     """Overrides the attention of transformers models with `choose`, until this process ends.
 
     Args:
-        choose: is given the attention that a model was asked to take, by transformers' name, and returns the
-            attention that it takes.
+        choose: gets transformers' name of the attention that a model was asked for, and returns the
+            name of the attention to use.
     """
 
     def listen(module: Any) -> None:

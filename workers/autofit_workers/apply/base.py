@@ -1,7 +1,7 @@
 """Casts a model's base weights to another type, or quantizes them with bitsandbytes or torchao.
 
-A linear layer is quantized as it goes to the device, one after the other, as transformers loads such a
-model: then a layer's weights are there in 16 bits only while it is quantized.
+Linear layers are quantized one after the other as they move to the device, as transformers loads such a
+model: a layer's weights are on the device in 16 bits only while it is quantized.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.base import FLOATS, QUANTIZATIONS, Bitsandbytes, Torchao, is_of_bitsandbytes
 from autofit_workers.workload.libraries.importing import imported
 
-# What products are computed in; of the other precisions float32, which is bitsandbytes' default.
+# Data types that products are computed in; float32, bitsandbytes' default, for other precisions.
 _COMPUTE_TYPES = {"amp-fp16": torch.float16, "amp-bf16": torch.bfloat16, "bf16": torch.bfloat16}
-# Classes of weights by that of their layer.
+# Class of the weights of each layer class.
 _WEIGHTS = {each.layer: each.weight for each in QUANTIZATIONS.values() if isinstance(each, Bitsandbytes)}
-_KEPT_AS = {torch.float32: torch.float16}  # before they are quantized: as most checkpoints are
+_KEPT_AS = {torch.float32: torch.float16}  # type before quantization, as most checkpoints have it
 
 
 def import_library(base: str) -> None:
@@ -47,7 +47,7 @@ def library(base: str) -> ModuleType:
         MissingLibraryError: bitsandbytes is not installed here.
     """
     bitsandbytes = imported("bitsandbytes", f"base {base}", "a quantization")
-    # It keeps the code of quantized scales where it was first wanted: maybe on a device that is not there.
+    # bitsandbytes keeps its code table on the device of its first use, which may be a fake one.
     functional = bitsandbytes.functional
     if "dynamic" not in functional.name2qmap:
         functional.name2qmap["dynamic"] = functional.create_dynamic_map()
@@ -69,7 +69,7 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
     compute_type = _COMPUTE_TYPES.get(knobs.precision, torch.float32)
     if isinstance(quantization, Torchao):
         config = torchao_weights.config_of(quantization.config, knobs.base)
-        model = model.to(dtype=compute_type)  # which products take
+        model = model.to(dtype=compute_type)  # the type that products take
         torchao_weights.mark((layer for _, layer in _layers(model, knobs.base)), config)
         return model
     model = model.to(dtype=_KEPT_AS.get(compute_type, compute_type))
@@ -79,9 +79,9 @@ def with_base(model: nn.Module, knobs: Knobs) -> nn.Module:
 
 
 def prepared(model: nn.Module, knobs: Knobs, *, shards: bool = False) -> nn.Module:
-    """Model ready for an adapter: peft casts weights beside bitsandbytes' quantized ones to float32.
+    """Model prepared for an adapter: peft casts the weights beside bitsandbytes' quantized ones to float32.
 
-    They keep their type where the precision is bf16, where the model will be sharded (a unit's weights are of
+    They keep their type if the precision is bf16, if the model will be sharded (the weights of a unit have
     one type), and beside layers of torchao, which are quantized here.
     """
     torchao_weights.quantize_on(model)
@@ -110,8 +110,8 @@ def _hidden(layers: Iterable[nn.Module]) -> Iterator[None]:
 def quantize(module: nn.Module) -> None:
     """Quantizes a layer that `with_base` set up and that is on its device, if not quantized yet.
 
-    bitsandbytes does so itself where a parameter goes to a device; this function is for parameters whose data
-    were put there, and for torchao's.
+    bitsandbytes itself does so when a parameter moves to a device; this function is for parameters whose data
+    were put there in another way, and for torchao's layers.
     """
     torchao_weights.quantize(module)
     kind = _WEIGHTS.get(type(module).__name__)
@@ -128,18 +128,18 @@ def quantized_before_sharding(
 ) -> None:
     """Quantizes the weights of a model on the CPU that will be sharded.
 
-    As transformers loads such a model: one layer after the other goes to the device, is quantized there, and
-    its weight comes back, but the state that tells how to read the weight stays. FullyShardedDataParallel
+    As transformers loads such a model, one layer after the other moves to the device and is quantized there;
+    its weight comes back, but the state for reading the weight stays. FullyShardedDataParallel
     flattens weights of one floating-point type, so quantized ones are stored in the type of the others
     (`bnb_4bit_quant_storage`).
 
     Args:
-        model: one of `with_base`.
+        model: a model from `with_base`.
         to_device: returns a parameter on the device.
-        to_host: returns the same data back on the CPU.
+        to_host: returns data of the device on the CPU.
 
     Raises:
-        InapplicableError: weights of 8 bits cannot be stored so.
+        InapplicableError: 8-bit weights cannot be stored in that way.
     """
     for layer in model.modules():
         if type(layer).__name__ not in _WEIGHTS:

@@ -2,11 +2,11 @@
 
 T. Chen, B. Xu, C. Zhang, C. Guestrin, 2016: "Training Deep Nets with Sublinear Memory Cost".
 
-    blocks             each block by itself: its inputs are kept
-    blocks-reentrant   the same by PyTorch's older way: forward makes no graph, backward all of a block's
-    every:N            N blocks that follow each other in their list: the inputs of the first are kept
-    selective          each block by itself: its inputs, and what products, convolutions and attention put out
-    selective:N        the same, of those outputs at most N percent of a block's bytes
+    blocks             each block by itself: only its inputs are kept
+    blocks-reentrant   likewise by PyTorch's older way: no graph in forward, a whole block's graph in backward
+    every:N            N successive blocks of a list together: only the inputs of the first are kept
+    selective          each block by itself: inputs and outputs of products, convolutions, attention are kept
+    selective:N        likewise, but at most N percent of the bytes of those outputs in a block
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autofit_workers.apply.selective import selective_contexts
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.knobs.checkpointing import split_checkpointing
 
-_CACHE = "past_key_values"  # what transformers calls keys and values that are kept for generation
+_CACHE = "past_key_values"  # transformers' argument for keys and values that are kept for generation
 
 
 def checkpoint_blocks(model: torch.nn.Module, checkpointing: str = "blocks") -> None:
@@ -69,7 +69,7 @@ def _reentrant(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Runs a block by `torch.utils.checkpoint` with `use_reentrant=True`; keywords are bound before.
 
     Raises:
-        InapplicableError: no positional argument wants gradients, so that the block's weights would get none.
+        InapplicableError: no positional argument requires gradients, so the block's weights would get none.
     """
     if not torch.is_grad_enabled():
         return forward(*args, **kwargs)
@@ -78,7 +78,7 @@ def _reentrant(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
             "checkpointing blocks-reentrant gives no gradients to a block whose inputs want none: choose "
             "--checkpointing blocks"
         )
-    if kwargs.get(_CACHE) is not None:  # the second run would add to what the first one left there
+    if kwargs.get(_CACHE) is not None:  # the second run would add to the cache of the first
         kwargs[_CACHE] = None
     return checkpoint(functools.partial(forward, **kwargs), *args, use_reentrant=True)
 
@@ -95,7 +95,7 @@ def _let_inputs_want_gradients(model: torch.nn.Module) -> None:
 def repeated_blocks(model: torch.nn.Module) -> Iterator[tuple[torch.nn.Module, torch.nn.Module]]:
     """Yields the outermost repeated blocks: modules with children and a sibling of their class in a list.
 
-    Each comes after its list, an `nn.Sequential` or `nn.ModuleList`.
+    Each is yielded after its list, an `nn.Sequential` or `nn.ModuleList`.
     """
     children = list(model.children())
     is_list = isinstance(model, torch.nn.Sequential | torch.nn.ModuleList)

@@ -1,4 +1,4 @@
-"""`torch.compile` of a trial's model: the knobs it can be combined with, and the number of its graphs."""
+"""Applies `torch.compile` to a trial's model, checks its knobs, and counts the compiled graphs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from autofit_workers.spec.knobs import Knobs
 
 
 def require_compilable(knobs: Knobs) -> None:
-    """Raises `InapplicableError` if the model is compiled and a knob works on operators as they run.
+    """Raises `InapplicableError` if the model is compiled and a knob changes single operators.
 
-    A compiled model has kernels of its own in place of operators.
+    A compiled model runs kernels of its own in place of operators.
 
     Raises:
-        InapplicableError: `knobs` compile the model and have such a knob.
+        InapplicableError: `knobs` compile the model and set such a knob.
     """
     if not knobs.compile:
         return
@@ -34,10 +34,10 @@ def require_compilable(knobs: Knobs) -> None:
 
 
 def compiled(model: torch.nn.Module) -> torch.nn.Module:
-    """Model wrapped by `torch.compile`, which makes its kernels with the first batch.
+    """Model wrapped by `torch.compile`, which compiles its kernels at the first batch.
 
-    `Module.compile` is not used: it leaves a model whose `forward` is PyTorch's own, such as
-    `nn.Sequential`, as it is.
+    `Module.compile` is not used: it has no effect on a model whose `forward` is PyTorch's own, such as
+    `nn.Sequential`.
     """
     untyped: Any = torch.compile
     made: torch.nn.Module = untyped(model)
@@ -48,7 +48,7 @@ def what_was_compiled() -> str:
     """Numbers of compiled graphs and graph breaks in this process: `2 graphs, 1 graph break`.
 
     Raises:
-        InapplicableError: no graph was compiled; the step ran as it would have without.
+        InapplicableError: no graph was compiled, so the step ran uncompiled.
     """
     from torch._dynamo.utils import counters  # imports the compiler
 

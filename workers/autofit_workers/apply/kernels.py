@@ -1,4 +1,4 @@
-"""Puts Liger's kernels into a model of transformers by transformers' own function."""
+"""Replaces layers of a transformers model by Liger's kernels, with transformers' own function."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _APPLYING = "transformers.integrations.liger"
 def set_kernels(model: nn.Module, knobs: Knobs) -> None:
     """Puts Liger's kernels into a transformers model, `model` or within it, if the knob `kernels` says so.
 
-    Liger replaces some functions of transformers' modules too, for as long as the process lasts: that of a
-    trial, which does nothing else.
+    Liger also replaces some functions of transformers' modules, until the process ends. It is a trial's
+    process, which does nothing else.
 
     Raises:
-        InapplicableError: `model` has no model of transformers, or the library has no kernels for that one.
+        InapplicableError: `model` has no model of transformers, or the library has no kernels for it.
         MissingLibraryError: the library is not installed here.
     """
     if knobs.kernels == "default":

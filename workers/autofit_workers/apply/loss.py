@@ -1,8 +1,8 @@
-"""Cross entropy of transformers' causal language models by functions that never hold all logits.
+"""Replaces the loss of transformers' causal language models by functions that never hold all logits.
 
-The model's own forward runs. Its head hands on the hidden states in the place of logits, and the function
-that the model calls for its loss gets the head's weight beside them; a scale of the logits then scales
-hidden states, which is the same.
+The model's own forward runs. Its head returns the hidden states in place of logits, and the loss function
+that the model calls gets the head's weight beside them. A scale of the logits then scales the
+hidden states, with the same result.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 from autofit_workers.spec.knobs.loss import split_loss
 from autofit_workers.workload.libraries.importing import imported
 
-_IGNORED = -100  # label of a position that counts for nothing, in transformers and PyTorch alike
+_IGNORED = -100  # label of a position that the loss ignores, in transformers and PyTorch alike
 _LIGER_LOSS = "liger_kernel.transformers.model.loss_utils"
 _SOFTCAP = "final_logit_softcapping"
 
-# Hidden states, the head, labels, a softcap of the logits or None, and what else a model tells its loss.
+# Arguments: hidden states, head, labels, softcap of the logits or None, and the model's further keywords.
 _Loss = Callable[..., Tensor]
 
 
 def set_loss(model: nn.Module, loss: str) -> None:
-    """Makes the causal language model of transformers in `model` compute its loss as `loss` says.
+    """Replaces the loss of the transformers causal language model in `model` by the one that `loss` names.
 
     Args:
-        model: with its adapter, if it has one.
+        model: the model, with its adapter if it has one.
         loss: a value of the knob, see `autofit_workers.spec.knobs.Knobs`.
 
     Raises:
-        InapplicableError: `model` has no such model, the head is not linear, or, raised as the model runs,
-            it does more with its logits than the function can, or does not ask for its loss.
+        InapplicableError: `model` has no such model or its head is not linear; or, raised when the model
+            runs, it uses its logits for more than the loss, or does not compute its loss.
         UnsupportedError: this PyTorch has no such function.
         MissingLibraryError: the library is not installed here.
     """
@@ -61,7 +61,7 @@ class _LossWithHead:
     model: Any
     name: str
     loss: _Loss
-    hands_on: bool = False  # hidden states in the place of logits, for which no loss was asked yet
+    hands_on: bool = False  # hidden states in place of logits, for which no loss was computed yet
 
     def install(self) -> None:
         head: Any = self.model.get_output_embeddings()
@@ -121,7 +121,7 @@ def _chunked(number: int | None) -> _Loss:
                 "another --loss"
             )
         rows = hidden.flatten(0, -2)
-        if shift_labels is None:  # tokens before the n-th predict it
+        if shift_labels is None:  # the tokens before position n predict token n
             shift_labels = functional.pad(labels, (0, 1), value=ignore_index)[..., 1:]
         size = None if number is None else -(-len(rows) // number)
         options = nn.LinearCrossEntropyOptions(

@@ -1,4 +1,4 @@
-"""Convolution algorithms applied to a model of the user's own, in the user's process."""
+"""Applies convolution algorithms to a user's own model, in the user's process."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ def algorithm_in_use(
 ) -> Iterator[Mapping[str, str]]:
     """Context manager in which a model's convolutions are computed by `algorithm`.
 
-    A policy is set for the whole process, because backends have only one; a rewrite concerns the model
-    alone. Yields why layers were left to the backend, by their names, as they are met.
+    A policy is set for the whole process, because backends have only one; a rewrite affects this model
+    only. Yields a mapping from layer names to reasons why layers were left to the backend, filled as they
+    run.
 
     Args:
-        plan: layers with their algorithms, in place of one for all.
+        plan: layers with their algorithms, in place of one algorithm for all.
 
     Raises:
         UnsupportedError: the algorithm does not apply to the model's device.
-        InapplicableError: the algorithm computes none of the model's convolutions; raised by the model's
-            first forward pass, where that shows.
+        InapplicableError: the algorithm computes none of the model's convolutions; raised at the latest by
+            the model's first forward pass.
     """
     kind = _kind_of(model)
     if plan is not None:
@@ -63,7 +64,7 @@ def _plan_in_use(model: torch.nn.Module, plan: tuple[tuple[str, str], ...]) -> I
         raise UnsupportedError(f"the plan is of another model: this one has no layer {missing[0]!r}")
     found = {layer: conv.find(name) for layer, name in plan}
     rewrites = {layer: each for layer, each in found.items() if isinstance(each, Rewrite)}
-    if not rewrites:  # all is the backend's
+    if not rewrites:  # the backend computes all layers
         yield {}
         return
 
@@ -84,8 +85,8 @@ def rewrites_in_use(
     """Context manager that rewrites each layer's convolution as `choose` says; see `algorithm_in_use`.
 
     Args:
-        choose: the rewrite for a layer by its name, None for the backend.
-        applies_to_none: makes the message that no layer was rewritten, from the reasons.
+        choose: returns the rewrite for a layer's name, None for the backend.
+        applies_to_none: returns the message for a model without a rewritten layer, from the reasons.
     """
     mode = Rewriting(choose, only_followed=True)
     with ExitStack() as stack:

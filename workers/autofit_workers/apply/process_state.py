@@ -18,10 +18,10 @@ _cuda: Any = torch.cuda  # untyped
 def kept(device: torch.device) -> Iterator[None]:
     """Context manager that restores random generators and PyTorch's flags, however the block ends.
 
-    `autofit_workers.apply.setting` sets the flags of cuDNN and of matrix products, and puts them back; here
-    are the flags that only a workload's own code may have set.
+    `autofit_workers.apply.setting` sets and restores the flags of cuDNN and of matrix products; this module
+    restores the flags that only a workload's own code may have set.
     """
-    # As lists, because tensors would count among the trial's.
+    # Lists, because tensors would count among the trial's.
     python_state, torch_state = random.getstate(), torch.get_rng_state().tolist()
     cuda_state = _cuda.get_rng_state(device).tolist() if device.type == "cuda" else None
     flags = [(read(), read, write) for read, write in _FLAGS]
@@ -37,7 +37,7 @@ def kept(device: torch.device) -> Iterator[None]:
 
 
 def _put_back(before: T, read: Callable[[], T], write: Callable[[T], object]) -> None:
-    if read() != before:  # some flags cannot be set twice, so only what moved is touched
+    if read() != before:  # some flags cannot be set twice, so only changed ones are
         write(before)
 
 

@@ -1,11 +1,11 @@
-"""Activation checkpointing of several successive blocks together: only the first one's inputs are kept.
+"""Activation checkpointing of several successive blocks together, which keeps only the first block's inputs.
 
-`torch.utils.checkpoint` runs one function again. Here that function is in pieces, for a model's own
-code calls the blocks, and may do something of its own between them:
+`torch.utils.checkpoint` reruns one function. Here the function is in pieces, because the model's own
+code calls the blocks, and may compute something between them:
 
-    forward    block 1 ──▶ the model's code ──▶ block 2 ──▶ …     each call is noted; what it saves is dropped
-    backward   something of block 2 is asked for ─▶ the calls are made again, in their order, with what
-               they were given: outputs of the segment come from this run, all else was kept
+    forward    block 1 ──▶ the model's code ──▶ block 2 ──▶ …     calls are recorded; saved tensors are
+    dropped backward   needs a tensor of block 2 ─▶ the calls run again, in their order, with the recorded
+               arguments: outputs of the segment come from this run, all other arguments were kept
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class _Group:
     """Joined blocks, which form a new checkpointed segment each time the model runs through them."""
 
     def __init__(self) -> None:
-        # Only what autograd saves holds a segment, so that it goes with the graph that needs it.
+        # Only tensors that autograd saves refer to a segment, so that it is freed with the graph that needs
+        # it.
         self._open: weakref.ref[_Segment] | None = None
 
     def call(self, forward: _Forward, *args: Any, **kwargs: Any) -> Any:
@@ -69,7 +70,7 @@ class _Saved:
 
 
 class _AllFoundError(Exception):
-    """Ends a segment's second run as soon as every tensor that was saved has been recomputed."""
+    """Ends a segment's second run as soon as every saved tensor that is needed has been recomputed."""
 
 
 class _Segment:
@@ -98,8 +99,8 @@ class _Segment:
             for place, output in enumerate(outputs):
                 if output() is value:
                     return _Output(call, place)
-        # What the model's code made of an output of this segment leads back to it: a cycle that
-        # nobody sees, for it passes through autograd's graph.
+        # A tensor that the model's code computed from an output of this segment refers back to it: a cycle
+        # that Python's collector does not find, as it passes through autograd's graph.
         return value if not self._calls else value.detach().requires_grad_(value.requires_grad)
 
     def _drop(self, _tensor: Tensor) -> _Saved:
@@ -174,10 +175,10 @@ class _Call:
 
 
 class _Conditions:
-    """Random states and autocast settings at the moment when a call is made.
+    """Random states and autocast settings at the time of a call.
 
     Args:
-        arguments: those of the call, which tell the device that it runs on.
+        arguments: arguments of the call, whose tensors show the device that it runs on.
     """
 
     def __init__(self, arguments: Sequence[Any]) -> None:

@@ -1,7 +1,7 @@
-"""Selective activation checkpointing: a block keeps outputs that are slow to compute, and reruns the rest.
+"""Selective activation checkpointing: a block keeps outputs of slow operators, and recomputes the rest.
 
 Slow operators are matrix products, convolutions, attention and recurrent layers: they take nearly all of a
-step's time. Normalisations, activations, dropout and sums are computed again.
+step's time. Normalisations, activations, dropout and sums are recomputed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.checkpoint import (
 
 from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 
-# By their names, because not every build of PyTorch has them all.
+# Names rather than operators, because not every build of PyTorch has them all.
 _DEAR = frozenset(
     {
         "aten::mm",
@@ -50,7 +50,7 @@ def selective_contexts(percent: int | None) -> Callable[[], _Contexts]:
     """Factory of a block's forward and recompute contexts, the `context_fn` of `torch.utils.checkpoint`.
 
     Args:
-        percent: how many of the bytes that slow operators put out in one run of a block are kept at
+        percent: percentage of the bytes of slow operators' outputs, in one run of a block, that is kept at
             most; None for all.
     """
 
@@ -64,8 +64,8 @@ def selective_contexts(percent: int | None) -> Callable[[], _Contexts]:
 class _Policy:
     """Checkpoint policy that keeps outputs of slow operators up to a percentage of their bytes.
 
-    The percentage is of the bytes that slow operators have put out so far. So each block decides as it runs,
-    alike in every step and at every batch size that all of its outputs grow with.
+    The percentage is of the bytes that slow operators have output so far. So each block decides as it runs,
+    and decides alike in every step and at every batch size, if all of its outputs grow with the batch.
     """
 
     def __init__(self, percent: int | None) -> None:

@@ -1,14 +1,14 @@
 """Applies a trial's knobs to PyTorch's flags, the model, batches and steps, and restores every flag.
 
     flags       TF32 and the backend's policy         applied, with the rewrites of convolutions
-    model       its weights' types, channels last,    converted_model, before it goes to the device
+    model       types of weights, channels last,      converted_model, before it moves to the device
                 checkpoints
                 adapters, kernels, the loss           adapted_model, on the device
-                torch.compile                         placed_model, which takes it there
-    batches     their types, channels last            converted_batch, on the device
+                torch.compile                         placed_model, which moves it there
+    batches     types, channels last                  converted_batch, on the device
     steps       autocast, gradient scaler             autocast_factory, make_scaler
 
-The optimizer's implementation is chosen where it is made (`autofit_workers.workload.optimizers`).
+The optimizer's implementation is chosen where the optimizer is made (`autofit_workers.workload.optimizers`).
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ def applied(
 ) -> Iterator[Rewriting | None]:
     """Context manager that sets flags of convolution algorithm and precision, and rewrites convolutions.
 
-    Yields the mode that rewrites them, None where nothing is rewritten.
+    Yields the mode that rewrites them, None if nothing is rewritten.
 
     Args:
-        conv_plan: layers with their algorithms, for `mixed`; see `Rewriting.follow`.
+        conv_plan: pairs of a layer and its algorithm, for `mixed`; see `Rewriting.follow`.
 
     Raises:
-        UnsupportedError: the convolution algorithm or the allocator's settings mean nothing on this kind
+        UnsupportedError: the convolution algorithm or the allocator's settings have no effect on this kind
             of device.
-        InapplicableError: knobs do not go together; after the block, the algorithm computed none of the
+        InapplicableError: knobs cannot be combined; after the block, the algorithm computed none of the
             convolutions called.
     """
     if device_kind == "cpu" and knobs.allocator != Knobs().allocator:
@@ -83,7 +83,7 @@ def switched(knobs: Knobs, device_kind: str) -> Iterator[None]:
     """Context manager that switches PyTorch's attention kernels by the knobs, after checking all knobs.
 
     Raises:
-        UnsupportedError: a knob's value means nothing on this kind of device.
+        UnsupportedError: a knob's value has no effect on this kind of device.
     """
     for knob in KNOBS.values():
         if knob.require is not None:
@@ -104,11 +104,11 @@ def algorithm_on(knobs: Knobs, device_kind: str) -> ConvAlgorithm:
     """Convolution algorithm of a knob setting; on the CPU the default, `cudnn`, means oneDNN.
 
     Raises:
-        UnsupportedError: the algorithm means nothing on this kind of device.
+        UnsupportedError: the algorithm does not exist on this kind of device.
     """
     is_default = knobs.conv_algo == Knobs().conv_algo
     algorithm = conv.find(conv.defaults(device_kind)[0] if is_default else knobs.conv_algo)
-    # A plan may be applied anywhere; it is made for cards.
+    # A plan is made for cards, but may be applied anywhere.
     if device_kind not in algorithm.device_kinds and algorithm is not mixed.ALGORITHM:
         raise UnsupportedError(
             f"conv_algo {algorithm.name} does not apply to {device_kind}: "
@@ -139,7 +139,7 @@ def make_scaler(knobs: Knobs, device_kind: str) -> torch.amp.GradScaler:
     """Gradient scaler of a trial's training steps; disabled unless the precision is `amp-fp16`.
 
     Its first scale is 1. With PyTorch's own 65536 the first steps of many models overflow,
-    and a step that overflows leaves the optimizer out; memory does not depend on the scale.
+    and a step that overflows skips the optimizer; memory does not depend on the scale.
     """
     return torch.amp.GradScaler(device_kind, init_scale=1.0, enabled=knobs.precision == "amp-fp16")
 
@@ -147,11 +147,11 @@ def make_scaler(knobs: Knobs, device_kind: str) -> torch.amp.GradScaler:
 def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     """Model on the CPU converted to the knobs' types, memory format, attention and checkpointing.
 
-    A conversion together with the move to the GPU would leave temporaries of its own there.
+    A conversion during the move to the GPU would leave temporaries there.
 
     Raises:
         MissingLibraryError: a library is not installed here.
-        InapplicableError: there is nothing to checkpoint or to quantize, or no such attention.
+        InapplicableError: the model has nothing to checkpoint or to quantize, or no such attention.
     """
     set_attention(model, knobs.attention)
     checkpoint_blocks(model, knobs.checkpointing)
@@ -159,7 +159,8 @@ def converted_model(model: torch.nn.Module, knobs: Knobs) -> torch.nn.Module:
     if knobs.precision == "bf16":
         model = model.to(dtype=torch.bfloat16)
     if knobs.memory_format == "channels_last":
-        # `Module.to` converts to one of the two formats, and refuses weights of the other's kind.
+        # `Module.to` converts to one of the two formats only, and refuses weights of the other's number of
+        # dimensions.
         for tensor in (*model.parameters(), *model.buffers()):
             if not is_lazy(tensor) and tensor.dim() in _CHANNELS_LAST:
                 tensor.data = tensor.data.to(memory_format=_CHANNELS_LAST[tensor.dim()])
@@ -170,7 +171,7 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
     """Model on its device with adapter, kernels and loss; in `torch.compile` if the knobs say so.
 
     Raises:
-        InapplicableError, MissingLibraryError: as of `adapted_model`.
+        InapplicableError, MissingLibraryError: see `adapted_model`.
     """
     torchao_weights.quantize_on(model, device)
     model = adapted_model(model.to(device), knobs)
@@ -180,11 +181,12 @@ def placed_model(model: torch.nn.Module, knobs: Knobs, device: torch.device) -> 
 def adapted_model(model: torch.nn.Module, knobs: Knobs, *, shards: bool = False) -> torch.nn.Module:
     """Model on its device, with the adapter, the kernels and the loss that the knobs name.
 
-    A model that will be sharded is not on its device yet.
+    A model that will be sharded is still on the host.
 
     Raises:
-        InapplicableError, UnsupportedError: one of the three does not go with the model, or this PyTorch.
-        MissingLibraryError: the library of one is not installed here.
+        InapplicableError, UnsupportedError: one of the three does not work with the model, or with this
+            PyTorch.
+        MissingLibraryError: a library that one of them needs is not installed here.
     """
     if knobs.adapter is not None:
         model = base.prepared(model, knobs, shards=shards)
@@ -209,8 +211,8 @@ def import_libraries(knobs: Knobs) -> None:
 def converted_batch(batch: Any, knobs: Knobs) -> Any:
     """Batch with its floating-point tensors in the type and memory format of the knobs.
 
-    Tensors are looked for where `autofit_workers.workload.workload.check_batch` finds them; their containers
-    are copied, not changed, for a workload may hand out the same batch again.
+    Tensors are converted where `autofit_workers.workload.workload.check_batch` finds them; their containers
+    are copied, not changed, because a workload may return the same batch again.
     """
     if knobs.precision != "bf16" and knobs.memory_format == "contiguous":
         return batch
@@ -247,8 +249,8 @@ def _mapped(value: Any, convert: Callable[[torch.Tensor], torch.Tensor], made: d
         return mapping
     if isinstance(value, type) or callable(value) or not hasattr(value, "__dict__"):
         return value
-    # Dataclasses, and classes such as `BatchEncoding` of transformers: their tensors are in attributes,
-    # which a frozen dataclass lets nobody set by other means.
+    # Dataclasses, and classes such as `BatchEncoding` of transformers, hold tensors in attributes, which in
+    # a frozen dataclass can only be set in this way.
     made[id(value)] = instance = copy.copy(value)
     for name, item in vars(value).items():
         object.__setattr__(instance, name, _mapped(item, convert, made))

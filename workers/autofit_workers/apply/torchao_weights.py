@@ -1,7 +1,7 @@
-"""Quantizes the weights of linear layers with torchao, one layer after the other, on their device.
+"""Quantizes the weights of linear layers with torchao, one layer after the other, on the layers' device.
 
-`torchao.quantize_` replaces a weight by a tensor of its own class, on the weight's device. Until then a layer
-that `mark` was given has the configuration to quantize it by.
+`torchao.quantize_` replaces a weight by a tensor of its own class, on the weight's device. Until then, a
+layer that `mark` marked holds the configuration to quantize it by.
 """
 
 from __future__ import annotations

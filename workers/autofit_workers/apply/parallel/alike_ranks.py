@@ -1,7 +1,7 @@
 """Groups the ranks of a sharded model by the sizes of their shards and the stage that they run.
 
-Shards differ where a dimension is not a multiple of the ranks that share it. Their sizes follow from shapes
-and placements alone, so that one rank knows the sizes of all.
+Shards differ if a dimension is not a multiple of the number of ranks that share it. Their sizes follow from
+shapes and placements alone, so that one rank can compute the sizes of all.
 """
 
 from __future__ import annotations

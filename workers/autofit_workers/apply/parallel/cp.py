@@ -1,9 +1,9 @@
-"""Shares the sequences of a batch over ranks, by PyTorch's own context parallelism and its ring attention.
+"""Context parallelism: ranks share the sequences of a batch, by PyTorch's own ring attention.
 
-Each rank has two chunks of every sequence, one from each half, so that all have as much of a causal mask.
-Attention is `scaled_dot_product_attention`, which `context_parallel` replaces for forward and backward:
-keys and values of the others come by one all-gather, their gradients go by all-to-all
-(torch/distributed/tensor/experimental/_context_parallel/_attention.py). Its kernels are those that tell the
+Each rank has two chunks of every sequence, one from each half, so that all ranks have as much of a causal
+mask. The steps' attention is `scaled_dot_product_attention`, which `context_parallel` replaces for forward
+and backward: an all-gather brings keys and values of other ranks, an all-to-all sends their gradients
+(torch/distributed/tensor/experimental/_context_parallel/_attention.py). It has kernels that return the
 logarithm of the sum of exponentials: flash, memory-efficient and cuDNN's.
 """
 
@@ -22,13 +22,13 @@ from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.spec.setup import Parallel
 from autofit_workers.workload.workload import Workload, tensors_of
 
-_SEQUENCE = 1  # the dimension of a batch; the first is that of its samples
+_SEQUENCE = 1  # dimension of a batch's sequences; dimension 0 is that of its samples
 _ATTENTION = "scaled_dot_product_attention"
 _NO_RING = "PyTorch's ring attention is of causal attention without a mask"
 
 
 class ContextParallelRanks(Strategy):
-    """Context parallelism: ranks share each sequence of a batch, and have all or shards of parameters."""
+    """Context parallelism: ranks share each sequence of a batch, and hold all parameters or shards."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if spec.is_for_host:
@@ -55,8 +55,8 @@ class Context:
     """Context parallelism of one rank; its steps run in the context manager `sharing`.
 
     Args:
-        model: where it is of transformers, it attends without masks from here on.
-        parallel: the parallelism of the ranks, whose group is there.
+        model: the model; one of transformers attends without masks from here on.
+        parallel: parallelism of the ranks, whose process group exists.
     """
 
     def __init__(self, model: torch.nn.Module, parallel: Parallel, device_kind: str) -> None:
@@ -70,8 +70,8 @@ class Context:
         """Context manager that cuts a batch to this rank's part, in place; attention spans all ranks.
 
         Raises:
-            InapplicableError: the batch has no sequence that can be divided over the ranks; or, in the block
-                or after it, the model attends in another way than the ring does.
+            InapplicableError: the batch has no sequence that the ranks can divide; or, in the block
+                or after it, the model attends in a way that ring attention cannot.
         """
         from torch.distributed.tensor.experimental import context_parallel
 
@@ -123,7 +123,7 @@ def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -
     """Context manager that adds calls of attention to `calls`, and refuses those without a ring kernel.
 
     Args:
-        num_places: places of a sequence that this rank has.
+        num_places: number of a sequence's positions that this rank has.
     """
     functional: Any = torch.nn.functional
     attend: Callable[..., Any] = getattr(functional, _ATTENTION)
@@ -158,7 +158,7 @@ def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -
     kernels: Any = torch.backends.cuda
     computes_all = kernels.math_sdp_enabled()
     setattr(functional, _ATTENTION, checked)
-    kernels.enable_math_sdp(False)  # which tells no sums
+    kernels.enable_math_sdp(False)  # this kernel returns no sums of exponentials
     try:
         yield
     finally:
@@ -169,11 +169,11 @@ def _attention_checked(parallel: Parallel, num_places: int, calls: list[None]) -
 def _attend_without_masks(model: torch.nn.Module) -> None:
     """Makes a transformers model attend without the masks it makes for non-consecutive positions.
 
-    As `_attach_context_parallel_hooks` of accelerate/big_modeling.py does; that the attention is causal is
-    then all that the kernels are told.
+    As in `_attach_context_parallel_hooks` of accelerate/big_modeling.py, the kernels are then only told that
+    attention is causal.
 
     Raises:
-        InapplicableError: a layer attends to a window, not to all earlier places.
+        InapplicableError: a layer attends to a window, not to all earlier positions.
     """
     config: Any = getattr(model, "config", None)
     kinds = set(getattr(config, "layer_types", None) or ())

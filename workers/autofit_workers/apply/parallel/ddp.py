@@ -20,7 +20,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class DataParallelRanks(Strategy):
-    """Data parallelism: each rank has the whole model, and batches that no other rank has."""
+    """Data parallelism: each rank has the whole model and its own batches."""
 
     def require_applicable(self, _spec: TrialSpec, workload: Workload) -> None:
         if workload.mode != TRAIN:

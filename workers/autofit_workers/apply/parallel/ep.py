@@ -1,10 +1,10 @@
 """Expert parallelism by transformers' own code: each rank has some whole experts, and all share a batch.
 
-The model's own plan names the experts to deal out. `apply_expert_parallelism` has each rank run its experts
+The model's own plan names the experts. `apply_expert_parallelism` has each rank run its experts
 on the tokens that are routed to them, which are masked for the others, and sums all ranks' outputs by an
-all-reduce (`AllReduceEP` of transformers/distributed/expert_parallel.py). So the sizes of a step do not
-depend on where tokens are routed; in its other implementation ranks exchange tokens, and sizes depend on it.
-Modules that are no experts are on every rank, or sharded by `fsdp` beside.
+all-reduce (`AllReduceEP` of transformers/distributed/expert_parallel.py), so that the sizes of a step do not
+depend on the routing. In its other implementation, ranks exchange tokens and sizes depend on it.
+Modules other than experts are on every rank, or sharded by `fsdp` in addition.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.workload.workload import Workload
 
 _IMPLEMENTATION = "all_reduce"
-_OF_EACH_EXPERT = "grouped_gemm"  # the style of a parameter with a row for each
+_OF_EACH_EXPERT = "grouped_gemm"  # style of a parameter with one row for each expert
 
 
 class ExpertParallelRanks(Strategy):
-    """Expert parallelism: each rank has equally many whole experts, by transformers' plan of the model."""
+    """Expert parallelism: each rank has equally many whole experts, by the model's plan in transformers."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if spec.knobs.clip_grad_norm is not None:
@@ -45,7 +45,7 @@ class ExpertParallelRanks(Strategy):
 
         def spread(module: torch.nn.Module) -> None:
             plan = taken_out(remaining, modules, module)
-            # The ranks that share the experts out are those that share a batch.
+            # The ranks that share a batch also share the experts.
             apply_expert_parallelism(part, mesh, mesh, plan, ep_implementation=_IMPLEMENTATION)
 
         return spread

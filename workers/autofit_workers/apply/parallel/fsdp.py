@@ -23,7 +23,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class FullyShardRanks(Strategy):
-    """FSDP2: ranks have shards of all parameters, and gather a block's parameters when it runs."""
+    """FSDP2: ranks hold shards of all parameters, and gather a block's parameters while it runs."""
 
     def require_applicable(self, spec: TrialSpec, _workload: Workload) -> None:
         if self.parallel.offloads_shards:
@@ -47,7 +47,7 @@ class FullyShardRanks(Strategy):
         mesh = self._of_shards(placement.mesh)
 
         def shard(module: torch.nn.Module) -> None:
-            # A container's parts are called by themselves.
+            # The model calls the parts of a container by themselves.
             if module is part or type(module).forward is not torch.nn.Module.forward:
                 fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=keeping)
 
@@ -80,8 +80,9 @@ class FullyShardRanks(Strategy):
     def followed() -> Followed:
         """Methods of `FSDPParamGroup`, each with the category of the memory that it allocates.
 
-        Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py. A gradient that stays is told apart
-        later, as every gradient is.
+        Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py. Gradients that stay get their
+            category
+        later, as all gradients do.
         """
         from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 

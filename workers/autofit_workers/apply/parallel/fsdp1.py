@@ -1,9 +1,9 @@
 """Wraps a model in `FullyShardedDataParallel`, PyTorch's first FSDP.
 
-Each repeated block is a unit by itself, as every trainer's policy has it, and so is each layer without
-parts whose weight is trained where others are frozen, as peft's `fsdp_auto_wrap_policy` has it. A model
-that is wrapped otherwise says so in an attribute `fsdp_options`: a dict of what `FullyShardedDataParallel`
-is given, such as `auto_wrap_policy`, `mixed_precision` or `use_orig_params`.
+Each repeated block is a unit by itself, as in every trainer's policy. So is each layer without
+children that is trained while others are frozen, as in peft's `fsdp_auto_wrap_policy`. A model
+with another wrapping has an attribute `fsdp_options`: a dict of arguments for `FullyShardedDataParallel`,
+such as `auto_wrap_policy`, `mixed_precision` or `use_orig_params`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from autofit_workers.workload.workload import Workload
 
 
 class FirstFsdpRanks(Strategy):
-    """FSDP1: ranks have shards of flat parameters, each of which joins the parameters of one unit."""
+    """FSDP1: ranks hold shards of flat parameters, each of which joins the parameters of one unit."""
 
     @property
     def _how(self) -> FirstFsdp:
@@ -74,7 +74,7 @@ def _wrapped(model: nn.Module, how: FirstFsdp, *, device_kind: str, dtype: torch
     """Model in `FullyShardedDataParallel`: this rank's shards, moved to the device unit by unit.
 
     Args:
-        dtype: the type that parameters are cast to, with gradients summed in float32; None for their own.
+        dtype: type that parameters are cast to, with gradients summed in float32; None for no cast.
     """
     from torch.distributed.fsdp import CPUOffload, FullyShardedDataParallel, MixedPrecision, ShardingStrategy
 
@@ -82,13 +82,13 @@ def _wrapped(model: nn.Module, how: FirstFsdp, *, device_kind: str, dtype: torch
     options: dict[str, Any] = {
         "auto_wrap_policy": _policy(model),
         "mixed_precision": policy,
-        "use_orig_params": True,  # else all parameters of a unit are trained, or none is
+        "use_orig_params": True,  # else all parameters of a unit must be trained, or none
         **getattr(model, "fsdp_options", {}),
     }
     device = torch.device(device_kind, 0) if device_kind != "cpu" else torch.device("cpu")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it is deprecated, and says so
+            warnings.simplefilter("ignore")  # it is deprecated and warns
             return FullyShardedDataParallel(
                 model,
                 sharding_strategy=ShardingStrategy[how.strategy],

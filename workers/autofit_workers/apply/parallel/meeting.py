@@ -1,4 +1,4 @@
-"""Process group of a measured trial's ranks: how a process joins it, and how its ranks agree."""
+"""Joins the process group of a measured trial's ranks, and makes its ranks agree."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ BACKENDS = {"cpu": "gloo", "cuda": "nccl"}
 def join(device: torch.device, deadline_seconds: float) -> None:
     """Joins the trial's process group, by the environment variables of `autofit_workers.trials.ranks`.
 
-    The group is left when the process ends: a rank that leaves earlier takes away what others still receive.
+    The group exists until the process ends: if a rank left earlier, others could not receive its data.
 
     Args:
-        deadline_seconds: the trial's deadline, after which collectives time out; the trial's supervisor says
-            better what was late.
+        deadline_seconds: the trial's deadline, after which collectives time out; the supervisor's message is
+            better, as it knows which rank was late.
     """
     distributed: Any = torch.distributed
     timeout = timedelta(seconds=deadline_seconds)
@@ -50,9 +50,9 @@ def agreed(wish: bool) -> bool:
 
 
 def settle() -> None:
-    """Waits until no gloo thread runs a collective any more; does nothing without a process group.
+    """Waits until no gloo thread runs a collective; does nothing without a process group.
 
-    Code that waits for a collective's future, as `DistributedDataParallel` does, goes on before the thread
+    Code that waits for a collective's future, such as `DistributedDataParallel`, goes on before the thread
     has told PyTorch's profiler that the collective ended (`finishWorkGloo` of c10d's ProcessGroupGloo.cpp,
     `finish` of Work.cpp), and the profile may be gone by then. A barrier waits for all work before it
     (`AsyncBarrierWork`).

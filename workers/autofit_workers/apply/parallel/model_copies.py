@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 
 class LeftOut(nn.Identity):
-    """Identity in place of a module before or after the repeated blocks that another pipeline stage has."""
+    """Identity in place of a module that another pipeline stage has, before or after the repeated blocks."""
 
 
 def with_parts(model: nn.Module, parts: Mapping[str, nn.Module | None]) -> nn.Module:
@@ -48,6 +48,6 @@ def without_data(model: nn.Module) -> nn.Module:
 
 
 def nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Tensor on the device `meta`, made outside all active modes; requires gradients if floating-point."""
+    """Tensor on the device `meta`, made outside all active modes; floating-point ones require gradients."""
     with _disable_current_modes():
         return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)

@@ -1,12 +1,12 @@
 """Plans that cut a model into the stages of a pipeline, and the calls of those stages.
 
-    stage 0     what comes before the repeated blocks, and the first of them
+    stage 0     the modules before the repeated blocks, and the first blocks
     stage …     the next blocks
-    last stage  the last blocks, what comes after them, and the loss
+    last stage  the last blocks, the modules after them, and the loss
 
-A part that a stage does not have is an identity in its model (a model of transformers), or None (a model with
-a `pp_plan` of its own), so that names of modules and numbers of blocks stay. Blocks are dealt out evenly; the
-first stages have one more where the blocks do not divide.
+A module that a stage lacks is an identity in its model (a model of transformers), or None (a model with
+its own `pp_plan`), so that names of modules and numbers of blocks stay. Each stage has equally many blocks;
+if that is not possible, the first stages have one more.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ class Plan(ABC):
     """Base of the plans that cut a model into pipeline stages.
 
     Attributes:
-        blocks: the repeated blocks that are dealt out.
-        call: how the model's stages are called.
+        blocks: the repeated blocks, which the stages divide.
+        call: calling convention of the model's stages.
     """
 
     blocks: Sequence[nn.Module]
@@ -90,11 +90,11 @@ def plan_of(model: nn.Module) -> Plan:
 
 
 class _Passed(nn.Module):
-    """Identity in place of a block that another stage has."""
+    """Identity in place of a block that another pipeline stage has."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
-        for name, value in vars(block).items():  # what a model asks its blocks for, such as their attention
+        for name, value in vars(block).items():  # a model reads them, such as a block's attention
             if isinstance(value, str | int | float | bool) and not name.startswith("_"):
                 setattr(self, name, value)
 
@@ -113,7 +113,7 @@ def _of_transformers(model: Any) -> Plan:
 
 
 class _TransformersPlan(Plan):
-    """Plan of a model of transformers: the parts before and after the list of layers, in their order."""
+    """Plan for a model of transformers: the modules before and after the list of layers, in their order."""
 
     def __init__(self, model: Any, layers: str) -> None:
         self._model = model
@@ -187,9 +187,9 @@ class _TransformersCall(Call):
 
 
 class _OwnPlan(Plan):
-    """Plan by a model's own `pp_plan`: names of parts, one of which holds the blocks.
+    """Plan from a model's own `pp_plan`: names of parts, one of which holds the blocks.
 
-    A part that is named before and after the blocks is in the first stage and in the last.
+    A part named both before and after the blocks is in the first and in the last stage.
     """
 
     def __init__(self, model: nn.Module, names: tuple[str, ...]) -> None:

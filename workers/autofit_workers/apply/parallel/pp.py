@@ -90,15 +90,15 @@ def _cut(model: nn.Module, pipeline: Pipeline, rank: int, workload: Workload) ->
 
 
 class Pipelined(ScheduledModel):
-    """A rank's pipeline stages as one module, and the schedule that runs them.
+    """A rank's pipeline stages as one module, with the schedule that runs them.
 
     Args:
         stages: the rank's stages, by number.
         plan: the plan by which the stages were cut.
-        workload: its loss is computed from the output of the last stage.
+        workload: workload whose loss is computed from the output of the last stage.
 
     Attributes:
-        pipeline: as given.
+        pipeline: the argument of that name.
         group: the process group of the pipeline; None for all ranks.
     """
 
@@ -113,7 +113,7 @@ class Pipelined(ScheduledModel):
         self._numbers = tuple(stages)
         self._call = plan.call
         self._workload = workload
-        self._schedules: dict[bool, Any] = {}  # by whether they run backward
+        self._schedules: dict[bool, Any] = {}  # by whether backward runs
         self._phase: PhaseHook = no_phase
         self._autocast: AutocastFactory | None = None
         self.group: Any = None

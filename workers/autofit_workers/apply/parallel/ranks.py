@@ -1,6 +1,6 @@
 """Makes this process one rank of several: applies all kinds of parallelism to its model.
 
-The process group has to be there; whether the other ranks are does not matter here. A prediction is made on
+The process group must exist; the other ranks need not. A prediction runs on
 `autofit_workers.tracing.fake.ranks`, a measured trial on the group of `meeting`.
 """
 
@@ -27,11 +27,11 @@ from autofit_workers.workload.workload import Optimizers, Workload
 
 
 class Ranks:
-    """One rank, with all kinds of its parallelism applied together; does nothing for a single process.
+    """One rank of a trial, to which all kinds of its parallelism are applied; no effect in a single process.
 
     Attributes:
-        parallel: as given.
-        brings_model: whether the engine that trains the model brings it to the device.
+        parallel: the argument of that name.
+        brings_model: whether the engine that trains the model moves it to the device.
     """
 
     def __init__(self, parallel: Parallel) -> None:
@@ -43,10 +43,10 @@ class Ranks:
         """Raises `InapplicableError` for a trial that ranks of this parallelism cannot run.
 
         Args:
-            workload: with the overrides of the trial.
+            workload: the workload, with the overrides of the trial.
 
         Raises:
-            InapplicableError: this parallelism does not take the mode, a knob or the probe.
+            InapplicableError: this parallelism does not support the mode, a knob or the probe.
         """
         parallel, base = self.parallel, spec.knobs.base
         if not parallel:
@@ -93,7 +93,7 @@ class Ranks:
         """Part of `model` that this rank runs, such as pipeline stages, before parameters are sharded.
 
         Raises:
-            InapplicableError: the model cannot be cut by a kind.
+            InapplicableError: a kind of parallelism cannot cut the model.
         """
         for each in self._strategies if self.parallel.shards else ():
             model = each.cut(model, torch.distributed.get_rank(), workload)
@@ -112,21 +112,21 @@ class Ranks:
         """Model with this rank's shards, distributed and moved to the device block by block.
 
         Args:
-            precision: the knob's value; with amp some kinds cast parameters to autocast's type.
+            precision: value of the knob; with amp, some kinds cast parameters to autocast's type.
 
         Raises:
-            InapplicableError: the model has no plan for a kind of parallelism, or cannot be divided by it.
+            InapplicableError: the model has no plan for a kind of parallelism, or its plan cannot divide it.
         """
         placement = Placement(self.parallel, device_kind, setting.AUTOCAST_DTYPES.get(precision))
         for each in self._strategies:
             model = each.taken(model, placement)
         for part, blocks in parts_of(model):
-            # What is innermost in the mesh divides tensors first.
+            # The innermost dimension of the mesh divides tensors first.
             found = [
                 each.spreading(part, placement, is_stage=part is not model)
                 for each in reversed(self._strategies)
             ]
-            # Block by block, so that no more than one of them is on the device before it is sharded.
+            # Block by block, so that only one unsharded block is on the device at a time.
             for module in (*blocks, part):
                 for spread in found:
                     if spread is not None:
@@ -139,7 +139,7 @@ class Ranks:
         """Model of a measured trial on its device, or this rank's part of it where ranks share the model.
 
         Raises:
-            InapplicableError, MissingLibraryError: as of `setting.placed_model`, `cut` and `spread`.
+            InapplicableError, MissingLibraryError: `setting.placed_model`, `cut` or `spread` raises it.
         """
         parallel = self.parallel
         if not parallel.shards:
@@ -155,7 +155,7 @@ class Ranks:
         model = self.spread(model, device_kind=device.type, precision=knobs.precision)
         if workload.mode == TRAIN and knobs.clip_grad_norm is not None:
             require_one_mesh(model, self.parallel)
-        model = model.to(device)  # what no rank shares with another
+        model = model.to(device)  # the modules that ranks do not share
         return compiled(model) if knobs.compile else model
 
     def wrapped(self, model: torch.nn.Module, first_seed: int) -> torch.nn.Module:
@@ -173,11 +173,11 @@ class Ranks:
         """Engine, such as DeepSpeed's, that trains in place of the optimizers; None if no kind has one.
 
         Args:
-            model: on the host.
-            batch_size: samples of one rank in one pass, of those that a step is accumulated from.
+            model: the model, on the host.
+            batch_size: samples of one rank in one of the passes that a step is accumulated from.
 
         Raises:
-            InapplicableError: the engine does not take such optimizers.
+            InapplicableError: the engine does not support such optimizers.
         """
         found = (each.engine(model, optimizers, knobs, batch_size) for each in self._strategies)
         return next((engine for engine in found if engine is not None), None)
@@ -188,7 +188,7 @@ class Ranks:
         """Function from a batch to a context manager in which this rank has only its part of the batch.
 
         Raises:
-            InapplicableError: the model does not work on parts of batches.
+            InapplicableError: the model does not support parts of batches.
         """
         found = [each.sharing(model, device_kind) for each in self._strategies]
 
@@ -207,7 +207,7 @@ class Ranks:
 
 
 def parts_of(model: torch.nn.Module) -> Sequence[tuple[torch.nn.Module, Sequence[torch.nn.Module]]]:
-    """Parts of a model that are sharded separately (stages, else the whole model), each with its blocks."""
+    """Parts of a model that are sharded separately (stages, or the whole model), each with its blocks."""
     if isinstance(model, ScheduledModel):
         return model.parts
     return ((model, [block for _, block in repeated_blocks(model)]),)
@@ -233,10 +233,10 @@ def require_one_mesh(model: torch.nn.Module, parallel: Parallel) -> None:
 def require_one_kind(model: torch.nn.Module, parallel: Parallel) -> None:
     """Checks that trained parameters are all DTensors or all plain, as optimizers that take all at once need.
 
-    PyTorch's optimizers do so on a GPU by default.
+    PyTorch's optimizers on a GPU do so by default.
 
     Raises:
-        InapplicableError: some of the parameters were left whole, and others were not.
+        InapplicableError: some of the parameters are sharded, and others are not.
     """
     from torch.distributed.tensor import DTensor
 

@@ -1,15 +1,15 @@
 """Base of the kinds of parallelism: the hooks by which a kind changes a trial, from checks to a step.
 
     require_applicable      before anything is built
-    join, joined            this process among the others: for good, and in a prediction
+    join, joined            this process, until it ends, or in the block of a prediction
     cut                     the model on the host
-    taken, spreading        the model on its way to the device: as a whole, then part by part
-    dealt                   the model on the host, where several devices take parts of it
+    taken, spreading        the model as it moves to the device: as a whole, then part by part
+    dealt                   the model on the host, if several devices take parts of it
     wrapped                 the model on the device
-    engine                  what trains the model in the place of its optimizers
+    engine                  object that trains the model in place of its optimizers
     sharing                 each batch
 
-A kind is a file with a class of this one's, and a line in `autofit_workers.spec.parallel_kinds` that names
+A kind is a file with a subclass of `Strategy`, and a line in `autofit_workers.spec.parallel_kinds` that names
 the file.
 """
 
@@ -42,7 +42,7 @@ class Dealt(NamedTuple):
 
     Attributes:
         device_of: the device that a module's own parameters and buffers go to.
-        link: lets the model move what it computes from device to device, once all modules are there.
+        link: prepares the model to move its results between devices, once all modules are placed.
     """
 
     device_of: Callable[[torch.nn.Module], torch.device]
@@ -50,14 +50,14 @@ class Dealt(NamedTuple):
 
 
 class Placement:
-    """Mesh, device kind and parameter type with which a model is spread.
+    """Mesh, device kind and parameter type for distributing a model over ranks.
 
     Args:
-        parallel: the parallelism of all ranks, whose process group is there when the mesh is asked for.
+        parallel: parallelism of all ranks, whose process group must exist when the mesh is used first.
 
     Attributes:
         device_kind: `cuda` or `cpu`.
-        dtype: the type that a kind casts parameters to, if it does; None where the precision is not mixed.
+        dtype: type that a kind casts parameters to, if it casts; None if the precision is not mixed.
     """
 
     def __init__(self, parallel: Parallel, device_kind: str, dtype: torch.dtype | None) -> None:
@@ -75,17 +75,17 @@ class Placement:
 
 
 class Engine(ABC):
-    """Base of engines that train a model in the place of its optimizers.
+    """Base of engines, such as DeepSpeed's, that train a model in place of its optimizers.
 
     Attributes:
-        optimizer: holds the optimizer states of this rank.
+        optimizer: optimizer that holds the states of this rank.
     """
 
     optimizer: Optimizers
 
     @abstractmethod
     def stepped(self, workload: Workload, phase: PhaseHook = no_phase) -> Workload:
-        """Copy of `workload` whose step runs by this engine's backward and optimizer step.
+        """Copy of `workload` whose step uses this engine's backward and optimizer step.
 
         Args:
             phase: called as backward and the optimizer's step begin.
@@ -93,17 +93,17 @@ class Engine(ABC):
 
     @abstractmethod
     def held(self) -> Iterator[tuple[Iterable[torch.Tensor], Category]]:
-        """Tensors, with category, that the engine keeps between steps beside model and optimizer."""
+        """Tensors, with category, that the engine keeps between steps in addition to model and optimizer."""
 
 
 class Strategy:
     """Base of the kinds of parallelism; a hook that a kind does not override does nothing.
 
     Args:
-        parallel: the parallelism of all ranks, this kind among it.
+        parallel: parallelism of all ranks, which includes this kind.
 
     Attributes:
-        brings_model: whether the kind's engine brings the model to the device.
+        brings_model: whether the kind's engine moves the model to the device.
     """
 
     brings_model: ClassVar[bool] = False
@@ -115,14 +115,14 @@ class Strategy:
         """Raises `InapplicableError` for a trial that this kind of parallelism cannot run.
 
         Args:
-            workload: with the overrides of the trial.
+            workload: the workload, with the overrides of the trial.
 
         Raises:
-            InapplicableError: this kind does not take the mode, a knob or the device.
+            InapplicableError: this kind does not support the mode, a knob or the device.
         """
 
     def takes_base(self, _base: str) -> bool:
-        """Whether weights quantized as `_base` says can be distributed by this kind of parallelism."""
+        """Whether the kind of parallelism can distribute weights quantized as `_base` names."""
         return False
 
     def join(self, device_kind: str) -> None:
@@ -140,7 +140,7 @@ class Strategy:
         """Part of `model` that rank `_rank` runs, on the host; the whole model by default.
 
         Raises:
-            InapplicableError: the model cannot be cut by this kind.
+            InapplicableError: this kind cannot cut the model.
         """
         return model
 
@@ -148,10 +148,10 @@ class Strategy:
         """Distribution of a model's modules over several devices; None if there is one device.
 
         Args:
-            _base: the knob's value: how the model's own weights are kept.
+            _base: value of the knob `base`, which names the type of the model's own weights.
 
         Raises:
-            InapplicableError: the model cannot be dealt out over the devices.
+            InapplicableError: the model cannot be distributed over the devices.
             MissingLibraryError: a library is not installed here.
         """
         return None
@@ -160,7 +160,7 @@ class Strategy:
         """Model prepared or wrapped as a whole, before its parts are distributed one after the other.
 
         Raises:
-            InapplicableError: the model cannot be spread by this kind.
+            InapplicableError: this kind cannot distribute the model.
         """
         return model
 
@@ -173,7 +173,7 @@ class Strategy:
             is_stage: whether the part is a stage of a pipeline, without the modules of other stages.
 
         Raises:
-            InapplicableError: the model has no plan for this kind, or cannot be divided by it.
+            InapplicableError: the model has no plan for this kind, or its plan cannot divide it.
         """
         del is_stage
         return None
@@ -188,7 +188,7 @@ class Strategy:
         """Engine that trains in place of the optimizers; None if this kind of parallelism has none.
 
         Raises:
-            InapplicableError: the engine does not take such optimizers.
+            InapplicableError: the engine does not support such optimizers.
         """
         return None
 
@@ -198,7 +198,7 @@ class Strategy:
         """Function from a batch to a context manager in which this rank has only its part of the batch.
 
         Raises:
-            InapplicableError: the model does not work on parts of batches.
+            InapplicableError: the model does not support parts of batches.
         """
         return lambda _batch: nullcontext()
 
@@ -237,7 +237,7 @@ def taken_out(
 ) -> dict[str, str]:
     """Entries of transformers' parallel plan for one part of a model, removed from `remaining`.
 
-    A plan names modules, and parameters of modules.
+    The plan names modules, and parameters of modules.
 
     Args:
         modules: the model's modules, by name.

@@ -1,7 +1,7 @@
-"""Tensor parallelism: ranks have parts of the same tensors, and compute on the same batch.
+"""Tensor parallelism: ranks hold parts of the same tensors, and compute on the same batch.
 
-A model is spread by transformers' own tensor parallelism where it is of transformers, else by its plan of
-PyTorch's styles (`tp_plan`), which `parallelize_module` takes.
+Transformers' own tensor parallelism distributes its models; other models need a plan of
+PyTorch's styles (`tp_plan`), which `parallelize_module` applies.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autofit_workers.spec.parallel_kinds import TP
 
 
 class TensorParallelRanks(Strategy):
-    """Tensor parallelism: ranks have parts of the model's tensors, as the model's plan divides them."""
+    """Tensor parallelism: ranks hold parts of the model's tensors, as the model's plan divides them."""
 
     def spreading(self, part: torch.nn.Module, placement: Placement, *, is_stage: bool) -> Spread:
         return _spreading(part, placement.mesh[TP], self.parallel.degree(TP), is_stage=is_stage)
@@ -32,12 +32,12 @@ STRATEGY = TensorParallelRanks
 
 
 def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool) -> Spread:
-    """Function that splits a module's tensors over the ranks, without those that were split before.
+    """Function that splits a module's tensors over the ranks, except those that were split before.
 
     Args:
         is_stage: whether `model` is a stage of a pipeline, without the modules of other stages.
     """
-    if getattr(model, "_resolve_parallel_plans", None) is not None:  # of transformers
+    if getattr(model, "_resolve_parallel_plans", None) is not None:  # a model of transformers
         _require_divided_heads(model, degree)
         return _spreading_by_transformers(model, mesh, degree)
     from torch.distributed.tensor.parallel import ParallelStyle, parallelize_module
@@ -51,7 +51,7 @@ def _spreading(model: torch.nn.Module, mesh: Any, degree: int, *, is_stage: bool
         )
     if not is_stage:
         _require_modules(model, plan)
-    # Its paths may be patterns, so that the whole model is spread with its first part.
+    # Paths of the plan may be patterns, so the whole model is distributed with its first part.
     whole = functools.cache(lambda: parallelize_module(model, mesh, dict(plan)))
     return lambda _part: whole()
 

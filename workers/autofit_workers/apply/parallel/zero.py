@@ -1,11 +1,11 @@
 """ZeRO by DeepSpeed, whose engine calls the model, runs backward and steps the optimizer.
 
-    zero1, zero2    the engine brings the model to the device and shards the rest
-    zero3           `deepspeed.zero.Init` brings parameters there one by one, and keeps this rank's part
+    zero1, zero2    the engine moves the model to the device and shards the rest
+    zero3           `deepspeed.zero.Init` moves parameters one by one, and keeps this rank's part
     +offload        optimizer states on the host, in pinned memory, where DeepSpeedCPUAdam steps; of zero3
                     parameters too
 
-Settings that no knob has are DeepSpeed's defaults: the sizes of its buckets, whether communication overlaps.
+Settings without a knob have DeepSpeed's defaults: the sizes of its buckets, whether communication overlaps.
 Sources are DeepSpeed 0.19's runtime/engine.py, runtime/config.py and runtime/zero/.
 """
 
@@ -34,14 +34,14 @@ from autofit_workers.workload.step import PhaseHook, no_phase
 from autofit_workers.workload.workload import Optimizers, Workload, check_loss
 
 _DTYPES = {"amp-bf16": torch.bfloat16, "amp-fp16": torch.float16, "bf16": torch.bfloat16}
-# Whether their weight decay is decoupled.
+# Whether an optimizer's weight decay is decoupled.
 _ADAMS: dict[type, bool] = {torch.optim.Adam: False, torch.optim.AdamW: True}
 
 _SHARED_MEMORY = "deepspeed_shm_comm"  # an operator that exchanges tensors of the CPU
 
 
 class ZeroRanks(Strategy):
-    """Ranks that shard optimizer states, gradients and parameters, as the stage of ZeRO says."""
+    """Ranks that shard optimizer states, gradients and parameters, depending on the stage of ZeRO."""
 
     brings_model = True
 
@@ -67,7 +67,7 @@ class ZeroRanks(Strategy):
     def followed() -> Followed:
         """Method of DeepSpeed that allocates gathered parameters.
 
-        Its class is of runtime/zero/partitioned_param_coordinator.py, which is imported for it.
+        Its class, of runtime/zero/partitioned_param_coordinator.py, is imported here.
         """
         from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator
 
@@ -80,7 +80,7 @@ STRATEGY = ZeroRanks
 class ZeroEngine(Engine):
     """DeepSpeed's engine of this rank, which divides losses, clips gradients and decides when to step.
 
-    Tensors that are exchanged between ranks, as buckets of gradients, are neither parameters nor gradients.
+    Tensors that ranks exchange, such as buckets of gradients, count neither as parameters nor as gradients.
     """
 
     def __init__(self, engine: Any) -> None:
@@ -105,7 +105,7 @@ class ZeroEngine(Engine):
         optimizer = self._engine.optimizer
         shards = [each.ds_tensor for each in self._engine.module.parameters() if hasattr(each, "ds_tensor")]
         yield shards, Category.PARAMETER
-        # Of float32, by stage: ZeRO counts them among the states of the optimizer.
+        # The float32 weights by stage: ZeRO counts them among the optimizer's states.
         for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat"):
             yield getattr(optimizer, name, ()), Category.OPTIMIZER_STATE
         flat = getattr(optimizer, "grad_partitions_flat_buffer", None)
@@ -116,7 +116,7 @@ def _require_applicable(parallel: Parallel, knobs: Knobs, mode: str, *, has_step
     """Raises `InapplicableError` for modes, knobs and workload steps that DeepSpeed does not take.
 
     Args:
-        mode: the workload's mode, with the overrides of the trial.
+        mode: mode of the workload, with the overrides of the trial.
         has_step: whether the workload has a step of its own.
     """
     reasons = {
@@ -145,7 +145,7 @@ def library() -> Any:
             "zero1, zero2 and zero3 are DeepSpeed's, which is not installed where trials run: "
             "pip install deepspeed"
         ) from error
-    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # it says on stdout what it does
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)  # it reports its work on stdout
     return deepspeed
 
 
@@ -161,7 +161,7 @@ def join(device_kind: str) -> None:
     from deepspeed.accelerator import real_accelerator
 
     real_accelerator.ds_accelerator = None
-    # On the CPU it would be compiled, to exchange what few ranks on one machine do anyway.
+    # On the CPU this operator would be compiled, for data that few ranks on one machine exchange anyway.
     deepspeed.ops.__compatible_ops__[_SHARED_MEMORY] = False
     deepspeed.init_distributed(auto_mpi_discovery=False, verbose=False)
 
@@ -171,7 +171,7 @@ def joined(device_kind: str) -> Iterator[None]:
     """Context manager that applies `join` and undoes it, so that other trials may follow in the process.
 
     Raises:
-        MissingLibraryError: as of `join`.
+        MissingLibraryError: see `join`.
     """
     before = {name: os.environ.get(name) for name in ("LOCAL_RANK", "DS_ACCELERATOR")}
     plain_linear = torch.nn.functional.linear
@@ -179,7 +179,7 @@ def joined(device_kind: str) -> Iterator[None]:
         join(device_kind)
         yield
     finally:
-        torch.nn.functional.linear = plain_linear  # else ZeRO 3's stays for good
+        torch.nn.functional.linear = plain_linear  # ZeRO 3 would leave its own
         if "deepspeed" in sys.modules:
             _leave()
         for name, value in before.items():
@@ -192,7 +192,7 @@ def _leave() -> None:
     from deepspeed.runtime.zero.partition_parameters import Init
     from deepspeed.utils import groups
 
-    # What it learned of the last model, by which the next would be sharded another way.
+    # Facts about the last model, with which the next would be sharded differently.
     Init.apply_param_persistence, Init.num_persisted_parameters, Init.num_persisted_elements = False, 0, 0
     groups._release_process_group_references()  # noqa: SLF001 - the public one destroys the group too
     comm.cdb = None
@@ -204,12 +204,12 @@ def _engine(
     """DeepSpeed's engine of this rank, which brings the model to the device and trains it, inside `joined`.
 
     Args:
-        model: on the host.
-        optimizers: those of the model's parameters.
-        batch_size: samples of one rank in one pass, of those that a step is accumulated from.
+        model: the model, on the host.
+        optimizers: optimizers of the model's parameters.
+        batch_size: samples of one rank in one of the passes that a step is accumulated from.
 
     Raises:
-        InapplicableError: there are several optimizers, or the host cannot do what this one does.
+        InapplicableError: there are several optimizers, or this host lacks an operator that is needed.
     """
     zero = parallel.zero
     assert zero is not None
