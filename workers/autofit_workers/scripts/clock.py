@@ -1,4 +1,4 @@
-"""Limits the time that a script may go on once enough of its steps were seen."""
+"""Limits the time that a script may run once enough of its steps were seen."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from autofit_workers.scripts.watching import StepWatch
 
-# So long a script may take to unwind once it was ended; one that goes on is left behind.
+# Seconds that an ended script may take to unwind; after that it is abandoned.
 _GRACE_SECONDS = 3.0
-_SECONDS_AFTER_LOOPS = 10.0  # that it goes on for once its loops were ended
+_SECONDS_AFTER_LOOPS = 10.0  # seconds that it may run after its loops were ended
 
 
 class Clock:
-    """Ends a script that takes long after its loops were ended, and gives up on one that cannot be ended.
+    """Timer that ends a script which runs long after its loops ended, and abandons one that cannot be ended.
 
     Args:
         give_up: see `run_script`.

@@ -1,15 +1,15 @@
-"""Protects the user's files from a script that is tried: the script writes to copies instead.
+"""Protects the user's files from a script under trial, which writes to copies instead.
 
-    open(path, "w")          goes to autofit's folder; reading that path again finds it there
+    open(path, "w")          writes to a copy in autofit's folder; reading that path again reads the copy
     os.open, os.symlink      likewise
-    libraries' own writers   likewise, those of the table `guard.table`
-    torch.save, safetensors  likewise; where tensors have no values, as objects of this process
-    mkdir                    is done, and undone at the end where the folder stayed empty
-    remove, rename, chmod …  of what was there before is refused
+    libraries' own writers   likewise, for the functions listed in `guard.table`
+    torch.save, safetensors  likewise; tensors without values are kept as objects of this process
+    mkdir                    is done, and undone at the end if the folder stayed empty
+    remove, rename, chmod …  are refused for files that existed before
 
-Files that were in temporary folders and the caches of libraries before are the user's too; what the script
-makes there is its own. Files that a native library opens by itself are not seen, but for those of the table,
-nor what processes write that the script starts: their files in folders that it made are removed at the end.
+Existing files in temporary folders and in caches of libraries are the user's too; new ones are the
+script's. Files that a native library opens itself are not noticed, except by functions in the table. Nor are
+writes of processes that the script starts: their files in folders that it made are removed at the end.
 """
 
 from __future__ import annotations
@@ -39,27 +39,27 @@ _WRITING_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_TRUNC
 _DATABASES_IN_MEMORY = ("", ":memory:")
 _READ_ONLY_URIS = ("mode=ro", "mode=memory", "immutable=1")
 _BESIDE_DATABASES = ("-wal", "-journal")
-_MOST_LINKS = 40  # one after the other, as Linux follows them
+_MOST_LINKS = 40  # links that follow each other, as in Linux
 _open: Callable[..., Any] = io.open
 
 
 class KeptFiles:
-    """Keeps this process, after `begin`, from changing any file that existed before.
+    """Keeps this process, from `begin` on, from changing any file that existed before.
 
-    A script's process ends without a call of `end`: what runs then, exit handlers and threads that go on,
-    is the script's too.
+    The process of a script ends without a call of `end`: its exit handlers and its remaining threads
+    are the script's too.
 
     Args:
-        guarded: folders that are the user's, wherever they are.
-        saves: whether what is saved is written, which takes memory as saving it does; else tensors have
-            no values, and are kept as they are.
-        saving: is called before something is saved.
-        is_inside: whether the process is inside the boundary, where all that it writes is in memory: then
-            only objects that are saved without values are kept apart.
+        guarded: folders that belong to the user, wherever they are.
+        saves: whether saved objects are written to a file, which takes memory; else tensors have
+            no values, and are kept as objects.
+        saving: called before something is saved.
+        is_inside: whether the process is inside the process boundary, where all its writes are in memory.
+            Then only objects that are saved without values are kept.
 
     Attributes:
         folder: autofit's folder, for the copies.
-        notes: notes in `folder`; only of a process that is not inside the boundary.
+        notes: notes in `folder` on files that the script makes; only outside the process boundary.
     """
 
     notes: scratch.Notes
@@ -75,8 +75,8 @@ class KeptFiles:
         self._guarded = guarded
         self._is_own_folder = scratch.VARIABLE not in os.environ
         self.folder = os.environ.get(scratch.VARIABLE) or tempfile.mkdtemp(prefix="autofit-files-")
-        self._copies: dict[str, str] = {}  # path → where it is written instead
-        self._links: dict[str, str] = {}  # path of a link among them → where it leads
+        self._copies: dict[str, str] = {}  # path → path of the copy
+        self._links: dict[str, str] = {}  # path of a link that the script made → its target
         self._names = itertools.count()
         self._replaced = Replacements()
         self._saves = Saves(self, saves=saves, saving=saving)
@@ -127,10 +127,10 @@ class KeptFiles:
     def __exit__(self, *_exception: object) -> None:
         self.end()
 
-    # ── where a path leads ──────────────────────────────────────────────────────────────────────
+    # ── resolving paths ─────────────────────────────────────────────────────────────────────────
 
     def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
-        """Path of the copy to write instead of a user's file; `path` itself if it may, or cannot, be written.
+        """Path to write to: a copy in place of a user's file; `path` itself if it may, or cannot, be written.
 
         Args:
             mode: mode that the path is opened with.
@@ -181,7 +181,7 @@ class KeptFiles:
 
     def open(self, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         """Opens a file as the built-in `open` does; opens its copy if the script has written one."""
-        has_opener = len(args) > 5 or kwargs.get("opener") is not None  # which opens by `os.open`
+        has_opener = len(args) > 5 or kwargs.get("opener") is not None  # an opener opens by `os.open`
         if isinstance(file, str | bytes | os.PathLike) and not has_opener:
             full = absolute(file)
             writes = not _WRITING.isdisjoint(mode)
@@ -278,7 +278,7 @@ class KeptFiles:
             for each in classes:
                 owner = getattr(owner, each, None)
             if (function := getattr(owner, name, None)) is not None:
-                # Of a class it is found by the object, whose methods are bound as those of Python are.
+                # A class's function is found by its object, bound like a Python method.
                 is_static = isinstance(owner, type) and not _is_method(owner, name)
                 led = self._led(function, call)
                 self._replaced.put(owner, name, staticmethod(led) if is_static else led)
@@ -331,7 +331,7 @@ class KeptFiles:
             self._copies[f"{real}/{name}"] = f"{ours}/{name}"
         return [_moved(path, ours, folder) for path in told] if isinstance(told, list) else told
 
-    # ── what is refused ─────────────────────────────────────────────────────────────────────────
+    # ── refusals ────────────────────────────────────────────────────────────────────────────────
 
     def _require_opened(self, event: str, file: Any, flags: Any) -> None:
         """Raises an error if a user's file is opened for writing; records files that opening creates."""

@@ -9,7 +9,7 @@ import torch
 
 
 class StepKind(StrEnum):
-    """Event that ends a step of a script: an optimizer's step, a backward pass or a forward pass."""
+    """Kind of event that counts as a script's step: an optimizer's step, a backward or a forward pass."""
 
     OPTIMIZER = "optimizer step"
     BACKWARD = "backward pass"
@@ -49,4 +49,4 @@ class Follower(Protocol):
         """Called when the script saves something, which may be a checkpoint."""
 
     def ended(self) -> None:
-        """Called when enough steps were made; whatever the script does from then on does not count."""
+        """Called when enough steps were made; the script's later actions do not count."""

@@ -1,4 +1,4 @@
-"""Finds the lines of a script's code that add to lists, sets and dictionaries, and so keep values alive."""
+"""Finds the lines of a script's code that add to lists, sets and dictionaries, and so keep objects alive."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, TypeVar
 
 METHODS = ("add", "append", "appendleft", "extend", "insert", "setdefault", "update")
 _KINDS = (list, set, dict, deque)
-_MOST = 10_000  # that are remembered
+_MOST = 10_000  # containers that are remembered
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class KeptIn:
-    """Remembers which line of code last added to each container, once the script makes steps.
+    """Remembers which line of code last added to each container, while the script makes steps.
 
-    What a script prepares before grows with no step. No container is referred to, so that none is kept alive.
+    Containers filled before the steps do not grow. No container is referenced, so that none is kept alive.
     """
 
     def __init__(self) -> None:

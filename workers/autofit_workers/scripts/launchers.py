@@ -1,12 +1,12 @@
-"""Replaces launchers such as torchrun: runs one of their ranks in this process, and none of the others.
+"""Replaces launchers such as torchrun: runs one rank in this process, and none of the others.
 
     torchrun --nproc-per-node 8 train.py      the launcher's own code runs up to where it would start
-    accelerate launch … train.py              processes; the file, or the module of -m, is run in their place
+    accelerate launch … train.py              processes; the file, or the module of -m, runs in their place
     mp.spawn(main, nprocs=8)                  the function is called with the number of the rank
-    deepspeed --num_gpus 8 train.py           with the variables that its launcher sets
+    deepspeed --num_gpus 8 train.py           the script runs with the variables of its launcher
     horovodrun, mpirun                        refused
 
-A script may be a launcher itself, or call one: `axolotl train` calls Accelerate's.
+A script may itself be a launcher, or call one: `axolotl train` calls Accelerate's.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ FOLLOWED = (
     "give it to --script without its launcher, and say --nproc 8 for one rank of 8 that torchrun starts"
 )
 _SHELLS = ("sh", "bash")
-_UNBUFFERED = "-u"  # Python's own option, which launchers give
+_UNBUFFERED = "-u"  # Python's own option, which launchers pass
 _SPAWNING = ("spawn", "start_processes")
 
 
 class _Over:
-    """Stand-in for `mp.spawn`'s result (its process context), after one rank was run in this process."""
+    """Stand-in for the result of `mp.spawn` (its process context), after one rank ran in this process."""
 
     def join(self, *_args: Any, **_kwargs: Any) -> bool:
         return True
@@ -49,10 +49,10 @@ class Launchers:
 
     Args:
         name: name of the script.
-        ranks: are told how many a launcher starts.
-        refuse: ends the script for a reason.
-        note: takes a sentence for the reader of the answer.
-        program: the script's file or module, and a function that runs it in the place of Python.
+        ranks: record of the ranks, which gets the number that a launcher starts.
+        refuse: ends the script with an error.
+        note: called with a sentence for the reader of the answer.
+        program: the script's file or module, and a function that runs it in place of Python.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Launchers:
         self._note = note
         self._program = program
         self._is_on = False
-        self._launcher = ""  # the one that is running
-        self._has_run = False  # whether it came to start anything
+        self._launcher = ""  # the running one
+        self._has_run = False  # whether it has started anything
 
     def runs(self, command: Sequence[str]) -> bool:
         """Runs one of the ranks that a launcher's command starts; returns False if `command` starts none."""
@@ -94,10 +94,10 @@ class Launchers:
         """Runs one of `num_ranks` ranks in this process.
 
         Args:
-            words: Python's arguments: a file, or `-m` and a module, and what follows.
+            words: Python's arguments: a file, or `-m` and a module, and the arguments after it.
             num_local: processes on each machine.
-            is_counted: whether the command says how many there are; else the launcher counts the GPUs.
-            variables: environment variables that the launcher sets beside torchrun's.
+            is_counted: whether the command gives the number of processes; else the launcher counts the GPUs.
+            variables: environment variables that the launcher sets in addition to torchrun's.
         """
         self._has_run = True
         ranks = self._ranks
@@ -208,7 +208,7 @@ class Launchers:
         variables = {_text(name): _text(value) for name, value in (arguments[-1] or {}).items()}
         os.environ.update({name: value for name, value in variables.items() if name and value is not None})
         if self.runs(command):
-            raise ScriptEnd  # with what it started
+            raise ScriptEnd  # with the processes that it started
 
     def of_torchrun(self, words: list[str]) -> None:
         from torch.distributed import run as torchrun
@@ -244,7 +244,7 @@ class Launchers:
         module: Any = launch
         plain, module.simple_launcher = module.simple_launcher, launch_alone
         num_local = (given.num_processes or 1) // (given.num_machines or 1)
-        if num_local > 1:  # it asks whether there are so many GPUs
+        if num_local > 1:  # the launcher checks that there are so many GPUs
             self._ranks.num_local = num_local
         try:
             launch.launch_command(given)
@@ -255,7 +255,7 @@ class Launchers:
         """Runs one rank as `deepspeed/launcher/runner.py` and `launch.py` of DeepSpeed 0.19 would."""
         given, rest = _parser_of_deepspeed().parse_known_args(words)
         called = [*given.called]
-        # Options that are not known come before the script, which they would be taken for.
+        # Unknown options before the script would be taken for the script.
         if rest or not called:
             unknown = rest[0] if rest else "no script"
             self._refuse(UnsupportedError(f"{self._name} calls deepspeed with {unknown}: {FOLLOWED}"))
@@ -326,7 +326,7 @@ def _launcher(command: Sequence[str]) -> tuple[str, list[str]] | None:
     if len(command) > 2 and PurePath(command[0]).name in _SHELLS and command[1] == "-c":
         try:
             command = shlex.split(command[2])
-        except ValueError:  # a shell's comments and documents may have quotes of which there is one
+        except ValueError:  # comments and documents of a shell may have a single quote
             return None
     for number, word in enumerate(command):
         if PurePath(word).name in _LAUNCHERS:

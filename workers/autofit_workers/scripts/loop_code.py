@@ -5,8 +5,8 @@
             …                                           …
             if step % 100 == 0: …                       if step % 100 == 0: …
 
-Lines stay where they are. What follows a loop that is ended is run, and with it evaluations and checkpoints;
-of a loop whose variable is in a condition, the last round is run as well.
+Line numbers stay. The code after an ended loop runs, and with it evaluations and checkpoints;
+if a loop's variable is used in a condition, its last iteration runs as well.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from autofit_workers.scripts.kept import METHODS
 from autofit_workers.scripts.loops import Loops
 
 _NAME = "__loops_that_may_end__"
-# Methods that phases beside training begin with.
+# Beginnings of names of methods that start phases other than training.
 _PHASES = {
     **dict.fromkeys(("eval", "evaluate", "validate"), "evaluation"),
     **dict.fromkeys(("save", "save_checkpoint", "save_model", "save_pretrained", "save_state"), "checkpoint"),
@@ -37,7 +37,7 @@ class LoopCode:
     """Compiles a script and the modules of its folder, so that autofit can end their loops.
 
     Args:
-        loops: end the loops; without them code is compiled as it is.
+        loops: object that ends the loops; None to compile the code unchanged.
         folder: folder of the script.
     """
 
@@ -79,7 +79,7 @@ class LoopCode:
 
 
 class _Loader(SourceFileLoader):
-    """Loads a module without Python's cache of compiled code, which other processes read."""
+    """Loads a module without Python's cache of compiled code, which other processes use."""
 
     def __init__(self, name: str, path: str, code: LoopCode) -> None:
         super().__init__(name, path)
@@ -91,7 +91,7 @@ class _Loader(SourceFileLoader):
 
 
 class _Watched(ast.NodeTransformer):
-    """AST transformer that inserts calls to control each loop and report phases reached and values kept."""
+    """AST transformer that inserts calls which end loops, and report phases reached and values kept."""
 
     def __init__(self, loops: Loops, path: str) -> None:
         self._loops = loops
@@ -99,7 +99,7 @@ class _Watched(ast.NodeTransformer):
         self._function = "<module>"
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        # Compilers of functions, such as numba's, know nothing of what is asked here.
+        # Compilers of functions, such as numba's, do not know the inserted calls.
         if any("jit" in ast.unparse(each) for each in node.decorator_list):
             return node
         outer, self._function = self._function, node.name
@@ -142,7 +142,7 @@ class _Watched(ast.NodeTransformer):
         return self._kept(node, node.target)
 
     def _kept(self, node: ast.stmt, container: ast.expr) -> ast.AST | list[ast.stmt]:
-        """Statement with a call after it that reports its addition to a container, if that has a name."""
+        """Statement followed by a call that reports its addition to a container, if that has a name."""
         if not isinstance(container, ast.Name | ast.Attribute):
             return node
         read = copy.deepcopy(container)

@@ -1,15 +1,15 @@
 """Ends the loops that make a script's steps, once enough steps were seen.
 
-    for epoch in range(90):              one round has made steps: goes on
-        for batch in train_loader:       three rounds have: ends
+    for epoch in range(90):              one iteration has made steps: continues
+        for batch in train_loader:       three iterations have: ends
             …; optimizer.step()
-        evaluate(model, test_loader)     is run
-        torch.save(…)                    is run
+        evaluate(model, test_loader)     runs
+        torch.save(…)                    runs
 
-A loop is ended when two of its rounds have made steps, the inner ones first; one that was ended before, at
-its first step. Loops of libraries are not seen, but the data loaders that they go through. A loader is ended
-too once its batches are evaluated alike and leave nothing behind: only the number of batches depends on their
-size.
+A loop ends when two of its iterations have made steps, the inner loops first; a loop that was ended before
+ends at its first step. Loops of libraries are not seen, but the data loaders that they iterate over are. A
+loader also ends once its batches are evaluated alike and leave no memory behind: only the number of batches
+depends on their size.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from torch.utils.data import dataloader
 from autofit_workers.scripts.kept import KeptIn
 from autofit_workers.workload.workload import tensors_of
 
-_NUM_ROUNDS = 2  # with steps, after which a loop is ended
-_NUM_ALIKE = 3  # rounds of an evaluation, after which it shows nothing new
-_MOST_MORE_STEPS = 16  # that a script may make once its loops are ended
+_NUM_ROUNDS = 2  # iterations with steps, after which a loop ends
+_NUM_ALIKE = 3  # iterations of an evaluation, after which it shows nothing new
+_MOST_MORE_STEPS = 16  # steps that a script may make after its loops were ended
 
 _Function = TypeVar("_Function")
 
@@ -43,15 +43,15 @@ class _Loop:
     """Running loop of a script, or running data loader, with counts of its iterations and steps.
 
     Attributes:
-        site: key that tells the loop from others, in all epochs; for a data loader its batch sampler.
-        length: number of rounds of the loop; None where it does not say.
-        num_rounds: number of rounds that began.
-        num_stepped: number of rounds that made steps.
-        num_steps: number of steps that the rounds made.
-        last_stepped: the last round that made a step.
-        is_ended: whether the loop ends with this round.
+        site: key that identifies the loop in all epochs; for a data loader its batch sampler.
+        length: number of iterations of the loop; None if unknown.
+        num_rounds: number of iterations that began.
+        num_stepped: number of iterations that made steps.
+        num_steps: number of steps that the iterations made.
+        last_stepped: the last iteration that made a step.
+        is_ended: whether the loop ends with this iteration.
         shapes: shapes of the last batches of a loader.
-        lives: bytes of all live allocations after each of the last rounds.
+        lives: bytes of all live allocations after each of the last iterations.
     """
 
     site: Hashable
@@ -68,7 +68,7 @@ class _Loop:
         """Whether the last iterations evaluated batches of equal shapes and left the live memory unchanged.
 
         Args:
-            live_bytes: bytes of all live allocations; None where the script does not evaluate.
+            live_bytes: bytes of all live allocations; None if the script does not evaluate.
         """
         self.lives.append(live_bytes)
         is_alike = len(self.lives) == _NUM_ALIKE and len({*self.lives}) == 1 and live_bytes is not None
@@ -89,8 +89,8 @@ class _Running(threading.local):
     """Running loops of the current thread.
 
     Attributes:
-        loops: loops of the code, the outermost first.
-        outer_loader: the data loader that is followed and takes a batch from another.
+        loops: loops of the script's code, the outermost first.
+        outer_loader: followed data loader that is taking a batch from another.
     """
 
     def __init__(self) -> None:
@@ -102,10 +102,10 @@ class Loops:
     """Follows the loops of a script, and ends those that make its steps.
 
     Args:
-        live_bytes: tells the bytes of all allocations while the script evaluates; else None.
+        live_bytes: returns the bytes of all live allocations while the script evaluates; else None.
 
     Attributes:
-        kept: is told by the script's code which lines keep values.
+        kept: record of the lines that keep values, filled by the script's code.
     """
 
     def __init__(self, kept: KeptIn, live_bytes: Callable[[], int | None]) -> None:
@@ -113,7 +113,7 @@ class Loops:
         self._live_bytes = live_bytes
         self._running = _Running()
         self._loaders: weakref.WeakKeyDictionary[Any, _Loop] = weakref.WeakKeyDictionary()  # by iterator
-        self._given: list[_Loop] = []  # those of loaders that gave a batch since the last step
+        self._given: list[_Loop] = []  # loaders that gave a batch since the last step
         self._ended: dict[Hashable, _Loop] = {}  # by site
         self._shown_last: set[Hashable] = set()
         self._num_more_steps = 0
@@ -140,7 +140,7 @@ class Loops:
         return max(round(prod(filter(None, lengths)) * self._steps_per_round), last.num_steps)
 
     def take_num_run_steps(self, number: int | None) -> None:
-        """Records the number of steps that a library's loop would make by itself; the first number counts."""
+        """Records the number of steps that a library's loop would make; only the first number counts."""
         self._told = self._told or number
 
     @property
@@ -150,7 +150,7 @@ class Loops:
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Context manager that counts data loaders' batches; a loader that was ended loads nothing more."""
+        """Context manager that counts data loaders' batches; a loader that was ended loads no more."""
         kind: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
         loader: Any = dataloader.DataLoader
         advance, initialize = kind.__next__, loader.__init__
@@ -171,7 +171,7 @@ class Loops:
             self._note_batch(loop, batch)
             return batch
 
-        @functools.wraps(initialize)  # Lightning asks for the names of its parameters
+        @functools.wraps(initialize)  # Lightning reads the names of its parameters
         def initialized(each: Any, *args: Any, **kwargs: Any) -> None:
             self._follow_generator(type(each))
             initialize(each, *args, **kwargs)
@@ -194,12 +194,12 @@ class Loops:
             self._given.append(loop)
 
     def _follow_generator(self, kind: Any) -> None:
-        """Counts batches of a data loader class whose `__iter__` is a generator: each run of it is a loop.
+        """Counts batches of a data loader class whose `__iter__` is a generator; each run of it is a loop.
 
-        What such a generator takes its batches from may go on from epoch to epoch. The generator ends where
-        that ends: some do more then, and some call `next`, which may not end a generator.
+        The iterator inside such a generator may continue from epoch to epoch. The generator ends when
+        that iterator ends: some run more code then, and some call `next`, which must not end a generator.
         """
-        owner = next(each for each in kind.__mro__ if "__iter__" in vars(each))  # those made of it share it
+        owner = next(each for each in kind.__mro__ if "__iter__" in vars(each))  # its subclasses share it
         iterate = owner.__iter__
         if owner in self._followed or not inspect.isgeneratorfunction(iterate):
             return
@@ -207,7 +207,7 @@ class Loops:
 
         @functools.wraps(iterate)
         def iterated(each: Any) -> Iterator[Any]:
-            if self._running.outer_loader is not None:  # another generator's, which is the loop
+            if self._running.outer_loader is not None:  # the loop is another generator's
                 yield from iterate(each)
                 return
             batches, loop = iterate(each), _Loop(each, _length(each))
@@ -234,7 +234,8 @@ class Loops:
         """Yields the values of a `for` loop's iterations, until the loop is ended.
 
         Args:
-            decides: whether the loop's variables are in a condition: then its last round is run too, once.
+            decides: whether the loop's variables are used in a condition: then its last iteration runs too,
+                once.
         """
         loop = _Loop(site, _length(values))
         running = self._running.loops
@@ -278,11 +279,11 @@ class Loops:
         """Counts a finished step in the running loops; ends these loops once enough steps were made.
 
         Args:
-            counts: whether the step is one of the optimizer that makes most.
-            is_enough: whether enough steps were seen, so that the loops which made this one are ended.
+            counts: whether the step is one of the optimizer that makes the most.
+            is_enough: whether enough steps were seen, so that the loops around this step end.
 
         Returns:
-            False where the script itself has to be ended, as its loops cannot be.
+            False if the script itself has to be ended, because its loops cannot be.
         """
         for loop in (*self._running.loops, *self._given):
             loop.stepped(counts=counts)
@@ -343,7 +344,7 @@ def _length(values: Any) -> int | None:
 
 def _last(values: Any, loop: _Loop, value: Any) -> Iterator[Any]:
     """Yields the value of a loop's last iteration, from `value`; nothing if unknown or already run."""
-    inner = getattr(values, "iterable", values)  # that of a progress bar
+    inner = getattr(values, "iterable", values)  # the iterable of a progress bar
     if loop.length is None or loop.num_rounds >= loop.length:
         return
     if isinstance(inner, range):

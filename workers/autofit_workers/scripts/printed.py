@@ -1,4 +1,4 @@
-"""Remembers the last text that a script printed through Python, as its log cannot be read back."""
+"""Remembers the last text that a script printed through Python, since its process cannot read its log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LAST_CHARACTERS = 2048
 
 
 class Printed:
-    """Remembers the end of what is written to standard output and standard error."""
+    """Remembers the last characters written to standard output and standard error."""
 
     def __init__(self) -> None:
         self._end = ""
@@ -26,7 +26,7 @@ class Printed:
             yield
         finally:
             for stream in streams:
-                vars(stream).pop("write", None)  # the instance's own, which the script may have deleted
+                vars(stream).pop("write", None)  # unless the script has deleted it
 
     def last_line(self) -> str:
         """Last non-empty line that was printed; an empty string if there is none."""

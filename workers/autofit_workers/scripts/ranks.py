@@ -1,6 +1,6 @@
 """Ranks of a script, with the environment variables that a launcher sets for them.
 
-One rank is run, in this process; the others do not exist.
+One rank runs, in this process; the others do not exist.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ MEASURED_ALONE = (
 
 
 class Ranks:
-    """Number of ranks that a script was started as so far, and the rank that this process runs.
+    """Number of ranks that a script was started as, and the rank that this process runs.
 
     Args:
         name: name of the script.
-        refuse: ends the script for a reason.
-        asked: the rank that is to be run; None where there may not be several.
+        refuse: ends the script with an error.
+        asked: rank to run; None if only one process is allowed.
 
     Attributes:
         num_ranks: number of ranks on all machines.
-        num_local: number of ranks on each machine, which has a GPU for each.
-        rank: number of the rank that is run, among all.
+        num_local: number of ranks on each machine, which has a GPU for each rank.
+        rank: number of the rank that runs, among all.
     """
 
     def __init__(self, name: str, refuse: Callable[[Exception], NoReturn], asked: int | None = None) -> None:
@@ -39,7 +39,7 @@ class Ranks:
 
     @property
     def local_rank(self) -> int:
-        """Local rank of this process: its number among the ranks of its machine, and so of its GPU."""
+        """Local rank of this process: its number among the ranks of its machine, which is also its GPU's."""
         return self.rank % self.num_local
 
     def start(self, num_ranks: int, num_local: int, launcher: str) -> None:
@@ -47,7 +47,7 @@ class Ranks:
 
         Args:
             num_local: number of ranks on each machine.
-            launcher: what starts the ranks, for messages.
+            launcher: name of the launcher, for messages.
         """
         if num_ranks > 1 and self._asked is None:
             self._refuse(
@@ -71,7 +71,7 @@ class Ranks:
         self.rank = rank
 
     def require_asked(self) -> None:
-        """Raises `InapplicableError` where a rank was asked for, but only one process was started."""
+        """Raises `InapplicableError` if a rank was asked for, but only one process was started."""
         if self._asked and self.num_ranks == 1:
             raise InapplicableError(
                 f"--rank {self._asked}: {self._name} starts no ranks: say how many a launcher starts, as in "

@@ -1,4 +1,4 @@
-"""Replaces functions of modules and classes, and puts the old ones back."""
+"""Replaces functions of modules and classes, and restores the original ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OURS = "autofit_workers."
 
 
 class Replacements:
-    """Set of replaced functions, which can be put back together."""
+    """Replaced functions of modules and classes, which can be restored together."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()

@@ -52,21 +52,21 @@ def run_script(
 ) -> None:
     """Runs a script in this process until a `StepWatch` has seen enough steps, or the script ends itself.
 
-    For a process that does nothing else: what a script changes in it stays changed, and what keeps the script
-    from changing anything else stays too, for its exit handlers and threads.
+    The process must do nothing else: changes that the script makes in it stay, and so do the guards
+    against other changes, for the script's exit handlers and threads.
 
     Args:
-        saves: whether what the script saves is written, to a folder that is thrown away; else it is kept
-            as objects.
-        give_up: called, in a thread, where the script neither ends nor unwinds once it was ended.
-        ranks: which rank the script is to be; None where it may start one process alone.
-        permissions: the rights of a script that is predicted; None for one that is measured, which may start
+        saves: whether saved objects are written to a temporary folder; else they are kept as
+            objects.
+        give_up: called in a thread if the script neither ends nor unwinds once it was ended.
+        ranks: ranks of the script; None if it may start one process only.
+        permissions: permissions of a predicted script; None for a measured one, which may start
             processes and use the network.
 
     Raises:
-        ScriptError: the script exited with an error before enough was seen.
+        ScriptError: the script exited with an error before enough steps were seen.
         InvalidTrialError: the script ended without a step.
-        Exception: whatever the script raises itself before enough was seen.
+        Exception: any exception that the script raises before enough steps were seen.
     """
     source = read_script(ref)
     assert ref.script is not None
@@ -93,7 +93,7 @@ def run_script(
         terminal_as_input(),
         printed.remembered(),
     ):
-        _guard(files, permissions)  # after launchers, which run what they start here
+        _guard(files, permissions)  # after the launchers, which run in this process what they would start
         try:
             if not launchers.runs([*ref.script.launcher, ref.script.module or ref.target, *sys.argv[1:]]):
                 exec(code, vars(main))  # noqa: S102 - what it is for
@@ -137,7 +137,7 @@ def _guard(files: KeptFiles, permissions: Permissions | None) -> None:
     """Guards processes and network against a script that namespaces do not isolate; never undone."""
     if entered().is_inside:
         return
-    if permissions is not None:  # its process leaves without removing what is temporary
+    if permissions is not None:  # this process exits without removing temporary files
         tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(dir=files.folder)
     Processes(allowed=permissions is None or permissions.subprocesses, started=files.notes.started).begin()
     if permissions is not None and not permissions.network:
@@ -188,7 +188,7 @@ def _accept(watch: StepWatch, error: Exception) -> None:
     if not watch.has_enough:
         raise error
     if isinstance(error, StopIteration) and watch.loops is not None:
-        return  # of a loader that was ended
+        return  # an exception of a loader that was ended
     said = f"the script then raised {in_short(error)}"
     watch.notes.append(f"from {watch.kind.counted(watch.num_steps)}; {said}")
 

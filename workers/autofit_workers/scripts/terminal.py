@@ -1,4 +1,4 @@
-"""Makes a terminal of 80 columns a script's standard input, on which nothing is ever typed."""
+"""Makes a terminal of 80 columns the standard input of a script, on which nobody types."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _ROWS_AND_COLUMNS = (24, 80)
-_ENDS_OF_INPUT = b"\x04" * 64  # to each question nothing is answered
+_ENDS_OF_INPUT = b"\x04" * 64  # each question gets an end of input
 
 
 @contextmanager
 def terminal_as_input() -> Iterator[None]:
-    """Context manager that makes a terminal the standard input, as scripts ask `stty` for its width."""
+    """Context manager that makes a terminal the standard input, because scripts ask `stty` for its width."""
     before = os.dup(0)
     ours, theirs = pty.openpty()
     try:

@@ -1,10 +1,10 @@
 """Stand-ins for experiment trackers such as wandb, so that trying a script logs nothing and needs no tracker.
 
-Nothing is pushed to a model hub, or mailed.
+It also silences functions that push to a model hub or send mail.
 
-`wandb`, TensorBoard and their like answer every call with an object that does the same. What a script
-gives its tracker as a configuration it reads back. Libraries that only look whether a tracker is installed
-find what is installed.
+`wandb`, TensorBoard and the like are replaced by objects that answer every call with another such object. A
+script can read back the configuration that it gives its tracker. Libraries that only check whether a tracker
+is installed find the installed ones.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysc
 
 
 class _SilentType(type):
-    """Metaclass that gives a tracker's classes any attribute, such as functions that make an object."""
+    """Metaclass that gives a tracker's classes any attribute, as a function that returns a silent object."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -37,7 +37,7 @@ class _SilentType(type):
 
 
 class SilentObject(metaclass=_SilentType):
-    """Object of a tracker's class, such as a writer: whatever is done with it does nothing."""
+    """Stand-in for an object of a tracker, such as a writer, whose operations have no effect."""
 
     def __init__(self, *_args: Any, **_kwargs: Any) -> None:
         pass
@@ -99,8 +99,8 @@ class Configuration(dict[str, Any]):
         super().update(kwargs)
 
 
-_OF_ERRORS = ("Error", "Exception", "Warning")  # names that a script may catch
-# Functions whose results are taken apart where they are called: how many there are.
+_OF_ERRORS = ("Error", "Exception", "Warning")  # endings of names that a script may catch
+# Number of results of functions whose callers unpack them.
 _RESULTS = {"hparams": 3}
 
 
@@ -133,7 +133,7 @@ class _Tracker(ModuleType):
         return value
 
 
-# By module, what would be seen elsewhere.
+# Functions with effects that others would see, by module.
 _PUBLISHING = {
     "huggingface_hub": (
         "create_repo", "create_commit", "create_branch", "create_tag", "upload_file", "upload_folder",
@@ -160,7 +160,7 @@ def _execute_silenced(module: ModuleType, execute: Callable[[ModuleType], None])
 
 
 class TrackerFinder(MetaPathFinder, Loader):
-    """Import finder that returns a stand-in where a tracker is imported."""
+    """Import finder that returns a stand-in for each experiment tracker."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, _target: ModuleType | None = None

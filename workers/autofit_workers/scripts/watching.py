@@ -3,9 +3,9 @@
     model call ──▶ forward   engine ──▶ backward   step ──▶ optimizer   its end ──▶ input of the next
 
 A step lasts from one end of `Optimizer.step` to the next. A script without an optimizer updates its
-parameters itself, and has a step for every backward pass; one without backward passes has one for every
-forward pass. Where there are several optimizers, the script is ended once each of them has made enough
-steps, or one of them many: some never step.
+parameters itself, and each backward pass counts as a step; without backward passes, each
+forward pass does. With several optimizers, the script ends once each of them has made enough
+steps, or one of them many, as some never step.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from autofit_workers.scripts.batches.size import Batches, Pass
 from autofit_workers.scripts.follower import Follower, StepKind
 from autofit_workers.scripts.loops import Loops
 
-_PATIENCE = 4  # an optimizer may make so many times the steps that are waited for
-ENOUGH_STEPS = 2  # whole ones; what happens after them takes no answer away
-_MOST_BACKWARDS, _MOST_FORWARDS = 256, 256  # of a script that makes no step, or none of what comes before
+_PATIENCE = 4  # times the requested steps that one optimizer may make
+ENOUGH_STEPS = 2  # whole steps; errors after them do not invalidate the answer
+_MOST_BACKWARDS, _MOST_FORWARDS = 256, 256  # of a script that makes no step, or no backward pass
 
 
 class ScriptEnd(BaseException):
-    """Ends a script once enough is known; no `Exception`, so that few scripts catch it."""
+    """Ends a script once enough steps were seen; not an `Exception`, so that few scripts catch it."""
 
 
 class StepWatch:
     """Counts a script's steps and ends the script after enough of them.
 
     Args:
-        batches: is shown what models are given.
-        num_steps: after so many steps the script is ended.
-        follower: is told what happens.
-        follows_modules: whether `follower` is told of every forward pass; else modules are looked at
-            until the batch is seen.
-        loops: the script's, which are ended after those steps, so that it goes on with what comes after
-            them; None to end the script itself.
+        batches: object that gets the inputs of models.
+        num_steps: number of steps after which the script is ended.
+        follower: object that is called for each event of the training.
+        follows_modules: whether `follower` is called for every forward pass; else modules are watched
+            only until the batch is seen.
+        loops: loops of the script, which end after those steps, so that the script goes on with the code
+            after them; None to end the script itself.
 
     Attributes:
-        num_steps: steps made so far, of the optimizer that made most.
+        num_steps: number of steps made so far, by the optimizer that made the most.
         has_ended: whether the script was ended.
-        refusal: why the script was ended, where it did what cannot be followed.
+        refusal: error that ended the script, if it cannot be followed.
         on_end: called once, when the script is ended.
         on_loops_ended: called once, when its loops are ended.
         is_late: whether to end the script at the next pass or step.
         is_to_end: whether the script ended by itself.
-        notes: what a reader of the answer has to know, in sentences.
+        notes: sentences that the reader of the answer has to know.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class StepWatch:
         self._num_optimizers = 0
         self._most_steps = 0
         self._num_backwards = self._num_forwards = 0
-        self._is_between = False  # whether a backward pass has ended, and no forward pass begun since
+        self._is_between = False  # whether a backward pass has ended and no forward pass has begun since
         self._is_past_loops = False
         self._depth = 0
-        self._open_pass: Pass | None = None  # of the outermost module that is running
+        self._open_pass: Pass | None = None  # of the running outermost module
         self._module_hooks: list[Any] = []
 
     @property
@@ -113,7 +113,7 @@ class StepWatch:
 
     @property
     def num_seen(self) -> int:
-        """Number of steps seen, once the script has ended; of forward passes where it made no other step."""
+        """Number of steps seen, once the script has ended; of forward passes if there were no other steps."""
         return self.num_steps or self._num_forwards
 
     @property
@@ -171,7 +171,7 @@ class StepWatch:
 
         def followed(*args: Any, **kwargs: Any) -> Any:
             nonlocal depth
-            if get_proxy_mode() is not None:  # a function's gradient is written down, and nothing trained
+            if get_proxy_mode() is not None:  # a function's gradient is being traced, and nothing is trained
                 return run_backward(*args, **kwargs)
             self._follower.backward()
             depth += 1
@@ -179,7 +179,7 @@ class StepWatch:
                 return run_backward(*args, **kwargs)
             finally:
                 depth -= 1
-                # Gradients that are computed for a loss are a part of its step.
+                # Gradients that are computed as part of a loss belong to its step.
                 if not depth and kwargs.get("accumulate_grad"):
                     self._num_backwards += 1
                     self._is_between = True
@@ -208,7 +208,7 @@ class StepWatch:
             self._follower.forward(module)
 
     def _count_pass(self) -> None:
-        """Counts a forward pass; it ends the step before it where the script has no optimizer."""
+        """Counts a forward pass; in a script without an optimizer it ends the step before."""
         if self.is_late:
             self._end()
         if self._num_forwards:
@@ -244,7 +244,7 @@ class StepWatch:
         self._follower.stepping(optimizer)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
-        if self.has_ended:  # something caught the end
+        if self.has_ended:  # the script caught the first one
             raise ScriptEnd
         self._counts[optimizer] = self._counts.get(optimizer, 0) + 1
         counts = self._counts[optimizer] > self._most_steps
@@ -290,7 +290,7 @@ class StepWatch:
         self._end()
 
     def leave(self) -> None:
-        """Stops counting steps from now on, also for a script that cannot be ended."""
+        """Stops counting steps from now on, even if the script cannot be ended."""
         if not self.has_ended:
             self.has_ended = True
             self._follower.ended()

@@ -1,1 +1,1 @@
-"""Batches of a script: their size, how it is set, and the lengths of their samples."""
+"""Batches of a script: their size, ways to set it, and the lengths of their samples."""

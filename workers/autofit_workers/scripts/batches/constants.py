@@ -8,10 +8,10 @@ from autofit_workers.spec.errors import InvalidTrialError
 
 
 def with_constant(source: bytes, path: str, name: str, value: int) -> ast.Module:
-    """Parsed code of a script in which `name` is set to another whole number.
+    """Parsed code of a script in which the constant `name` is set to `value`.
 
     Raises:
-        InvalidTrialError: no whole number is assigned to `name`.
+        InvalidTrialError: the code assigns no whole number to `name`.
     """
     tree = ast.parse(source, path)
     editor = _Constants(name, value)

@@ -1,8 +1,8 @@
-"""Disables the batch-size searches of Lightning and Ultralytics in a script, and notes Accelerate's.
+"""Disables the batch-size searches of Lightning and Ultralytics in a script, and reports Accelerate's.
 
-Such a search tries sizes until the card's memory is exhausted. On a fake GPU nothing is ever exhausted, and
-a trial ends within its first steps: the answer would be that of the search's first size. So the search is
-left out, the script trains with the size that it was written with, and the answer says so.
+Such a search tries sizes until the card's memory is exhausted. A fake GPU's memory never is, and
+a trial ends within its first steps, so the answer would be about the search's first size. Therefore the
+search is skipped, the script trains with its own batch size, and the answer says so.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def leave_out_searches(note: _Note) -> None:
     """Disables the batch-size searches of libraries that this process imports from now on; not undone.
 
     Args:
-        note: takes a sentence for the reader of the answer.
+        note: called with a sentence for the reader of the answer.
     """
     for package in ("pytorch_lightning", "lightning.pytorch"):
         when_imported(f"{package}.callbacks.batch_size_finder", functools.partial(_of_lightning, note))
@@ -49,7 +49,7 @@ def _of_lightning(note: _Note, module: ModuleType) -> None:
 def _of_accelerate(note: _Note, module: ModuleType) -> None:
     """Adds a note to the answer when a script calls Accelerate's `find_executable_batch_size`.
 
-    transformers calls that for `auto_find_batch_size`.
+    transformers calls it for `auto_find_batch_size`.
     """
     names: Any = module
     find = names.find_executable_batch_size

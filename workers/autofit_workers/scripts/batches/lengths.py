@@ -1,10 +1,10 @@
-"""Learns the sequence lengths of a script's batches, where lengths differ from step to step.
+"""Learns the sequence lengths of a script's batches, if they differ from step to step.
 
-    trained on              64 × 311   64 × 87   64 × 902     the steps that are traced
-    coming from the loader  64 × 95    64 × 411  64 × 128 …   read on the CPU, and not trained on
+    trained on              64 × 311   64 × 87   64 × 902     steps that are traced
+    coming from the loader  64 × 95    64 × 411  64 × 128 …   read on the CPU, without training on them
 
-The memory of a step is a function of the numbers in which its batch differs from others. Where there are
-more of these than a few steps can tell apart, it is taken for a function of the number of elements.
+The memory of a step is taken for a function of the dimensions that differ between batches. If more
+of them differ than a few steps can tell apart, it is taken for a function of the number of elements.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from autofit_workers.spec.trace import Lengths
 
 _Shapes = tuple[tuple[int, ...], ...]
 
-_MOST_SECONDS = 4.0  # for which batches are read
-_GLANCE_SECONDS = 0.4  # the same where those that were trained on are alike
+_MOST_SECONDS = 4.0  # of reading batches
+_GLANCE_SECONDS = 0.4  # of reading batches if those that were trained on are alike
 _MOST_BATCHES = 2000
-_MOST_NUMBERS = 2  # in which batches differ, that few steps tell apart
-# Steps that show what one takes: for three coefficients of a number and its square or six of two numbers, and
-# some more to check them.
+_MOST_NUMBERS = 2  # dimensions that differ and that a few steps can tell apart
+# Number of steps by the number of such dimensions: enough for three coefficients of a number and its square
+# or six of two numbers, and some more to check them.
 _NUM_STEPS = {1: 8, 2: 12}
-_NUM_DRAWN = 48  # steps that are traced where no loader tells of batches to come
+_NUM_DRAWN = 48  # steps that are traced if no loader gives further batches
 
 
 class LengthWatch:
     """Learns the sequence lengths of the batches of one run of a script.
 
     Args:
-        batches: the batches of that run.
+        batches: batches of that run.
     """
 
     def __init__(self, batches: Batches) -> None:
@@ -50,7 +50,7 @@ class LengthWatch:
         return num_steps < (_NUM_STEPS[len(numbers[0])] if has_loader else _NUM_DRAWN)
 
     def lengths(self) -> Lengths | None:
-        """Batch lengths learned, once the script has made its steps; None if all batches are of one shape."""
+        """Batch lengths of the run, once the script has made its steps; None if all shapes are equal."""
         passes = self._batches.trained_passes
         shapes = [_shapes_of(each) for each in passes]
         whole = [_shapes_of(each) for each in _whole(passes)]
@@ -75,12 +75,12 @@ class LengthWatch:
         until = time.monotonic() + (_GLANCE_SECONDS if are_alike else _MOST_SECONDS)
         in_time = takewhile(lambda _: time.monotonic() < until, self._batches.coming())
         for _, batch in zip(range(_MOST_BATCHES), _unless_it_fails(in_time), strict=False):
-            if batch.num_collated == last.num_collated:  # the last one of an epoch may have fewer samples
+            if batch.num_collated == last.num_collated:  # the last batch of an epoch may have fewer samples
                 yield batch.shapes
 
 
 def _unless_it_fails(coming: Iterator[LoadedBatch]) -> Iterator[LoadedBatch]:
-    """Yields batches until the user's data set fails, as it may once its script has ended."""
+    """Yields batches until the user's data set raises, as it may once its script has ended."""
     while True:
         try:
             batch = next(coming, None)

@@ -1,7 +1,7 @@
 """Follows a script's data loaders: sets their batch size, and counts the samples of their batches.
 
-A sample is counted where a loader collates: its collate function is given one entry for each. The shapes of a
-batch do not tell the number: boxes of many images lie in one tensor, texts are packed into one row.
+Samples are counted when a loader collates, as its collate function gets one entry for each. A
+batch's shapes do not show the number: boxes of many images lie in one tensor, texts are packed in one row.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from torch.utils.data import dataloader
 from autofit_workers.scripts.batches.loading import few_samples_loaded
 from autofit_workers.workload.workload import tensors_of
 
-_NUM_REMEMBERED = 8  # batches that were given and not yet trained on; loaders fetch a few ahead
-# Arguments of a data loader without processes of its own.
+_NUM_REMEMBERED = 8  # batches that were loaded and not yet trained on; loaders fetch a few ahead
+# Arguments of a data loader without worker processes.
 _IN_PROCESS: dict[str, Any] = {
     "num_workers": 0, "prefetch_factor": None, "persistent_workers": False, "timeout": 0,
     "multiprocessing_context": None,
@@ -30,18 +30,18 @@ _IN_PROCESS: dict[str, Any] = {
 
 @dataclass(slots=True, kw_only=True)
 class LoadedBatch:
-    """Batch that a data loader gave.
+    """Batch that a data loader returned, with its number of samples and its shapes.
 
     Attributes:
-        loader: number that tells loaders apart.
-        num_collated: samples that it was collated from; None where the data set makes whole batches, or
-            processes of the loader collate.
-        num_told: samples as the batch itself tells, graphs or entries of its lists; None where it does not.
-        shapes: shapes of its tensors that have dimensions.
-        num_in_dataset: samples of the data set, or of the part of it that is drawn from; None where that
-            is not known.
-        is_shuffled: whether the loader may draw in another order the next time.
-        is_used: whether a model was given the batch.
+        loader: number that identifies the loader.
+        num_collated: samples that it was collated from; None if the data set makes whole batches, or
+            the loader's workers collate.
+        num_told: number of samples in the batch itself, graphs or entries of its lists; None if it has none.
+        shapes: shapes of its tensors, except scalars.
+        num_in_dataset: samples of the data set, or of the part that is drawn from; None if
+            unknown.
+        is_shuffled: whether the loader may use another order the next time.
+        is_used: whether the batch was passed to a model.
     """
 
     loader: int
@@ -56,7 +56,7 @@ class LoadedBatch:
         """Number of samples of the batch; None if unknown.
 
         Args:
-            given: the shapes that a model was given; where nothing else tells, the batch's own tensor among
+            given: shapes of a model's inputs; if nothing else shows the number, the batch's own tensor among
                 them has a row for each sample.
         """
         if self.num_collated is not None or self.num_told is not None:
@@ -66,22 +66,22 @@ class LoadedBatch:
 
 
 class Loaders:
-    """Data loaders of one run of a script.
+    """Data loaders of one run of a script, whose batches are recorded.
 
     Args:
-        batch_size: the size that the first loader with more than one sample gets, and any other of the
-            same size; None to leave loaders as they are.
-        loads_here: whether loaders load in this process: the few batches that are needed, and no more.
+        batch_size: size to set for the first loader with more than one sample, and for any other of the
+            same size; None to leave loaders unchanged.
+        loads_here: whether loaders load in this process, and only the few batches that are needed.
 
     Attributes:
-        is_loading: whether a batch is being made; modules that are called for this are no models.
-        num_in_dataset: samples of the data set that the last batch came from, where that is known.
+        is_loading: whether a batch is being made; modules that run meanwhile do not count as models.
+        num_in_dataset: samples of the data set that the last batch came from; None if unknown.
     """
 
     def __init__(self, batch_size: int | None, *, loads_here: bool) -> None:
         self._wanted = batch_size
         self._loads_here = loads_here
-        self._own: int | None = None  # the loader's, before it was changed
+        self._own: int | None = None  # the first loader's, before it was changed
         self._given: deque[LoadedBatch] = deque(maxlen=_NUM_REMEMBERED)
         self._num_given: dict[int, int] = {}
         self._iterators: dict[int, Callable[[], tuple[Any, LoadedBatch]]] = {}
@@ -106,17 +106,17 @@ class Loaders:
                 return
 
     def batch_of(self, given: list[tuple[int, ...]]) -> LoadedBatch | None:
-        """Data loader's batch that a model's input of `given` shapes comes from; None if no loader gave any.
+        """Loaded batch that a model's input of `given` shapes comes from; None if no loader gave any.
 
-        Loaders may be ahead of the model. Where no shape tells, as where batches of two loaders are joined,
-        it is the first batch that was not used.
+        Loaders may be ahead of the model. If no shape matches, as when batches of two loaders are joined,
+        it is the first unused batch.
         """
         if not self._given:
             return None
         unused = [batch for batch in self._given if not batch.is_used]
         alike = [batch for batch in (unused or self._given) if set(batch.shapes) & set(given)]
         found = next(iter(alike or unused), self._given[-1])
-        for batch in self._given:  # what other loaders gave goes into the same step
+        for batch in self._given:  # batches of other loaders go into the same step
             batch.is_used = batch.is_used or batch is found or batch.loader != found.loader
         return found
 
@@ -139,7 +139,7 @@ class Loaders:
     def _making_loader(self, initialize: Callable[..., None]) -> Callable[..., None]:
         parameters = inspect.signature(initialize)
 
-        @functools.wraps(initialize)  # whose parameters libraries read that make a loader like another
+        @functools.wraps(initialize)  # libraries that copy a loader read its parameters
         def initialized(*args: Any, **kwargs: Any) -> None:
             given = parameters.bind(*args, **kwargs).arguments
             own = given.get("batch_size", 1)
@@ -203,7 +203,7 @@ class Loaders:
         lengths = (_length(each) for each in (sampler, getattr(iterator, "_dataset", None)))
         self.num_in_dataset = next((length for length in lengths if length is not None), None)
         return LoadedBatch(
-            loader=id(index_sampler),  # which is the loader's in each epoch, where an iterator is not
+            loader=id(index_sampler),  # the same in each epoch, unlike an iterator
             num_collated=self._num_collated or self._num_told_by(iterator),
             num_told=_num_told(batch),
             shapes=tuple(tuple(tensor.shape) for tensor in tensors_of(batch) if tensor.dim() > 0),
@@ -233,5 +233,5 @@ def _num_told(batch: Any) -> int | None:
 def _length(samples: Any) -> int | None:
     try:
         return len(samples)
-    except (TypeError, NotImplementedError):  # it has none
+    except (TypeError, NotImplementedError):  # the data set has no length
         return None

@@ -1,6 +1,6 @@
-"""Loads only a few samples of a batch: where samples are of one shape, a large batch repeats the first.
+"""Loads only a few samples of a batch, and repeats the first to fill a large batch of equal shapes.
 
-A prediction needs only the shapes of a batch. To decode and augment thousands of images takes minutes.
+A prediction needs only the shapes of a batch, and decoding thousands of images takes minutes.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Sets the batch size of a script, and proves that the script trained on a batch of the requested size.
+"""Sets a script's batch size, and proves that the script trained on a batch of the requested size.
 
-    --batch-arg, --batch-env   the script is told
-    --batch-name               a constant in its code gets another value, `scripts.constants`
-    none of them               its data loader gets another batch size, `scripts.loaders`
+    --batch-arg, --batch-env   the script reads the size
+    --batch-name               a constant in its code is changed, `batches.constants`
+    none of them               its data loader's batch size is changed, `batches.loaders`
     no size is asked for       the script's own size is found out
 
-    loader ──▶ model call ──▶ output ──▶ backward reaches it: what the model is trained on
+    loader ──▶ model call ──▶ output ──▶ backward reaches it: the model is trained on the batch
                            └▶ no backward does: a probe, an actor, an evaluation
 
-A size is proved by the samples that a loader collated, or, where no loader gives anything, by what a model
-was given whose output was trained; never by divisibility.
+A size is proved by the number of samples that a loader collated, or, without a loader, by the input of a
+model whose output was trained; never by divisibility.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class _Rank(IntEnum):
     """Strength of the evidence that a forward pass gives about the batch size, weakest first."""
 
     NOTHING = 0
-    SHOWN = 1  # without gradients, where no loader gave anything
-    EXAMPLE = 2  # the same with gradients
+    SHOWN = 1  # without gradients, and no loader gave a batch
+    EXAMPLE = 2  # with gradients, and no loader gave a batch
     EVALUATED = 3
-    GIVEN = 4  # of what a loader gave, with gradients
+    GIVEN = 4  # a loader's batch, with gradients
     TRAINED = 5  # backward reached its output
 
     @classmethod
@@ -53,14 +53,14 @@ class _Rank(IntEnum):
 
 @dataclass(slots=True)
 class Pass:
-    """Forward pass of an outermost module, with the input's shapes and the loader's batch it came from.
+    """Forward pass of an outermost module, with its input's shapes and the loader's batch they come from.
 
     Attributes:
-        module: number that tells modules apart.
+        module: number that identifies the module.
         position: number of memory events before the call.
-        shapes: shapes of the tensors that the module was given.
-        batch: the batch that the tensors come from, where a loader gave any.
-        is_trained: whether a backward pass has reached what the module returned.
+        shapes: shapes of the tensors that the module got.
+        batch: loader's batch that the tensors come from; None if no loader gave any.
+        is_trained: whether a backward pass has reached the module's output.
     """
 
     module: int
@@ -71,7 +71,7 @@ class Pass:
 
     @property
     def num_samples(self) -> int | None:
-        """Number of samples of the batch; None where the module was given nothing with a dimension."""
+        """Number of samples of the batch; None if no input of the module has a dimension."""
         if self.batch is not None:
             return self.batch.num_samples(self.shapes)
         return next((shape[0] for shape in self.shapes if shape), None)
@@ -82,10 +82,10 @@ class _Found:
     """Batch size found in a script's run, with its source and the number of parts it is divided into.
 
     Attributes:
-        size: the size as the script is told it.
+        size: the size, in terms of the script's own option.
         source: what shows the size.
         num_parts: number of batches that `size` is divided into.
-        batch: the loader's batch, where there is one.
+        batch: the loader's batch; None without a loader.
     """
 
     size: int
@@ -95,15 +95,15 @@ class _Found:
 
 
 class Batches:
-    """Follows the batches of one run of a script.
+    """Follows the batches of one run of a script, and determines the batch size.
 
     Args:
         name: name of the script.
         call: how the script is called.
-        batch_size: the size that is asked for; None for the script's own.
+        batch_size: requested size; None for the script's own.
         loads_here: see `Loaders`.
-        num_ranks: tells how many ranks the script has been started as.
-        position: tells how many memory events there were so far.
+        num_ranks: returns the number of ranks that the script has started as.
+        position: returns the number of memory events so far.
     """
 
     def __init__(
@@ -122,15 +122,15 @@ class Batches:
         self._position = position
         self._loaders = Loaders(batch_size if call.sets_loader else None, loads_here=loads_here)
         self._shapes: list[tuple[int, ...]] = []
-        self._passes: list[Pass] = []  # with gradients, since a backward pass ended
-        self._of_steps: list[Pass] = []  # the same of all steps that count
+        self._passes: list[Pass] = []  # passes with gradients since the last backward pass ended
+        self._of_steps: list[Pass] = []  # such passes of all steps that count
         self._trained_module: int | None = None
         self._rank = _Rank.NOTHING
         self._found: _Found | None = None
         self._num_trained: int | None = None  # samples of the batch that the model was trained on
         self._num_steps = 0
         self._num_given = 0  # batches of its loader until the last step ended
-        self._num_backwards = 0  # passes until then
+        self._num_backwards = 0  # backward passes until then
 
     @property
     def is_loading(self) -> bool:
@@ -185,7 +185,7 @@ class Batches:
 
     @property
     def notes(self) -> list[str]:
-        """Sentences on how the script divides the batch that was asked for; empty where it does not."""
+        """Sentences on how the script divides the requested batch; empty if it does not."""
         found = self._found
         if found is None or found.num_parts == 1:
             return []
@@ -247,7 +247,7 @@ class Batches:
             return
         proof = next((each for each in trained if self._shown_by(each) is not None), trained[0])
         self._num_trained, self._trained_module = proof.num_samples, proof.module
-        # What is trained on decides, whatever an evaluation was given before.
+        # The trained pass decides, whatever an evaluation got before.
         self._found, self._rank = None, _Rank.GIVEN
         self._note(proof, _Rank.TRAINED)
 
@@ -261,7 +261,7 @@ class Batches:
         self._num_backwards = num_backwards
         if self._found is None and self._num_trained is not None:
             num_parts = num_backwards * self._num_ranks()
-            if self._num_trained * num_parts == self._wanted:  # which the script accumulates
+            if self._num_trained * num_parts == self._wanted:  # the script accumulates them
                 self._found, self._rank = (
                     _Found(self._wanted, BatchSource.MODEL_INPUT, num_parts),
                     _Rank.TRAINED,
@@ -287,7 +287,7 @@ class Batches:
             return found(wanted) if any(wanted in shape for shape in each.shapes) else None
         if num_samples == batch.num_in_dataset and num_samples is not None and num_samples < wanted:
             return found(num_samples, source=BatchSource.WHOLE_DATASET)
-        # What the script makes of a batch: rows that it is cut into, or put together of several.
+        # Rows of a batch that the script cuts, or joins from several batches.
         rows = [shape[0] for shape in (*each.shapes, *batch.shapes) if shape]
         return found(wanted, source=BatchSource.MODEL_INPUT) if wanted in rows else None
 

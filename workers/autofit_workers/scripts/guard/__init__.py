@@ -1,9 +1,9 @@
 """Keeps a script from changing files, processes or network where Linux namespaces do not isolate it.
 
-table      all that is guarded, and how
-places     whose a file is: its user's, or the script's own
+table      all guarded functions and events, with their rules
+places     owner of a file: the user or the script
 auditing   Python's audit events, which rules may refuse
-processes  the ways to start another process
-queries    the commands that only look at something, which a script may start
+processes  ways to start another process
+queries    commands that only read information, which a script may start
 network    connections
 """

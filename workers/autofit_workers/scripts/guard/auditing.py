@@ -1,4 +1,4 @@
-"""Checks Python's audit events against the rules of `table`; the action of a refused event is not done."""
+"""Checks Python's audit events against the rules of `table`; a refused event's action does not happen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from autofit_workers.scripts.guard.table import EVENTS, Rule
 
-# Asks a rule: the event's name, what it is about, and what goes with it.
+# Checks an event by its name, its subject and a further argument; raises `PermissionError` to refuse it.
 Judge = Callable[[str, Any, Any], None]
 
 
@@ -16,10 +16,10 @@ class Audit:
     """Audit hook that checks every audit event of this process against rules; it cannot be removed.
 
     Args:
-        judges: raise `PermissionError` where an event is not to take place.
+        judges: functions that raise `PermissionError` for an event that must not happen.
 
     Attributes:
-        is_on: whether the judges are asked.
+        is_on: whether events are checked.
     """
 
     def __init__(self, judges: Mapping[Rule, Judge]) -> None:
@@ -39,5 +39,5 @@ class Audit:
 
 
 def _at(arguments: tuple[Any, ...], position: int | None) -> Any:
-    """Argument of an event at a position; None where the event has none, as in older Pythons."""
+    """Argument of an event at a position; None if the event has none there, as in older Pythons."""
     return None if position is None or position >= len(arguments) else arguments[position]

@@ -16,11 +16,11 @@ _HERE = ("", "localhost", "localhost.localdomain", "0.0.0.0", "::", "::1", "::ff
 
 
 class Network:
-    """Refuses connections and name look-ups made through Python that would leave this process."""
+    """Refuses connections and name look-ups by Python code that would leave this process."""
 
     def __init__(self) -> None:
         self._bound: weakref.WeakSet[Any] = weakref.WeakSet()
-        # Asked before names are judged.
+        # Read before name look-ups are checked.
         self._name = socket.gethostname()
 
     def begin(self) -> None:
@@ -37,7 +37,7 @@ class Network:
     def _connect(self, _event: str, address: Any, connecting: Any) -> None:
         family = getattr(connecting, "family", None)
         if family not in _FAMILIES or not isinstance(address, tuple):
-            return  # a socket of this machine's file system or kernel; or one that is connected
+            return  # a socket of this machine's file system or kernel, or a connected one
         host, port = address[:2]
         if not self._is_here(host) or not (port in self._ports() or _is_unused(port, connecting.type)):
             raise _refusal(f"connect to {host}:{port}")

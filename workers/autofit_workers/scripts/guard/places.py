@@ -1,10 +1,10 @@
-"""Tells a user's files, which must not change, from files that a script made during its trial.
+"""Distinguishes a user's files, which must not change, from files that a script made during its trial.
 
 autofit's folder   the script's copies
-temporary, caches  what was there before is the user's; what comes there is the script's, and stays
-everywhere else    the user's; what the script makes there is noted, and taken away at the end
+temporary, caches  existing files are the user's; new ones are the script's, and stay
+everywhere else    the user's; files that the script makes are noted, and removed at the end
 
-The script may change and remove what is its own.
+The script may change and remove its own files.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from autofit_workers.process.scratch import Notes, shared_folders
 
 _LONGEST_PATH = 1024  # of macOS, fcntl(2)
 _NO_FOLDER = -1  # the descriptor of none
-_lstat = os.lstat  # which is replaced later
+_lstat = os.lstat  # the original, which is replaced later
 _inquiry = threading.local()
 
 
 class Places:
-    """Tells which files belong to the user and which were made by a script that is tried.
+    """Distinguishes files of the user from files made by a script during its trial.
 
     Args:
         folder: autofit's folder, for the copies.
-        guarded: folders that are the user's, wherever they are.
-        notes: take down what the script makes among its user's files.
+        guarded: folders that belong to the user, wherever they are.
+        notes: notes on files that the script makes among the user's.
     """
 
     def __init__(self, folder: str, guarded: Collection[str], notes: Notes) -> None:
         self._folder = f"{os.path.realpath(folder)}/"
-        # By the clock of the file system. What was changed in the same tick was there before: what Python
-        # makes is known without it.
+        # By the file system's clock. A file changed in the same tick counts as the user's, as files that
+        # Python code makes are recorded anyway.
         self._began_ns = os.stat(f"{folder}/made").st_ctime_ns  # noqa: PTH116 - `Path` calls what is replaced
         free = (f"{os.path.realpath(home)}/" for home in shared_folders())
         self._free = ("/dev/", f"/proc/{os.getpid()}/", *free)
@@ -69,12 +69,12 @@ class Places:
             found = _lstat(path)
         except OSError:
             return False
-        # A folder's time changes with what is put into it.
+        # A folder's time changes when entries are added to it.
         is_new = found.st_ctime_ns > self._began_ns and not stat.S_ISDIR(found.st_mode)
         return not (is_new and self.is_free(path))
 
     def is_users_content(self, path: str) -> bool:
-        """Whether writing to `path` would change a user's file; not so for a folder, terminal or pipe."""
+        """Whether writing to `path` would change a user's file; false for a folder, terminal or pipe."""
         try:
             kind = _lstat(path).st_mode
         except OSError:
@@ -82,7 +82,7 @@ class Places:
         return (stat.S_ISREG(kind) or stat.S_ISBLK(kind)) and self.is_users(path)
 
     def may_be_written(self, path: str) -> bool:
-        """Whether the file at `path` may be written itself, rather than a copy."""
+        """Whether the script may write to the file at `path` itself, rather than to a copy."""
         return self.is_free(path) and not self.is_users_content(path)
 
     def make(self, path: str) -> None:
@@ -91,7 +91,7 @@ class Places:
             self._add(path)
 
     def follow(self, old: str, new: str) -> None:
-        """Records that a file or folder made by the script was renamed, with all that is in a folder."""
+        """Records that a file or folder made by the script was renamed, with the contents of a folder."""
         below = f"{old}/"
         for path in [each for each in self._made if each == old or each.startswith(below)]:
             self._made.discard(path)

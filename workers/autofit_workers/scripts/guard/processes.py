@@ -1,11 +1,11 @@
-"""Guards against processes started by a predicted script that namespaces do not isolate.
+"""Restricts the processes that a predicted script may start where namespaces do not isolate it.
 
-    commands             those that only look at something are started, others are refused by name
-    pools of processes   are pools of threads, and managers' objects in this process
+    commands             start if they only read information; others are refused by name
+    pools of processes   become pools of threads, and managers' objects stay in this process
     fork, exec, Process  are refused
     signals              reach this process and those below it
 
-Where the script may start what it likes, starts are only noted, and nothing is refused.
+If the script may start any process, starts are only noted.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from autofit_workers.scripts.guard.queries import is_query, is_query_of_shell
 from autofit_workers.scripts.guard.table import Rule
 from autofit_workers.scripts.replacing import Replacements
 
-# Of Python's own, which removes what is shared between processes once nobody has it.
+# Process of Python's own, which removes shared memory once no process uses it.
 _TRACKER = re.compile(r"from multiprocess(ing)?\.resource_tracker import main;main\(\d+\)")
 _PACKAGES = ("multiprocessing", "multiprocess")
 _VARIABLES = {
-    "GIT_OPTIONAL_LOCKS": "0",  # `git status` otherwise writes the index anew
-    "JOBLIB_MULTIPROCESSING": "0",  # its jobs are done one after the other
+    "GIT_OPTIONAL_LOCKS": "0",  # `git status` would write the index
+    "JOBLIB_MULTIPROCESSING": "0",  # joblib then runs its jobs one after the other
 }
 _MOST_SHOWN = 80
 
@@ -39,7 +39,7 @@ class Processes:
 
     Args:
         allowed: whether the script may start any process.
-        started: is called before a process is started.
+        started: called before a process is started.
     """
 
     def __init__(self, *, allowed: bool, started: Callable[[], None]) -> None:
@@ -57,7 +57,7 @@ class Processes:
             }
         )
         self._replaced.callback(setattr, self._audit, "is_on", False)
-        # `multiprocessing` and joblib start theirs by it, of which Python tells nothing.
+        # `multiprocessing` and joblib start processes by it, without an audit event.
         self._replaced.when_imported("_posixsubprocess", self._follow_posix)
         if self._allowed:
             return
@@ -95,7 +95,7 @@ class Processes:
             if type(made) is pool:
                 made.__class__ = threads
                 threads.__init__(made, processes, initializer, initargs)
-            else:  # one of threads, or what a script made of it
+            else:  # a pool of threads, or the script's own subclass
                 initialize(made, processes, initializer, initargs, *others, **of_processes)
 
         self._replaced.put(pool, "__init__", initialized)
@@ -136,7 +136,7 @@ class Processes:
     def _start(self, _event: str, command: Any, program: Any) -> None:
         words = _words(command)
         if program is not None and not self._is_named(words, program):
-            words = [os.fsdecode(program), *words]  # it is started by another name
+            words = [os.fsdecode(program), *words]  # the program is started under another name
         self._judge(words, partial(is_query, words))
 
     @staticmethod
@@ -151,7 +151,7 @@ class Processes:
 
     def _signal(self, event: str, process: Any, number: Any) -> None:
         if self._allowed or not number or process in (0, os.getpid(), *below(os.getpid())):
-            return  # which is the leader of its group, too
+            return  # this process is the leader of its group too
         raise PermissionError(
             f"autofit does not let the script send a signal to process {process} ({event}), which is none of "
             "its own, while it tries the script"

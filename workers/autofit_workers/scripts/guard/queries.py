@@ -1,6 +1,6 @@
 """Commands that only read information, which a predicted script may always start.
 
-Each command has a pattern of its arguments, in which a blank is the end of an argument.
+Each command has a pattern for its arguments, in which a blank ends an argument.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 _ANY = r".*"
-# Options that write a file, or run another program; Git takes them by their beginnings, too.
+# Options that write a file or run another program are excluded; Git accepts their abbreviations too.
 _OF_LOGS = r"((?!--(ou|ext|textc))[^ ]* )*"
 _GIT = (
     r"(-C [^ ]+ |--git-dir=[^ ]+ |--work-tree=[^ ]+ |--no-pager |-P )*("
@@ -31,7 +31,7 @@ _NVIDIA_SMI = (
 _HOSTNAME = r"((-[AIdfis]+|--(all-fqdns|all-ip-addresses|domain|fqdn|ip-address|long|short)) )*"
 _DATE = r"((\+[^ ]*|-[Ru]|-I\w*|--(utc|rfc-[^ ]*|iso-8601[^ ]*|date=[^ ]*)) )*"
 _COMPILER = r"(--version|-v|-V|-dumpversion|-dumpfullversion|-dumpmachine|-print-[^ ]*) "
-# typeshed_client, by which jsonargparse and so Lightning's CLI read signatures, asks for the path of modules.
+# typeshed_client, by which jsonargparse and so Lightning's CLI read signatures, runs this to get sys.path.
 _PYTHON = r"(-V|-VV|--version|-c import\x20sys,\x20json;\x20print\(json\.dumps\(sys\.path\)\)) "
 
 _QUERIES = {
@@ -45,7 +45,7 @@ _QUERIES = {
     "gcc g++ cc c++ clang clang++ nvcc hipcc ld": _COMPILER,
     f"python python3 {PurePath(sys.executable).name}": _PYTHON,
     "ldconfig": r"(-N |-X )*-p ",
-    "objdump": r"-p [^@]*",  # of `@FILE` it reads further options
+    "objdump": r"-p [^@]*",  # `@FILE` would read further options
     "file": r"(-b |-L )*[^ -][^ ]* ",
     "stty": r"size |-a |-g ",
     "sysctl": r"(-n )?[\w.]+ ",
@@ -57,9 +57,9 @@ _PATTERNS = {
 }
 _SHELLS = ("sh", "bash")
 _IN_SHELLS = {**_PATTERNS, "cd": re.compile(_ANY, re.DOTALL)}
-# What goes nowhere, or where the rest goes.
+# Redirections to nowhere, or of one stream to the other.
 _REDIRECTION = re.compile(r"(?<!\S)(?:[12&]?>{1,2}\s*/dev/null|<\s*/dev/null|2>&1)(?=[\s;|&]|$)")
-_COMMENT = re.compile(r"(?<!\S)#.*")  # in a quotation it leaves that without an end
+_COMMENT = re.compile(r"(?<!\S)#.*")  # inside a quotation, removing it leaves the quotation without an end
 _EXPANDED = re.compile(r"[\n`$\\]")
 _PUNCTUATION = frozenset("();<>|&")
 _JOINTS = ("|", "||", "&&", ";")
@@ -88,7 +88,7 @@ def is_query_of_shell(line: str) -> bool:
                 return False
             else:
                 commands[-1].append(word)
-    except ValueError:  # a quotation without an end
+    except ValueError:  # a quotation has no end
         return False
     return all(_is_known(words, _IN_SHELLS) for words in commands)
 

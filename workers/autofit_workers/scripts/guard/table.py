@@ -1,7 +1,7 @@
 """Table of the functions and audit events that are guarded while a script is tried, each with its rule.
 
-Functions are replaced by others that use another path. Events are what Python tells its audit hooks,
-before anything is done and whoever does it (PEP 578); what is refused there is not done.
+A guarded function is replaced by one that uses another path. An audit event is reported
+before its action, whatever code does it (PEP 578); a refused action does not happen.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from enum import Enum, auto
 
 
 class Way(Enum):
-    """How a guarded function's path argument is replaced: by the file's copy, a new file, or a folder's."""
+    """Way in which a guarded function's path argument is replaced: by a copy, a new file, or a folder."""
 
-    READ = auto()  # it leads to what was written there, if anything was
-    LOOK = auto()  # likewise, but not through a link that was made there
-    CHANGE = auto()  # it leads to a copy of what is there
-    REPLACE = auto()  # it leads to a new file
-    FILL = auto()  # what is put into this folder is found in the place of its files
+    READ = auto()  # the path of the script's copy, if there is one
+    LOOK = auto()  # likewise, but links that the script made are not followed
+    CHANGE = auto()  # the path of a copy of the existing file
+    REPLACE = auto()  # the path of a new file
+    FILL = auto()  # a folder whose files then appear in the given one
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Guarded library function that opens a file without Python's `open`, or looks at one.
+    """Guarded library function that opens or inspects a file without Python's `open`.
 
     Attributes:
         module: the function's module, which the script may import later.
-        name: name in the module; for a class's method with the class.
+        name: name in the module; for a method with its class.
         position: position of the path among the arguments.
-        keyword: keyword that the path may be given by.
-        default: the path where none is given.
+        keyword: keyword by which the path may be passed.
+        default: path that is used if none is passed.
     """
 
     module: str
@@ -74,19 +74,19 @@ CALLS = (
 
 
 class Rule(Enum):
-    """Condition that an audit event has to satisfy, or its action is refused."""
+    """Condition that an audit event has to meet; otherwise its action is refused."""
 
-    OPENED = auto()  # a file that is written to is the script's
-    CHANGED = auto()  # what is there is the script's
-    MADE = auto()  # what comes there is new, and noted
-    DATABASE = auto()  # as CHANGED, of a name or a URI of SQLite's
-    STARTED = auto()  # the command only looks at something
-    SHELL = auto()  # likewise, of a line for a shell
-    FORKED = auto()  # nothing is
-    SIGNALLED = auto()  # the process is this one, or below it
+    OPENED = auto()  # a file that is opened for writing is the script's
+    CHANGED = auto()  # the existing file is the script's
+    MADE = auto()  # the new file is noted
+    DATABASE = auto()  # as CHANGED, for a file name or a URI of SQLite
+    STARTED = auto()  # the command only reads information
+    SHELL = auto()  # likewise, for a line of a shell
+    FORKED = auto()  # never met
+    SIGNALLED = auto()  # the process is this one or a descendant
     CONNECTED = auto()  # the other end is in this process
     RESOLVED = auto()  # the name is this machine's
-    BOUND = auto()  # the port is noted, as one that this process may connect to
+    BOUND = auto()  # never refused; the port is noted, as this process may connect to it
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class Event:
     """Audit event of Python, with the rule for it.
 
     Attributes:
-        places: positions of the argument that is asked about, and of what goes with it: the descriptor of the
-            folder that a path is relative to, the flags that it is opened with, a command's program, the
+        places: positions of the event's subject and of a further argument: the descriptor of the
+            folder that a path is relative to, the flags of opening, a command's program, the
             number of a signal, the socket of an address.
     """
 

@@ -1,1 +1,1 @@
-"""Handles the objects that a script saves, and loads again, while it is tried."""
+"""Handles the objects that a script saves and loads again during its trial."""

@@ -1,6 +1,6 @@
-"""Keeps in this process the objects that a script saves while it is tried, so that it can load them again.
+"""Keeps in memory the objects that a script saves during its trial, so that it can load them again.
 
-A file gets a token in place of the objects, by which a copy or a renamed file still finds them.
+The file gets a token in place of the objects, by which a copied or renamed file still finds them.
 Tensors without values keep their shapes; others keep their values.
 """
 
@@ -20,7 +20,7 @@ _TOKEN_BYTES = len(_TOKEN) + 16
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """Description of a saved tensor without values."""
+    """Shape, strides, type and device of a saved tensor without values."""
 
     size: torch.Size
     stride: tuple[int, ...]
@@ -74,7 +74,7 @@ class SavedObjects:
         """Saved object whose token `head`, the first bytes of its file, holds.
 
         Raises:
-            LookupError: `head` is no token of an object saved here.
+            LookupError: `head` is not the token of an object saved here.
         """
         if not head.startswith(_TOKEN):
             raise LookupError("not a file of this process")
@@ -122,4 +122,4 @@ def _placed(device: torch.device, map_location: Any) -> torch.device:
         return torch.device(map_location)
     if isinstance(map_location, dict):
         return torch.device(map_location.get(str(device), device))
-    return torch.device("cpu")  # a function, which says where a storage of the CPU goes: `lambda s, _: s`
+    return torch.device("cpu")  # a function that maps a storage, which the CPU holds: `lambda s, _: s`

@@ -1,4 +1,4 @@
-"""Replaces `torch.save` and its like: writes copies of files, or keeps objects if tensors have no values."""
+"""Replaces `torch.save` and its like: writes copies, or keeps objects whose tensors have no values."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from autofit_workers.scripts.saving.saved import SavedObjects
 from autofit_workers.scripts.saving.sink import CountingSink
 from autofit_workers.workload.libraries.finders import ExecutingFinder
 
-_MOST_OF_DISK = 0.5  # of what is free, that one checkpoint may take
+_MOST_OF_DISK = 0.5  # of the free space, for one checkpoint
 
 
 class Files(Protocol):
-    """Interface that tells where a script's files are written: at their paths or as copies.
+    """Interface that returns where a script's files are written: at their own paths or as copies.
 
     Attributes:
-        folder: autofit's folder, for what the script writes.
+        folder: autofit's folder, for files that the script writes.
     """
 
     folder: str
@@ -37,7 +37,7 @@ class Saves:
     """Replacements of `torch.save`, `torch.load` and safetensors' functions for a script.
 
     Args:
-        files: tell where saved files go.
+        files: decides where saved files are written.
         saves, saving: see `KeptFiles`.
     """
 
@@ -66,7 +66,7 @@ class Saves:
             sink = CountingSink()
             save(obj, sink, *args, **kwargs)
             if sink.num_bytes > shutil.disk_usage(self._files.folder).free * _MOST_OF_DISK:
-                return  # nobody could load it again
+                return  # nothing could load it again
             with open(self._files.written(f), "wb") as file:  # noqa: PTH123 - where the script's files are
                 save(obj, file, *args, **kwargs)
 
@@ -78,14 +78,14 @@ class Saves:
         if hasattr(file, "write"):
             file.write(head)
             return
-        # In a temporary folder too: what is no checkpoint is not to stay there.
+        # In a temporary folder too, as a file that is no checkpoint must not stay there.
         with open(self._files.written(file, always=True), "wb") as opened:  # noqa: PTH123
             opened.write(head)
 
     def _loaded(self, load: Callable[..., Any]) -> Callable[..., Any]:
         def loaded(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
             if not self._saves:
-                with suppress(LookupError, OSError, ValueError):  # what is wrong with it, `load` says
+                with suppress(LookupError, OSError, ValueError):  # `load` reports the error
                     return self._objects.load(self._objects.head_of(f), map_location)
             return load(f, map_location, *args, **kwargs)
 
@@ -109,7 +109,7 @@ class Saves:
             self.keep(model.state_dict(), filename)
 
         def loaded(filename: Any, device: Any = "cpu") -> Any:
-            with suppress(LookupError, OSError):  # what is wrong with it, `load_file` says
+            with suppress(LookupError, OSError):  # `load_file` reports the error
                 return self.kept(filename, device)
             return load_file(filename, device)
 

@@ -1,10 +1,10 @@
-"""File object that counts the bytes that a checkpoint writes, and keeps none."""
+"""File object that counts the bytes of a checkpoint, and discards them."""
 
 from __future__ import annotations
 
 
 class CountingSink:
-    """File object that discards what is written, so that a save needs no more memory than one to disk.
+    """File object that discards written bytes, so that a save takes no more memory than one to disk.
 
     Attributes:
         num_bytes: number of bytes written.
