@@ -1,9 +1,10 @@
 """Explains, term by term, the difference between a layer summary's total and the simulated peak.
 
-    summary ─ what it counts that is not there ─ + what it leaves out ─▶ allocated peak
-                                    + what the allocator holds unused ─▶ reserved peak ─ + context ─▶ device
+    summary ─ items that take no memory ─ + memory it omits ─▶ allocated peak
+                                    + memory that the allocator holds unused ─▶ reserved peak ─ + context ─▶
+                                    device
 
-Every term is a sum over allocations of the trace, so that the account adds up to the byte.
+Every term is a sum over allocations of the trace, so that the terms add up to the byte.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ class Term:
     """Term of the difference between a layer summary and the simulated peak: name, bytes and note.
 
     Attributes:
-        num_bytes: what the term adds, or with a minus takes away.
-        note: what the term consists of.
+        num_bytes: bytes that the term adds; negative if it subtracts.
+        note: what the term consists of, in words.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Difference:
     Attributes:
         terms: the terms from the summary to the allocated peak.
         unused_bytes: bytes that the reserved peak has beyond the allocated one.
-        peak_phase: the phase of the allocated peak, in words.
+        peak_phase: phase of the allocated peak, in words.
     """
 
     summary_bytes: int
@@ -76,11 +77,11 @@ def explain_difference(summary: Summary, profile: Profile) -> Difference:
 
 @dataclass(slots=True)
 class _Listed:
-    """Outputs in a layer summary, sorted into first counted, counted twice, and passed on by containers.
+    """Outputs in a layer summary, sorted into first counted, counted again, and passed on by containers.
 
     Attributes:
-        first: the allocation of each output with memory of its own → bytes that the summary gives it.
-        again: bytes of outputs in memory that is counted already, by class of the layer.
+        first: allocation of each output with memory of its own → bytes that the summary counts for it.
+        again: bytes of outputs in memory that was counted before, by class of the layer.
         passed_on: bytes of outputs of layers with children, whose output is one of their children's.
     """
 
@@ -202,7 +203,7 @@ def _listed(rows: Iterable[SummaryRow], allocations: Sequence[Allocation]) -> _L
         layer = row.layer
         for shape, number in zip(layer.output_shapes, layer.outputs, strict=True):
             num_bytes = ELEMENT_BYTES * math.prod(shape)
-            # What a layer returns of its inputs or its parameters is memory that is counted there.
+            # A layer may return one of its inputs or parameters, whose memory is counted there.
             is_own = allocations[number].category is Category.ACTIVATION
             if is_own and number not in listed.first:
                 listed.first[number] = num_bytes
@@ -234,8 +235,8 @@ def _made_in(profile: Profile, name: str) -> set[int]:
 def _counterparts(profile: Profile, step: int) -> dict[int, int]:
     """Maps each activation of the first step to the matching activation of step `step`.
 
-    Both are the same call of the same operator in the same module; a step that does something else
-    has no counterpart for some.
+    Two activations match if the same call of the same operator in the same module made them; an activation
+    may have no match if the step runs other operators.
     """
     first, other = (_activations(profile, number) for number in (1, step))
     return {number: other[key] for key, number in first.items() if key in other}

@@ -1,4 +1,4 @@
-"""A profile has all memory events of a few steps, with sizes; its document is `autofit.profile/1`."""
+"""Profile: all memory events of a few steps, with sizes; its document is `autofit.profile/1`."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from autofit_workers.spec.trace import FORWARD_END, Mark, Trace, last_step
 
 PROFILE_SCHEMA = "autofit.profile/1"
 
-_MOST_BYTES = 1 << 62  # of all allocations together, so that no sum of a view goes beyond 64 bits
+_MOST_BYTES = 1 << 62  # of all allocations together, so that no sum in a view exceeds 64 bits
 _GZIP = b"\x1f\x8b"
 _SAVED_WITHOUT_TIMES = "the profile was saved without times: save it again to have them"
 _SAVE_AGAIN = "save it again with `autofit profile … --save FILE`"
 
 
 class ProfileError(UsageError):
-    """Raised if a file is no profile, is damaged, or has a version that autofit cannot read."""
+    """A file is no profile, is damaged, or has a version that autofit cannot read."""
 
     kind = "profile"
 
@@ -40,24 +40,24 @@ class ProfileError(UsageError):
 class Profile:
     """Memory of a few steps at one batch size on one card.
 
-    A saved profile is gzipped JSON of it: the fields below by their names, `trace` as the document
+    A saved profile is gzipped JSON with the fields below, `trace` as the document
     of `autofit_workers.spec.trace`, and `schema`.
 
     Attributes:
-        knobs: the knobs that were asked for; the trace has those that decide its events.
-        card: a key of the catalogue, or the architecture where none was named.
+        knobs: knobs that the user set; the trace has those that decide its events.
+        card: key of the card in the catalogue, or the architecture if none was named.
         architecture: `sm_XY`.
-        requested_bytes: bytes of every allocation by its number in the trace, workspaces and scratch memory
-            among them, with the likely plans.
-        block_bytes: bytes of the block that each one got: what allocated peaks are sums of.
-        context_bytes: what the process holds outside the allocator.
-        peak_allocated_bytes, peak_reserved_bytes: the simulator's.
-        workspace_source: where the workspaces of convolutions are from, in words.
-        found_bytes: by the number of each allocation that is room to time cuDNN's plans in, what the plan
-            that is found there takes.
-        versions: the versions of what it was made with.
-        timing: the timing of its last whole step; None where no times are predicted.
-        time_note: what the times rest on, or why there are none or no seconds, in a sentence.
+        requested_bytes: requested bytes of every allocation by its number in the trace, including workspaces
+            and scratch memory, for the likely plans.
+        block_bytes: bytes of the block of each allocation; allocated peaks are sums of these.
+        context_bytes: bytes that the process holds outside the allocator.
+        peak_allocated_bytes, peak_reserved_bytes: peaks of the simulated allocator.
+        workspace_source: source of the convolutions' workspaces, in words.
+        found_bytes: bytes of the cuDNN plan that is found by timing, by the number of the allocation in which
+            the plans are timed.
+        versions: versions of the software that made it.
+        timing: timing of its last whole step; None if no times are predicted.
+        time_note: sentence on the basis of the times, or on why there are no times or no seconds.
     """
 
     trace: Trace
@@ -114,7 +114,7 @@ class Profile:
 
     @classmethod
     def _from_dict(cls, document: dict[str, Any]) -> Self:
-        # Profiles of before times were predicted have none.
+        # Profiles that were saved before times were predicted have none.
         document = {"timing": None, "time_note": _SAVED_WITHOUT_TIMES, **document}
         values = {each.name: document[each.name] for each in dataclasses.fields(cls)}
         trace, timing = Trace.from_dict(document["trace"]), document["timing"]
@@ -202,7 +202,7 @@ def _is_size(value: object) -> bool:
     return type(value) is int and value >= 0
 
 
-# ── positions: so many events came before ───────────────────────────────────────────────────────
+# ── positions: numbers of events before ─────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +210,8 @@ class Lifetimes:
     """Positions at which every allocation was made and freed, by its number.
 
     Attributes:
-        births: the position right before each allocation was made.
-        deaths: the position right before each was freed; the number of events for one that never was.
+        births: number of events before each allocation was made.
+        deaths: number of events before each was freed; the number of all events if it never was.
     """
 
     births: tuple[int, ...]
@@ -253,7 +253,8 @@ def peak_position(profile: Profile, start: int = 0, stop: int | None = None) -> 
     """Number of events up to and including the first peak of live blocks, from `start` to `stop`.
 
     Args:
-        start, stop: the bounds of the stretch; all events unless given. Without events it is `start`.
+        start, stop: bounds of the stretch; all events unless given. If it has no events, the result is
+            `start`.
     """
     allocated = allocated_after(profile)[start:stop]
     return start + allocated.index(max(allocated)) + 1 if allocated else start
@@ -269,10 +270,10 @@ class Phase:
     """Phase of a step, such as `forward`: a range of a profile's events.
 
     Attributes:
-        step: the step's number, from 1; 0 while the model is built.
-        name: `model`, `input`, `forward` (with the loss), `backward` or `optimizer`; of a script also
-            `evaluation`, `generation` and `checkpoint`, whose step is the one that follows.
-        start, stop: the positions of its bounds.
+        step: number of the step, from 1; 0 while the model is built.
+        name: `model`, `input`, `forward` (with the loss), `backward` or `optimizer`; for a script also
+            `evaluation`, `generation` and `checkpoint`, which belong to the step after them.
+        start, stop: positions of its bounds.
     """
 
     step: int
@@ -326,7 +327,7 @@ def phase_peaks(trace: Trace, block_bytes: Sequence[int]) -> dict[str, int]:
 
 
 def _phases(marks: Sequence[Mark], num_events: int) -> tuple[Phase, ...]:
-    # Where the model has returned is no phase of its own: the loss that follows is of the forward pass.
+    # The mark where the model returns begins no phase: the loss after it belongs to the forward pass.
     kept = [mark for mark in marks if mark.name != FORWARD_END] or [Mark(position=0, name="model")]
     stops = [*(mark.position for mark in kept[1:]), num_events]
     found = []

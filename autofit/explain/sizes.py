@@ -1,4 +1,4 @@
-"""Sums over a part of a step: the bytes of its allocations, and its operators' share of the time."""
+"""Sums over a part of a step: bytes of its allocations, and its operators' share of the time."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Sizes:
     """Total bytes, count and time share of some allocations and operators of a step.
 
     Attributes:
-        requested_bytes: bytes that the allocations asked for.
-        peak_bytes: bytes of their blocks that are alive at the peak.
-        count: the number of allocations.
+        requested_bytes: bytes that the allocations requested.
+        peak_bytes: bytes of those of their blocks that are alive at the peak.
+        count: number of allocations.
         step_share: share of the step's time, from 0 to 1, that the operators take on the device.
     """
 

@@ -1,16 +1,16 @@
 """Summary of a model in the style of torchsummary: output shapes and parameters of every layer.
 
-By the rules of torchsummary 1.5.1 (github.com/sksq96/pytorch-summary, `torchsummary.py`), so that both
-agree to the digit:
+It follows the rules of torchsummary 1.5.1 (github.com/sksq96/pytorch-summary, `torchsummary.py`), so that
+both agree to the digit:
 
-    layers      every call of every module, but neither of an `nn.Sequential` nor of the model itself
+    layers      every call of every module, except `nn.Sequential` and the model itself
     parameters  elements of a module's `weight` and `bias`, once a call
     bytes       4 an element, whatever its type; outputs twice, for their gradients
     MB          1024² bytes
 
-Where those rules have no answer, a summary adds to them: a model that is a single layer lists that layer;
-several tensors returned by a layer are added; and of a model that consists of branches, each of which
-takes its part of the batch, every branch is a model of its own.
+A summary adds rules for other cases: a model that is a single layer lists that layer;
+several tensors that a layer returns are added; and if a model consists of branches that each
+take a part of the batch, every branch is summarized as a model of its own.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SummaryRow:
 
     Attributes:
         name: the layer's class and its number, `Conv2d-1`.
-        layer: what the trace has of the layer.
+        layer: the layer's record in the trace.
     """
 
     name: str
@@ -58,7 +58,7 @@ class SummaryPart:
 
     Attributes:
         name: path of the branch; empty for the whole model.
-        inputs: the numbers of the allocations that its inputs lie in.
+        inputs: numbers of the allocations that hold its inputs.
     """
 
     name: str

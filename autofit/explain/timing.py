@@ -1,7 +1,7 @@
 """Predicted times of a profile's step: its operators on host and device, as shares of the step.
 
-All times are shares, so that a time that is not sure enough to be said is nowhere: `Timing.seconds` alone
-turns them into seconds, and is None there.
+All times are shares, so that a time that is too uncertain to be stated is nowhere: only `Timing.seconds`
+turns them into seconds, and is None then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Self
 from autofit_workers.replay.time.kernels import KernelClass
 from autofit_workers.spec.plain import from_plain
 
-# Bounds of what is read, beyond which nothing real lies, so that no sum of a view leaves floating point.
+# Limits on values that are read, beyond all real ones, so that no sum in a view overflows floating point.
 _MOST_CHARACTERS = 4096  # of a name, as in a trace
 _MOST_WHOLE = 1 << 62
 _MOST_A_SECOND = 1e24
@@ -28,9 +28,9 @@ class StepSeconds:
     """Predicted time of a step in seconds, with its 80 % and 95 % intervals.
 
     Attributes:
-        low, high: between them the time lies with 95 % confidence.
+        low, high: bounds of the time with 95 % confidence.
         likely: the likely time.
-        low_80, high_80: between them the time lies with 80 % confidence.
+        low_80, high_80: bounds of the time with 80 % confidence.
     """
 
     low: float
@@ -45,11 +45,11 @@ class TimedKernel:
     """Kernel that an operator runs on the device, with its share of the step's time and its work.
 
     Attributes:
-        kind: the class of the kernel.
+        kind: class of the kernel.
         share: its share of the step's time, from 0 to 1.
-        flops: operations of its products; 0 where it makes none.
+        flops: operations of its matrix products; 0 without products.
         moved_bytes: bytes that it reads and writes.
-        dtype: the type that it computes in; `tf32` where tensor cores make float32's products.
+        dtype: data type of its arithmetic; `tf32` if tensor cores make products of float32.
     """
 
     kind: KernelClass
@@ -65,11 +65,11 @@ class TimedCall:
 
     Attributes:
         operator: PyTorch's name, `aten.addmm`.
-        module: path of the module that ran it, as of an allocation.
-        position: so many of the trace's events came before it.
-        launched: when the host has launched it, as a share of the step.
-        start, end: when its kernels start and end on the device, as shares of the step.
-        times: how often it counts: more than once where later passes of a generation do the same.
+        module: path of the module that ran it, as in `Allocation`.
+        position: number of the trace's events before it.
+        launched: time when the host has launched it, as a share of the step.
+        start, end: times when its kernels start and end on the device, as shares of the step.
+        times: number of times that it counts: more than one if later passes of a generation repeat it.
         kernels: the kernels that it runs, one after the other.
     """
 
@@ -93,9 +93,9 @@ class Roofs:
     """Highest compute rates and memory bandwidth of a card, at its sustained clocks.
 
     Attributes:
-        flops: operations a second, by what products are made in: a data type, or `tf32`.
-        vector_flops: operations a second outside tensor cores.
-        bandwidth: bytes a second between the device and its memory.
+        flops: operations per second of matrix products, by data type or `tf32`.
+        vector_flops: operations per second outside tensor cores.
+        bandwidth: bytes per second between the device and its memory.
     """
 
     flops: Mapping[str, float]
@@ -112,9 +112,9 @@ class Timing:
     """Predicted times of the last whole step of a profile, operator by operator.
 
     Attributes:
-        calls: the operators that have something to do, in their order.
-        seconds: the seconds of the step; None where they are not sure enough to be said.
-        roofs: the highest speeds of the card.
+        calls: operators that do work, in their order.
+        seconds: seconds of the step; None if they are too uncertain to be stated.
+        roofs: highest speeds of the card.
     """
 
     calls: tuple[TimedCall, ...]
@@ -163,7 +163,7 @@ class Timing:
         """Reads a timing from the plain data of `to_plain`.
 
         Args:
-            num_events: the number of events of the timing's trace.
+            num_events: number of events of the timing's trace.
 
         Raises:
             KeyError, IndexError, TypeError, ValueError: the data is malformed.
@@ -208,11 +208,11 @@ class Timing:
 class EventClock:
     """Times of a step's memory events, as shares of the step's time.
 
-    An operator's events happen while it runs: after the end of the one before, before its own end.
+    An operator's events happen while it runs: after the end of the operator before, and before its own end.
 
     Args:
-        positions: the positions of the operators among the trace's events.
-        ends: when each operator is done.
+        positions: positions of the operators among the trace's events.
+        ends: time when each operator is done, as a share of the step.
         start, stop: positions of the step's bounds.
     """
 
@@ -249,7 +249,7 @@ class EventClock:
     def of_event(self, index: int) -> float:
         """Time at which event number `index` of the trace happens, as a share of the step."""
         first, last = self._bounds
-        # Of operators at one position the last has the events that follow.
+        # Of several operators at one position, the last makes the events that follow.
         number = max(bisect_right(self._positions, index) - 1, 0)
         if not self._positions:
             return 0.0

@@ -1,13 +1,13 @@
 """Exports a profile as a Chrome trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
 
-The fields are those of the "Trace Event Format": counters (`C`) of what is allocated and reserved,
+The fields are those of the "Trace Event Format": counters (`C`) of allocated and reserved memory,
 complete slices (`X`) of phases, modules, operators and kernels, an instant (`i`) at the peak, names (`M`).
 `ts` and `dur` are microseconds, with digits down to a nanosecond.
 
-The step whose time is predicted has a lane for what the host launches, one for the device's kernels, and the
-memory as the host allocates it, all on one axis of time. Where seconds are not sure enough to be said, the
-step is drawn one second long, and only proportions mean anything. A step without a predicted time is drawn in
-the order of its memory events, each a microsecond.
+The step with predicted times has a lane for the host's launches, one for the device's kernels, and the
+memory as the host allocates it, all on one axis of time. If its seconds are too uncertain to be stated, the
+step is drawn one second long, and only proportions have a meaning. A step without predicted times is drawn in
+the order of its memory events, a microsecond for each.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _Axis = Callable[[int], float]
 def chrome_trace(
     profile: Profile, *, step: int | None = None, categories: Collection[Category] = ()
 ) -> dict[str, Any]:
-    """Chrome trace of a profile as a dict, in the format's variant with an object at its top.
+    """Chrome trace of a profile as a dict, in the format's variant with a top-level object.
 
     Args:
-        step: the step to show, 0 being the building of the model; if None the one with a predicted time, or
-            all if none has.
-        categories: the categories that get a counter; all if empty.
+        step: number of the step to show, 0 for building the model; if None the step with predicted times, or
+            all steps if there are none.
+        categories: memory categories that get a counter; all if empty.
 
     Raises:
         UsageError: the profile has no such step.
@@ -178,8 +178,8 @@ def _slice(
 def _nested_slices(runs: Iterable[_Run], process: int) -> Iterator[Event]:
     """Yields a slice for each run of a module, with slices of its children and operators nested inside.
 
-    Two paths share the slices of what they have in common: `features.0` and `features.3` lie in
-    one of `features`.
+    Paths share the slices of their common parents: `features.0` and `features.3` lie in
+    one slice of `features`.
     """
     open_slices: list[Event] = []
     for run in runs:
@@ -219,8 +219,8 @@ def _in_order(profile: Profile, course: Course, shown: Iterable[Phase], process:
 def _runs(profile: Profile, course: Course, phase: Phase, called: Container[int]) -> Iterator[_Run]:
     """Yields the span of each operator's memory events in a phase, with its module and name.
 
-    A free has no operator, so it belongs to the operator before it. Operators without events of their
-    own, such as views and those in place, take no room on the axis. `called` are the positions at
+    A free has no operator, so it belongs to the operator before it. Operators without memory events,
+    such as views and in-place operators, take no room on the axis. `called` has the positions at
     which operators began.
     """
     trace = profile.trace
@@ -239,7 +239,7 @@ def _runs(profile: Profile, course: Course, phase: Phase, called: Container[int]
 
 # ── on the axis of time ─────────────────────────────────────────────────────────────────────────
 
-# Names of colours that the format reserves, by what a kernel is bound by; Perfetto has its own by name.
+# Names of colours that the format reserves, by the limit of a kernel's speed; Perfetto has its own by name.
 _COLORS = {
     **dict.fromkeys(
         (KernelClass.MATMUL, KernelClass.ATTENTION, KernelClass.RECURRENT), "thread_state_running"
@@ -260,8 +260,8 @@ class TimedLanes:
     """Trace slices of a step on an axis of predicted time: in microseconds, or in millionths of the step.
 
     Args:
-        timing: the timing of the step.
-        shown: the phases of the step.
+        timing: timing of the step.
+        shown: phases of the step.
     """
 
     def __init__(self, timing: Timing, course: Course, shown: Sequence[Phase], process: int) -> None:
@@ -274,7 +274,7 @@ class TimedLanes:
         self._clock = EventClock.of_host(timing, shown[0].start, shown[-1].stop)
 
     def of_event(self, index: int) -> float:
-        """Time on the trace's axis at which the host has done the memory event number `index`."""
+        """Time on the trace's axis at which the host has completed the memory event number `index`."""
         return self._at(self._clock.of_event(index))
 
     def slices(self) -> Iterator[Event]:

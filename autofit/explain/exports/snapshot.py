@@ -1,10 +1,10 @@
 """Exports a profile as a PyTorch memory snapshot, for `torch.cuda._memory_viz` and its web page.
 
 The fields are those of `torch.cuda.memory._snapshot()` (`THCPModule_memorySnapshot` in
-torch/csrc/cuda/Module.cpp), with PyTorch's meaning: an entry's `size` is what was requested (of plans
-that benchmarking found, their block), a block's that of the block; `allocated_size` of the segments adds
-up to what is allocated, `total_size` to what is reserved. The page reads pickles with a reader of its own
-that knows few opcodes: plain dicts, lists, strings, numbers and no protocol above 4.
+torch/csrc/cuda/Module.cpp), with PyTorch's meaning: an entry's `size` is the requested size (for plans
+found by benchmarking, the block's), a block's `size` that of the block; `allocated_size` of the segments adds
+up to the allocated bytes, `total_size` to the reserved bytes. The page reads pickles with its own reader,
+which knows few opcodes: plain dicts, lists, strings, numbers and no protocol above 4.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from autofit.explain.views.timeline import history_of
 from autofit_workers.replay.allocator import Action, Segment, SegmentBlock
 from autofit_workers.spec.knobs.allocator import allocator_conf
 
-# The simulator's addresses begin at 0, which readers take for none; CUDA's look like this.
+# The simulator's addresses begin at 0, which readers take for no address; CUDA's look like this.
 FIRST_ADDRESS = 0x7F00_0000_0000
 
-# The page colours allocations by category where entries have one, but stops with an error unless one is
-# of this category (`annotate_snapshot` of MemoryViz.js): those about segments are, and about plans that
-# benchmarking found.
+# The page colours allocations by category if entries have one, but stops with an error unless an entry has
+# this category (`annotate_snapshot` of MemoryViz.js): entries about segments and about plans found by
+# benchmarking have it.
 _LINE = re.compile(r"(.*):(\d{1,9}):([^:]*)", re.DOTALL)
 _NO_CATEGORY = "unknown"
 
@@ -38,8 +38,8 @@ Frame = dict[str, Any]
 def snapshot(profile: Profile, *, position: int | None = None) -> dict[str, Any]:
     """Snapshot that PyTorch would take after `position` events; after all events if None.
 
-    The history before it is whole, so that the page shows every moment up to then; `segsum` and
-    other summaries of segments show that moment alone.
+    It has the whole history before that position, so that the page shows every moment up to then; `segsum`
+    and other summaries of segments show the last moment only.
     """
     history = history_of(profile, position)
     frames = _Frames(profile)

@@ -16,9 +16,9 @@ from autofit_workers.spec.trace import Allocation
 def code_view(profile: Profile, filters: Filters) -> View[TreeRow]:
     """Tree view of a step's allocations and times by the Python lines that cause them, outermost first.
 
-    A node is a line, `file:line:function`; what backward allocates is at the line whose forward pass
-    made it necessary. PyTorch's lines and the standard library's are left out unless the filters have
-    them. What no line of the user's led to is at a node for the phase: `(model)`, `(optimizer)`.
+    A node is a line, `file:line:function`; an allocation in backward is at the line whose forward pass
+    made it necessary. Lines of PyTorch and the standard library are left out unless the filters include
+    them. Allocations without a line of the user's are at a node for the phase: `(model)`, `(optimizer)`.
 
     Raises:
         UsageError: there is no such step, or nothing matches.

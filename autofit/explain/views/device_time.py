@@ -17,13 +17,13 @@ class ClassTime:
     """Time of all kernels of one class, with their data type if they compute matrix products.
 
     Attributes:
-        kind: the class.
-        dtype: what products are made in, `tf32` among them; empty of kernels without products.
-        share: their share of the step's time, from 0 to 1.
+        kind: class of the kernels.
+        dtype: data type of the products, or `tf32`; empty for kernels without products.
+        share: share of the step's time that the kernels take, from 0 to 1.
         flops: operations of products; without products one operation for each element that they move.
         moved_bytes: bytes moved between the device and its memory.
-        roof_flops: operations a second that the card can do at most in such kernels.
-        bandwidth: bytes a second that its memory can move at most.
+        roof_flops: highest operations per second of the card in such kernels.
+        bandwidth: highest bytes per second of its memory.
     """
 
     kind: KernelClass
@@ -63,10 +63,10 @@ class ModuleTime:
     """Time of a module's own operators, for the tree of modules.
 
     Attributes:
-        path: its path from the model on; empty for the model itself, and what belongs to no module.
-        module_type: name of its class; empty where the trace does not list it.
-        own_share: share of the step's time of the operators that are no child's.
-        kind: the class of kernels that takes most of that share; empty where there is none.
+        path: path of the module in the model; empty for the model itself and for operators of no module.
+        module_type: name of its class; empty if the trace does not list it.
+        own_share: share of the step's time of operators that no child of the module runs.
+        kind: class of kernels that takes most of that share; empty if there are none.
     """
 
     path: str

@@ -1,7 +1,7 @@
-"""Filters for what a profile's views show, with the options of TensorFlow's profiler.
+"""Filters for the rows of a profile's views, with the options of TensorFlow's profiler.
 
-A filter decides what is shown, not what is counted: the sums over a tree's node and the shares of a
-row stay what they are. Two of them, the step and the category, choose what a view is made of.
+A filter decides what is shown, not what is counted: the sums of a tree's node and the shares of a
+row do not change. Two filters, step and category, choose what a view is computed from.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OPTIONS = {
 
 
 class NothingMatchesError(UsageError):
-    """Raised if no part of the profile passes the filters."""
+    """No part of the profile passes the filters."""
 
     kind = "nothing-matches"
 
@@ -52,18 +52,18 @@ class Filters:
     """Filters of one view of a profile, as set by the command's options.
 
     Attributes:
-        select: the columns to show, of `SELECTABLE`.
+        select: columns to show, from `SELECTABLE`.
         order_by: one of `ORDERS`; names ascend, all others descend.
-        min_bytes: least requested bytes; of a tree's node with all below it.
-        max_depth: greatest depth of a tree's nodes below its root; None for all.
-        start: a tree begins at the outermost nodes with such names.
-        show: rows and nodes have one of these in their names.
-        hide: rows and nodes have none of these in their names; nodes below them are shown.
-        categories: those of the allocations that a view is made of; empty for all.
-        step: the step that the view is of, 0 for building the model; None for the one with the peak.
-        device: a pattern in the name of the device.
-        top: so many rows, or nodes with the largest sizes of their own; None for all.
-        with_libraries: whether the tree of code has the lines of libraries.
+        min_bytes: least requested bytes of a row, or of a tree's node with its subtree.
+        max_depth: greatest depth of a tree's nodes below its root; None for no limit.
+        start: name patterns; a tree begins at the outermost nodes that match one.
+        show: name patterns; rows and nodes have to match one.
+        hide: name patterns; rows and nodes must match none. Nodes below hidden ones are shown.
+        categories: categories of the allocations that a view is computed from; empty for all.
+        step: number of the step, 0 for building the model; None for the step with the peak.
+        device: pattern that a device's name has to match.
+        top: number of rows, or of nodes with the largest own sizes, to show; None for all.
+        with_libraries: whether the tree of code includes lines of libraries.
     """
 
     select: tuple[str, ...] = SELECTABLE
@@ -120,8 +120,8 @@ class Filters:
         """Raises `UsageError` if a filter is set that the view does not use.
 
         Args:
-            used: the filters' fields that the view goes by.
-            view: the view's name.
+            used: names of the filters that the view uses.
+            view: name of the view.
         """
         usual = Filters()
         ignored = [
@@ -168,7 +168,7 @@ def parse_filters(
     """Makes filters from the values of the command's options.
 
     Raises:
-        UsageError: an option has a value that means nothing; the message names it.
+        UsageError: an option has an invalid value; the message names it.
     """
     return Filters(
         select=_listed("--select", select, SELECTABLE) or SELECTABLE,

@@ -1,12 +1,12 @@
-"""Operation folding (fusion): an element-wise kernel whose only reader is the next one joins it.
+"""Operation folding (fusion): merges an element-wise kernel into the only kernel that reads its result.
 
-What the kernel would have written is then never stored. A kernel is folded where
+The merged kernel's result is then never stored. A kernel is folded if
 
-- it is element-wise and writes one allocation, and so is and does the next kernel that touches that;
+- it is element-wise and writes one allocation, and so does the next kernel that touches that allocation;
 - both results have as many elements, so that each element of one belongs to one of the other;
-- only element-wise kernels run between the two, so that a chain stays where it is in the step;
-- nobody else sees what it wrote: the next one overwrites it, or is the last that touches it;
-- what it reads is not changed before the folded kernel runs.
+- only element-wise kernels run between the two, so that a chain keeps its place in the step;
+- no other kernel reads its result: the next one overwrites it, or is the last that touches it;
+- its inputs are not changed before the folded kernel runs.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Folder:
 
     def roots(self) -> list[int]:
         roots = list(range(len(self._graph.kernels)))
-        # From the end, so that the whole way of what a kernel is folded into is known.
+        # From the end, so that the final target of a fused kernel is known.
         for index in reversed(range(len(roots))):
             consumer = self._consumer(index)
             if consumer is not None and self._inputs_last(index, roots[consumer], roots):
@@ -131,7 +131,7 @@ def _move(values: dict[int, Value], kernel: Kernel, group: Sequence[Kernel]) -> 
     for number in {number for each in group for number in each.makes}:
         if number in kernel.makes:
             value = values[number]
-            start = min(kernel.start, value.stop - 1)  # it is there while the last of them writes it
+            start = min(kernel.start, value.stop - 1)  # the chain's last kernel writes it
             values[number] = dataclasses.replace(value, start=max(value.start, start))
         else:
             del values[number]

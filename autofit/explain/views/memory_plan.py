@@ -1,21 +1,21 @@
-"""Static memory plans: offsets of buffers with known lifetimes in one arena.
+"""Static memory plans: offsets in one arena for buffers whose lifetimes are known.
 
-The problem is rectangles of fixed width in time and height in bytes, of which no two may overlap:
+Buffers are rectangles, fixed in time and as high as their bytes, of which no two may overlap:
 
     offset │        ┌───────┐
-           │  ┌──┐  │   C   │          B lies in A's place, C on top of both
+           │  ┌──┐  │   C   │          B reuses A's place, C lies on top of both
            │┌─┴──┴──┴──┬────┴─┐
            ││    A     │  B   │
            └┴──────────┴──────┴── time
 
-The least arena is hard to find, but cannot be smaller than the most that lives at once. Two heuristics
-are run and the smaller plan is taken:
+The smallest arena is hard to find, but cannot be smaller than the most bytes that live at once. Two
+heuristics run and the smaller plan is taken:
 
-- by size: the largest buffer first, each into the smallest gap that it fits in between those which
-  live at its time (greedy by size with best fit: Pisarchyk and Lee, "Efficient Memory Management for
-  Deep Neural Net Inference", 2020; XLA's `GlobalDecreasingSizeBestFitHeap`). Each looks at all before
-  it, so this is done for the largest alone; what is left is small, and gets an arena of its own on top;
-- by time: each when it begins, into the smallest gap that is free then, as an allocator would.
+- by size: the largest buffer first, each into the smallest gap that fits among the buffers that
+  live at the same time (greedy by size with best fit: Pisarchyk and Lee, "Efficient Memory Management for
+  Deep Neural Net Inference", 2020; XLA's `GlobalDecreasingSizeBestFitHeap`). Each buffer is compared with
+  all before it, so only the largest are placed in this way; the rest is small, and gets an arena on top;
+- by time: each buffer at its start, into the smallest gap that is free then, as an allocator would.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# So many are placed by size: two million comparisons, a fifth of a second.
+# Number of buffers that are placed by size: two million comparisons, a fifth of a second.
 MAX_PLACED_BY_SIZE = 2000
 
 
@@ -45,10 +45,10 @@ class MemoryPlan:
     """Memory plan: an offset in one arena for every buffer.
 
     Attributes:
-        buffers: the buffers that were to be placed.
-        offsets: the first byte of each.
-        num_bytes: the size of the arena.
-        lower_bound_bytes: the most that lives at once, which no plan gets below.
+        buffers: buffers to place.
+        offsets: first byte of each buffer in the arena.
+        num_bytes: size of the arena.
+        lower_bound_bytes: the most bytes that live at once, which no plan can go below.
     """
 
     buffers: tuple[Buffer, ...]
@@ -61,7 +61,7 @@ def plan_memory(buffers: Sequence[Buffer], *, max_by_size: int = MAX_PLACED_BY_S
     """Places buffers in one arena without overlaps; empty and never live ones get offset 0.
 
     Args:
-        max_by_size: how many of the largest buffers are placed by size.
+        max_by_size: number of the largest buffers that are placed by size.
     """
     placed = [index for index, each in enumerate(buffers) if each.num_bytes and each.start < each.stop]
     subset = [buffers[index] for index in placed]
@@ -97,7 +97,7 @@ def find_overlap(plan: MemoryPlan) -> tuple[int, int] | None:
         key=lambda i: buffers[i].start,
     )
     living: list[tuple[int, int]] = []  # by offset, with indices
-    ends: list[tuple[int, int]] = []  # a heap of when they stop
+    ends: list[tuple[int, int]] = []  # a heap of the times at which they end
     for index in order:
         buffer = buffers[index]
         while ends and ends[0][0] <= buffer.start:
@@ -166,7 +166,7 @@ class _Arena:
     def __init__(self) -> None:
         self.num_bytes = 0
         self._gaps: list[tuple[int, int]] = []  # size and offset, ascending
-        self._size_at: dict[int, int] = {}  # of a gap by its offset …
+        self._size_at: dict[int, int] = {}  # size of a gap by its offset …
         self._offset_before: dict[int, int] = {}  # … and its offset by its end
 
     def take(self, num_bytes: int) -> int:

@@ -20,10 +20,10 @@ class OperatorRow:
     """Row of the operator view: all calls of an operator in one phase.
 
     Attributes:
-        name: the operator's, without the `aten.` of PyTorch's own.
-        phase: the phase of a step in which it asks: `forward`, `backward`, `optimizer`, …
-        share: its share of all requested bytes, from 0 to 1.
-        cumulative_share: the share of this row and of all after it.
+        name: name of the operator, without PyTorch's prefix `aten.`.
+        phase: phase of a step in which it runs: `forward`, `backward`, `optimizer`, …
+        share: share of all requested bytes, from 0 to 1.
+        cumulative_share: share of this row and of all rows after it.
     """
 
     name: str

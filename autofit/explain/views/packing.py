@@ -1,4 +1,4 @@
-"""Packs a step's values into buffers, with values freed early and results reusing dead inputs' memory."""
+"""Packs a step's values into buffers: values are freed early, and results reuse the memory of dead inputs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class Packed:
     """Buffers of a step, and the buffer that holds each value.
 
     Attributes:
-        holders: for every value of the step, the index of the buffer that holds it; several values
-            may follow one another in one.
+        holders: index of the buffer that holds each value of the step; one buffer may hold several
+            values one after another.
     """
 
     buffers: tuple[Buffer, ...]
@@ -24,8 +24,9 @@ class Packed:
 def pack(graph: StepGraph) -> Packed:
     """Packs a step's values into buffers: each is freed after its last reader; in place where legal.
 
-    No more bytes live at once than in eager: a result takes the place of a value of its own size, or of a
-    larger value that eager holds on to for as long.
+    No more bytes live at once than in eager mode: a result takes the place of a value of its own size, or of
+        a
+    larger value that eager mode keeps for as long.
     """
     known = uses(graph)
     place = _places(graph, known)
@@ -72,6 +73,6 @@ def _fits(graph: StepGraph, known: dict[int, Use], number: int, owner: int, resu
         and not value.escapes
         and value.element_bytes == taker.element_bytes > 0
         and value.num_bytes >= taker.num_bytes
-        # A small result that lives on in a large place would keep all of it.
+        # Else a small result that lives long would keep a large buffer.
         and (first.num_bytes == taker.num_bytes or known[result].stop <= first.stop)
     )

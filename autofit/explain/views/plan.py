@@ -1,25 +1,25 @@
 """View `plan`: the memory that one step would need if its whole graph were known in advance.
 
-The question is that of "Symbolic programs: more efficient, reuse intermediate memory, operation folding":
-an imperative program keeps what it has names for, an executor that sees the graph need not. Counted are
-requested bytes of one step, the last if no other is asked for; what lives from before it to after it
-(parameters, the optimizer's state) is part of every number, and what a step is given (its inputs) is
-kept by every policy for as long as eager PyTorch keeps it. The policies:
+It answers the question of "Symbolic programs: more efficient, reuse intermediate memory, operation folding":
+an imperative program keeps values that have names, an executor that sees the graph need not. The view counts
+requested bytes of one step, the last by default. Memory that lives from before the step to after it
+(parameters, the optimizer's state) is part of every number, and every policy keeps the step's inputs
+for as long as eager PyTorch does. The policies:
 
 - `everything`: no value is freed before the step ends.
-- `named`: values that Python code has a name for are kept until the step ends, temporaries are freed
-  as in eager; `unnamed_bytes` tells the most that temporaries hold at once.
-- `eager`: each value is freed when PyTorch frees it, which is when the last reference goes.
-- `in-place`: each value is dropped after its last reader, and the result of an element-wise operator
-  takes the place of an input that is at least as large, has elements of the same size and has no
-  reader left. Views are taken to keep the order of elements.
-- `planned`: the same in one arena, every value at a fixed offset: see `memory_plan`. This and the next
-  are what an executor would really reserve; the one before is their lower bound.
-- `folded`: chains of element-wise operators are one kernel each before the memory is planned: see
+- `named`: values with a name in Python code are kept until the step ends, temporaries are freed
+  as in eager mode; `unnamed_bytes` is the most bytes that temporaries hold at once.
+- `eager`: each value is freed when PyTorch frees it: when the last reference to it goes.
+- `in-place`: each value is freed after its last reader, and the result of an element-wise operator
+  reuses the memory of an input that is at least as large, has elements of the same size and has no
+  reader left. Views are assumed to keep the order of elements.
+- `planned`: the same in one arena, with a fixed offset for every value: see `memory_plan`. This policy and
+  the next one give what an executor would really reserve; the one before is their lower bound.
+- `folded`: chains of element-wise operators are merged into one kernel before memory is planned: see
   `folding`.
 
-A kernel is an operator that computes, whether one launch or several; views are none. Workspaces count
-in every policy, for as long as their operator runs.
+A kernel is an operator that computes, in one launch or several; views are no kernels. Workspaces count
+in every policy, while their operator runs.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class Policy:
 
     Attributes:
         name: `everything`, `named`, `eager`, `in-place`, `planned` or `folded`.
-        meaning: the policy in words.
-        peak_bytes: the most that is needed at once, with what lives all through the step.
-        lower_bound_bytes: what no plan with these lifetimes gets below.
-        num_kernels: operators that compute.
-        num_values: allocations of the step that hold a place of their own.
+        meaning: explanation of the policy in words.
+        peak_bytes: the most bytes needed at once, including memory that lives all through the step.
+        lower_bound_bytes: bytes that no plan with these lifetimes can go below.
+        num_kernels: number of operators that compute.
+        num_values: number of the step's allocations with a place of their own.
     """
 
     name: str
@@ -72,10 +72,10 @@ class Plan:
     """Memory needs of one step under each policy, from the one that keeps most to the one that keeps least.
 
     Attributes:
-        resident_bytes: bytes of what lives from before the step to after it, part of every number.
-        unnamed_bytes: the most that temporaries without a name hold at once, in eager.
-        layout: the places of `planned`; its arena lies beside the resident bytes.
-        holders: for every value of the step, by its allocation, the index of the layout's buffer.
+        resident_bytes: bytes of memory that lives from before the step to after it; part of every number.
+        unnamed_bytes: the most bytes that temporaries without a name hold at once in eager mode.
+        layout: offsets of `planned`; its arena does not include the resident bytes.
+        holders: index of the layout's buffer that holds each value of the step, by allocation.
     """
 
     step: int
@@ -93,7 +93,7 @@ class PlanView:
     """View `plan` of a profile: a step's memory under each policy, and the largest buffers.
 
     Attributes:
-        num_places: so many of the largest places of the plan are listed; None for all.
+        num_places: number of the plan's largest buffers that are listed; None for all.
     """
 
     profile: Profile
@@ -142,7 +142,7 @@ class Place:
     Attributes:
         offset_bytes: bytes from the start of the arena.
         start, stop: positions among the events between which the buffer lives.
-        holds: what lies there, one after the other: module and operator.
+        holds: values that it holds, one after the other: module and operator.
     """
 
     offset_bytes: int

@@ -14,8 +14,8 @@ from autofit.explain.views.view import View
 def scope_view(profile: Profile, filters: Filters) -> View[TreeRow]:
     """Tree view of a step's allocations and times by the modules that made or own them.
 
-    In backward a module has what its forward pass made necessary; its parameters, their gradients and
-    their optimizer's state are its own too. What belongs to none, as the batch does, is the root's.
+    An allocation in backward belongs to the module whose forward pass made it necessary; parameters, their
+    gradients and optimizer states belong to their module. The rest, such as the batch, belongs to the root.
 
     Raises:
         UsageError: there is no such step, or nothing matches.

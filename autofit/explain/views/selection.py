@@ -28,18 +28,18 @@ from autofit.explain.views.filters import SECONDS, Filters, NothingMatchesError
 class Selection:
     """Allocations made in a step, plus earlier allocations that are alive at the step's peak.
 
-    So a view shows parameters and the optimizer's state beside what the step itself asks for, and its
-    bytes at the peak add up to what is allocated then.
+    So a view shows parameters and the optimizer's state beside the step's own allocations, and its
+    bytes at the peak add up to the allocated peak.
 
     Attributes:
-        step: the number of the step, 0 for building the model.
-        position: so many events had come when the step first reached its peak.
-        peak_allocated_bytes: the blocks alive there, of all categories.
-        numbers: the allocations, in their order.
-        phases: the phases of the whole profile.
-        timing: that of the last whole step, whose operators are those of every step; None where there are
-            no times, or none of what is shown.
-        time_note: what the times rest on, or why there are none or no seconds, in a sentence.
+        step: number of the step, 0 for building the model.
+        position: number of events until the step first reached its peak.
+        peak_allocated_bytes: bytes of the blocks alive there, of all categories.
+        numbers: numbers of the allocations, in their order.
+        phases: phases of the whole profile.
+        timing: timing of the last whole step, whose operators stand for those of every step; None if there
+            are no times for the selection.
+        time_note: sentence on the basis of the times, or on why there are no times or no seconds.
     """
 
     profile: Profile
@@ -99,11 +99,11 @@ class Selection:
 def select(profile: Profile, filters: Filters) -> Selection:
     """Allocations and timed operators that the filters select; of the peak's step unless one is given.
 
-    Ordered by times it is of the step that has them.
+    Ordered by times, the selection is of the step that has times.
 
     Raises:
-        UsageError: there is no such step or device, or the view is to be ordered by times and has none.
-        NothingMatchesError: nothing of the categories is alive in the step.
+        UsageError: there is no such step or device, or the view is ordered by times that it does not have.
+        NothingMatchesError: no allocation of the categories is alive in the step.
     """
     devices_of(profile, filters)
     timing, time_note = timing_of(profile, filters)
@@ -143,7 +143,7 @@ def timing_of(profile: Profile, filters: Filters) -> tuple[Timing | None, str]:
     """Timing for the filtered step and a note on its basis; None and the reason if there is no timing.
 
     Raises:
-        UsageError: times are asked for, and there are none.
+        UsageError: the filters need times, and there are none.
     """
     timed = timed_step(profile)
     if profile.timing is None:
@@ -177,7 +177,7 @@ def devices_of(profile: Profile, filters: Filters) -> tuple[str, ...]:
     """Names of a profile's devices that match the device filter; all without one.
 
     Raises:
-        NothingMatchesError: the filters choose none.
+        NothingMatchesError: no device matches.
     """
     pattern = filters.device
     chosen = tuple(name for name in profile.devices if pattern is None or pattern.search(name))

@@ -1,7 +1,7 @@
 """Graph of one step's kernels and the values that they read and write, for memory planning.
 
-A trace tells when eager PyTorch frees a value, which is when Python lets go of it. An executor that has
-the whole graph before it can drop a value as soon as its last reader has run.
+A trace shows when eager PyTorch frees a value: when Python drops the last reference. An executor that has
+the whole graph can free a value as soon as its last reader has run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from autofit.explain.sizes import element_bytes
 from autofit.explain.views.selection import phases_of
 from autofit_workers.spec.trace import Call, Category
 
-# What a step is given and what it leaves behind: no plan may end or overwrite them before eager does.
+# Inputs and results of a step: no plan may free or overwrite them before eager mode does.
 KEPT = frozenset({Category.PARAMETER, Category.OPTIMIZER_STATE, Category.INPUT})
 
 
@@ -28,12 +28,12 @@ class Value:
     """Value of a step graph: an allocation made or freed in the step; positions count events.
 
     Attributes:
-        start, stop: where eager makes and frees it, within the step.
-        num_bytes: bytes as requested.
-        element_bytes: size of one element; 0 where the memory is no tensor.
-        is_kept: whether it may neither end early nor be overwritten.
+        start, stop: positions in the step at which eager mode makes and frees it.
+        num_bytes: requested bytes.
+        element_bytes: bytes of one element; 0 if the memory is no tensor.
+        is_kept: whether it must neither be freed early nor be overwritten.
         escapes: whether it outlives the step, so that its last reader may be outside.
-        name: what Python code called it; empty for a temporary.
+        name: name that Python code bound it to; empty for a temporary.
     """
 
     start: int
@@ -49,13 +49,13 @@ class Value:
 class Kernel:
     """Kernel of a step graph: an operator call that computes something, not a view.
 
-    Attributes:
+    start, stop: positions of its own events.
         start, stop: the positions of its own events.
         reads: numbers of the allocations that it reads.
-        makes: numbers of those that it allocates for its results.
-        overwrites: numbers of those that it changes in place.
-        is_elementwise: whether each element of the result depends on those at its place alone.
-        num_elements: elements of the result, where it is one allocation.
+        makes: numbers of the allocations that it makes for its results.
+        overwrites: numbers of the allocations that it changes in place.
+        is_elementwise: whether each element of the result depends only on the elements at its place.
+        num_elements: number of elements of the result, if that is one allocation.
     """
 
     start: int
@@ -80,12 +80,12 @@ class StepGraph:
     """Graph of one step of a profile: its kernels, and the values that they read and write.
 
     Attributes:
-        start, stop: its bounds among the events.
-        resident_bytes: bytes of what lives from before the step to after it.
-        values: everything else that lives in it, by the number of the allocation.
-        kernels: the kernels, in their order.
-        views: for every allocation that some call takes a view of, how many kernels ran before each
-            time; a view is neither a reader nor a writer, but may be what others go on with.
+        start, stop: positions of its bounds among the events.
+        resident_bytes: bytes of memory that lives from before the step to after it.
+        values: all other values that live in it, by the number of the allocation.
+        kernels: kernels of the step, in their order.
+        views: number of kernels that ran before each view of an allocation, by allocation; a
+            view neither reads nor writes, but later calls may use it.
     """
 
     step: int
@@ -130,9 +130,10 @@ class Use:
     """Time until which a memory plan needs a value, and the last kernel that touches it.
 
     Attributes:
-        stop: where it may end: after its last reader, where it has one, else as in eager. What is kept
-            ends as in eager, and so does what outlives the step or is viewed after its last reader.
-        last_kernel: the index of the last kernel that touches it; None where none does.
+        stop: position at which it may be freed: after its last reader if it has one, else as in eager mode.
+            Kept values end as in eager mode, and so do values that outlive the step or are viewed after their
+            last reader.
+        last_kernel: index of the last kernel that touches it; None if none does.
     """
 
     stop: int
@@ -182,7 +183,7 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
             num_bytes=num_bytes,
             element_bytes=element_bytes(allocation.dtype),
             is_kept=allocation.category in KEPT,
-            # A gradient that is left over is let go before the next one is made.
+            # A remaining gradient is freed before the next one is made.
             escapes=death >= stop and allocation.category is not Category.GRADIENT,
         )
     return resident_bytes, values
@@ -191,8 +192,8 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
 def _calls(profile: Profile, start: int, stop: int) -> list[Call]:
     """Operator calls that belong to the step between events `start` and `stop`.
 
-    Of several at the position where a step begins, those before the first that allocates are the last
-    of the step before, which ends with calls that work in place.
+    Of several calls at the position where a step begins, those before the first that allocates belong to the
+    step before, which ends with in-place calls.
     """
     calls = profile.trace.calls
 
@@ -234,14 +235,14 @@ def _kernels(
             if number in values and values[number].start >= call_start and number not in made
         )
         made.update(makes)
-        # Autograd adds gradients up in place by an operator that has no name for it; views are never
+        # Autograd adds up gradients in place by an operator without an in-place name; views are never
         # element-wise.
         in_place = _is_in_place(call.operator) or (call.is_elementwise and not makes)
         if call.outputs and not makes and not in_place:
             for number in dict.fromkeys(call.outputs):
                 views.setdefault(number, []).append(len(kernels))
             continue
-        # Some that work in place on lists of tensors return nothing.
+        # Some in-place operators on lists of tensors return nothing.
         written = [n for n in call.outputs if n not in makes] or call.inputs
         overwrites = tuple(dict.fromkeys(written)) if in_place else ()
         writes = (*makes, *overwrites)

@@ -21,13 +21,14 @@ class TensorRow:
     """Row of the tensors view: one allocation.
 
     Attributes:
-        name: what model and optimizer call it, or the path of the module, the operator and the number
-            of its result: `features.0/convolution:0`; `:workspace` for what it took beside its results.
-        variable: what Python code binds it to; empty for a temporary without a name.
-        shape: the shape of the tensor that it was made for; empty where there is none.
-        num_elements, element_bytes: those of that tensor; an allocation without one has bytes for elements.
-        born, freed: the phases, `step 2 forward`; empty for what is alive at the end.
-        birth, death: the events before it was made and freed; the number of events for what never is.
+        name: name in model and optimizer, or the path of the module, the operator and the number
+            of its result: `features.0/convolution:0`; `:workspace` for memory beside its results.
+        variable: name that Python code binds it to; empty for a temporary without a name.
+        shape: shape of the tensor that it was made for; empty without one.
+        num_elements, element_bytes: elements of that tensor; without a tensor, each byte counts as an
+            element.
+        born, freed: phases in which it was made and freed, `step 2 forward`; empty if it is never freed.
+        birth, death: numbers of events before it was made and freed; the number of all events if never freed.
     """
 
     name: str
@@ -68,7 +69,7 @@ def _names(selection: Selection) -> dict[int, str]:
         allocation = trace.allocations[number]
         base = "/".join(filter(None, (allocation.module, allocation.operator.removeprefix("aten."))))
         step = selection.birth(number).step
-        # The last call at or before its birth made it: calls without events of their own come before.
+        # The last call at or before its birth made it, as calls without events of their own come earlier.
         call = (step, bisect.bisect_right(positions, selection.lives.births[number]) - 1, base)
         if call not in calls:
             calls[call] = num_calls[step, base]

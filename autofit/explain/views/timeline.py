@@ -1,7 +1,7 @@
 """View `timeline`: allocated memory by category, and reserved memory, of each device over the steps.
 
-A trace knows the order of its events and nothing of time, so the axis is the number of events; or, ordered by
-seconds, the predicted time of the step that has one, as the device goes through it.
+A trace has the order of its events and no times, so the axis is the number of events. Ordered by
+seconds, the axis is the predicted time of the step that has one, as the device runs it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Course:
     Attributes:
         allocated: bytes of live blocks.
         reserved: bytes of segments.
-        categories: bytes of the live blocks of each category; together they are `allocated`.
+        categories: bytes of live blocks by category; they add up to `allocated`.
     """
 
     allocated: list[int]
@@ -57,10 +57,10 @@ class Moment:
     """Memory of a device at one moment: after `position` events.
 
     Attributes:
-        position: so many events came before.
-        phase: the phase of the last of them.
-        categories: bytes of live blocks by category; those categories that were asked for.
-        step_share: when it is, as a share of the step's time; None where the axis is the order of events.
+        position: number of events before the moment.
+        phase: phase of the last of these events.
+        categories: bytes of live blocks by category, for the selected categories.
+        step_share: time as a share of the step's time; None if the axis is the order of events.
     """
 
     position: int
@@ -76,12 +76,12 @@ class Lane:
     """Timeline of one device's memory over the steps.
 
     Attributes:
-        peak: the first moment at which the most is allocated.
-        peak_reserved_bytes: the most that is reserved.
-        phase_peaks: the first moment at which the most is allocated, for every phase that has events.
-        moments: of each equal portion of the events, or of the time, the moment with the most allocated.
-        phase_shares: for each of `phase_peaks` the share of the step's time that its operators take on the
-            device; empty where the axis is the order of events.
+        peak: first moment with the most allocated bytes.
+        peak_reserved_bytes: the most reserved bytes.
+        phase_peaks: first moment with the most allocated bytes in every phase that has events.
+        moments: moment with the most allocated bytes in each equal portion of the events, or of the time.
+        phase_shares: for each of `phase_peaks`, the share of the step's time that the phase's operators take
+            on the device; empty if the axis is the order of events.
     """
 
     device: str
@@ -97,8 +97,8 @@ class TimelineView:
     """View `timeline` of a profile, for the devices and steps that the filters choose.
 
     Attributes:
-        categories: the categories to tell apart; what is allocated is the sum of all.
-        timing: that of the step, whose time is the axis; None where the axis is the order of events.
+        categories: categories to show separately; allocated bytes are the sum of all.
+        timing: timing of the step whose time is the axis; None if the axis is the order of events.
     """
 
     profile: Profile
@@ -157,17 +157,17 @@ class TimelineView:
 def timeline_view(profile: Profile, filters: Filters) -> TimelineView:
     """View `timeline` of a profile; it uses only the filters for step, device, categories and `top`.
 
-    Ordered by seconds it is of the step that has a time.
+    Ordered by seconds, it shows the step that has times.
 
     Raises:
-        UsageError: there is no such step, another filter is set, or no time is known to order by.
-        NothingMatchesError: there is no such device, or nothing of the categories.
+        UsageError: there is no such step, another filter is set, or there are no times to order by.
+        NothingMatchesError: there is no such device, or no allocation of the categories.
     """
     by_time = filters.order_by == SECONDS
     used = ("step", "device", "categories", "top", *(("order_by",) if by_time else ()))
     filters.require_only(used, "timeline")
     phases_of(profile, filters.step)
-    # What categories hold has no times, but when it does is known all the same.
+    # Categories have no times of their own, but the times of their events are known.
     timing, _ = timing_of(profile, dataclasses.replace(filters, categories=frozenset()))
     present = {each.category for each in profile.trace.allocations}
     if filters.categories and not filters.categories & present:
@@ -193,10 +193,10 @@ def timeline(
     """Timelines of a profile, one for each device; empty if the step has no events.
 
     Args:
-        step: the step to show, 0 being the building of the model; all if None.
-        categories: the categories to tell apart; all if empty. What is allocated stays the sum of all.
-        num_moments: into about how many portions the events are divided.
-        timing: that of the step, where its time is to be divided instead.
+        step: number of the step to show, 0 for building the model; all if None.
+        categories: categories to show separately; all if empty. Allocated bytes are always the sum of all.
+        num_moments: about how many portions the events are divided into.
+        timing: timing of the step, to divide its time instead.
 
     Raises:
         UsageError: the profile has no such step.
@@ -226,7 +226,7 @@ def course_of(profile: Profile, history: History | None = None) -> Course:
     """Allocated and reserved bytes of a profile's device after every event.
 
     Args:
-        history: the history of the profile's allocator, where it is known already.
+        history: history of the profile's allocator, if it is already known.
     """
     events = profile.trace.events
     history = history or history_of(profile)
@@ -278,7 +278,7 @@ class _Reader:
     """Reads the moments of highest memory from a course, within given phases.
 
     Args:
-        clock: when events are, where the axis is time.
+        clock: times of the events, if the axis is time.
     """
 
     def __init__(

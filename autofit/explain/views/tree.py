@@ -21,8 +21,8 @@ class TreeRow:
 
     Attributes:
         depth: the number of nodes shown above it; 0 is the root.
-        own: sizes of the allocations and operators that are the node's itself.
-        sizes: sizes of the node with all below it.
+        own: sizes of the node's own allocations and operators.
+        sizes: sizes of the node with its subtree.
     """
 
     name: str
@@ -49,11 +49,11 @@ def tree_view(
     """Tree view of allocations and operators; its root, the workload, is always shown.
 
     Args:
-        paths: for each allocation the names from below the root to its node, and its number.
-        called: for each operator that has a time the names to its node, and the operator.
+        paths: for each allocation, the names from below the root to its node, and its number.
+        called: for each timed operator, the names to its node, and the operator.
 
     Raises:
-        NothingMatchesError: nothing below the root passes the filters, though there is something.
+        NothingMatchesError: there are nodes below the root, but none passes the filters.
     """
     root = selection.profile.trace.workload
     tree = _tree(selection, paths, called, root)

@@ -16,7 +16,7 @@ from autofit.explain.views.filters import Filters
 from autofit.explain.views.selection import Selection
 
 VIEW_SCHEMA = "autofit.profile-view/1"
-TIMED_KINDS = ("ops", "scopes", "code")  # of views whose rows have times
+TIMED_KINDS = ("ops", "scopes", "code")  # kinds of views whose rows have times
 
 _Row = TypeVar("_Row", bound=Sized)
 
@@ -27,9 +27,9 @@ class View(Generic[_Row]):
 
     Attributes:
         kind: `ops`, `scopes`, `code` or `tensors`.
-        total: the sizes of all that the view is made of, whether its rows are shown or not.
-        rows: the rows shown, in their order; of a tree each node before what is below it.
-        num_passing: how many rows pass the filters, `top` apart.
+        total: sizes of everything in the view, whether its rows are shown or not.
+        rows: rows to show, in their order; in a tree each node before its subtree.
+        num_passing: number of rows that pass the filters other than `top`.
     """
 
     kind: str
@@ -100,8 +100,8 @@ def plain_times(profile: Profile, timing: Timing | None, note: str) -> dict[str,
     """Dict that describes the times in a view's JSON document: step, seconds, waiting share and note.
 
     Args:
-        timing: the view's timing; None where it has none.
-        note: what the times rest on, or why there are none or no seconds.
+        timing: timing of the view; None if it has none.
+        note: sentence on the basis of the times, or on why there are no times or no seconds.
     """
     seconds = None if timing is None else timing.seconds
     return {
@@ -113,7 +113,7 @@ def plain_times(profile: Profile, timing: Timing | None, note: str) -> dict[str,
 
 
 def listed(kind: str, selection: Selection, rows: Sequence[_Row], filters: Filters) -> View[_Row]:
-    """View made of a list's rows, in the order given.
+    """View made of a list's rows, in their given order.
 
     Raises:
         UsageError: a filter is for trees.
