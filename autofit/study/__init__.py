@@ -1,7 +1,7 @@
 """Studies: durable records of a search's trials in an Optuna storage.
 
-study     the record: ask, tell, resume, reconciliation
-ledger    what all trials come to, kept up as they are told
-storage   where studies are kept: journal, database; what is tried again when it cannot be reached
-records   how a trial is written, feed how those of others are read, owner whose it is
+study     the record: propose, record, resume, reconcile
+ledger    state of the search in memory, updated with each trial
+storage   journal files and databases; repeats operations while a storage cannot be reached
+records   stored form of a trial; feed reads other processes' trials, owner says which process has one
 """

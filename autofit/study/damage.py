@@ -1,7 +1,7 @@
 """Errors and checks for stored records that cannot be read; readers skip them and read the rest.
 
-A storage returns what is left of a damaged record, with the mark `DAMAGED` among its attributes. A record of
-another version is whole; whoever reads it finds out its version.
+A storage returns the readable part of a damaged record, with the mark `DAMAGED` among its attributes. A
+record of another version is whole; the code that reads it checks its version.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-DAMAGED = "autofit_damaged"  # an attribute of trials and studies that lack what could not be read
+DAMAGED = "autofit_damaged"  # an attribute of trials and studies of which a part could not be read
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a damaged record, or another version's, raises."""
+"""Exceptions that reading a damaged record, or another version's, may raise."""
 
 _LONGEST_REASON = 120
 

@@ -1,4 +1,4 @@
-"""Studies in a database: its URL, its connections, and temporary failures.
+"""Opens studies in a database: its URL, its connections, and its temporary failures.
 
 SQLAlchemy takes a third of a second to import, and a journal does not need it: import this module
 only where the storage is a database.
@@ -30,7 +30,7 @@ _PSYCOPG = "postgresql+psycopg"
 _DRIVERS = {"postgresql": _PSYCOPG, "postgres": _PSYCOPG}
 _EXTRAS = {"psycopg": "pip install -c constraints.txt '.[postgres]', in autofit's checkout"}
 _POSTGRESQL: dict[str, Any] = {
-    # A connection that died while a trial ran is noticed before it is used.
+    # Checks each connection before its use, as it may have died while a trial ran.
     "pool_pre_ping": True,
     "pool_recycle": 1800,
     "pool_size": 2,
@@ -38,7 +38,7 @@ _POSTGRESQL: dict[str, Any] = {
     "connect_args": {
         "connect_timeout": 10,
         "application_name": "autofit",
-        # A host that is gone says nothing: without these a read waits for two hours.
+        # A lost host sends nothing: without these limits a read waits for two hours.
         "keepalives_idle": 15,
         "keepalives_interval": 5,
         "keepalives_count": 3,
@@ -46,8 +46,8 @@ _POSTGRESQL: dict[str, Any] = {
     },
 }
 _LOCK = 0x6175746F666974  # "autofit"
-_NUM_TRIES = 10  # of making the tables where there is no lock, each losing a race to another process
-# What a server says that others keep busy, that goes down or that comes up: SQLSTATE classes and codes of
+_NUM_TRIES = 10  # of creating tables without a lock; each may lose a race against another process
+# Errors of a server that is busy, that goes down or that comes up: SQLSTATE classes and codes of
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _PASSING_STATES = ("08", "25006", "40", "53300", "57P01", "57P02", "57P03", "57P05")
 _DENIED_STATE = "42501"  # insufficient_privilege
@@ -57,13 +57,13 @@ def parse_url(url: str) -> URL:
     """Parses a database URL; `postgresql://` stands for the driver psycopg 3.
 
     Raises:
-        UsageError: `url` is no database URL. The message repeats nothing of it: it may hold a password.
+        UsageError: `url` is no database URL. The message does not repeat it, as it may hold a password.
     """
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise _no_url() from error
-    # The end of a password, which messages would show as the name of a host or a database.
+    # The end of a password, which messages would show as a host's or a database's name.
     if "@" in f"{parsed.host or ''}{parsed.database or ''}":
         raise _no_url()
     return parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
@@ -111,7 +111,7 @@ def _alone(url: URL) -> Iterator[None]:
         yield
         return
     engine = create_engine(url, poolclass=NullPool, connect_args=_POSTGRESQL["connect_args"])
-    with engine.connect() as connection:  # whose end is the lock's
+    with engine.connect() as connection:  # its end releases the lock
         connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": _LOCK})
         yield
 
@@ -161,5 +161,5 @@ def _is_passing(error: BaseException | None) -> bool:
     state = getattr(error, "sqlstate", None)
     if state is not None:
         return str(state).startswith(_PASSING_STATES)
-    # A connection that could not be made has no state; neither has a server that fell silent.
+    # A failed connection attempt has no state, and neither has a silent server.
     return type(error).__name__ in ("OperationalError", "InterfaceError", "ConnectionTimeout")

@@ -8,19 +8,19 @@ from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 if TYPE_CHECKING:
-    from autofit.study.relations import Relations  # it takes SQLAlchemy, which a journal does without
+    from autofit.study.relations import Relations  # it needs SQLAlchemy, which a journal does not
 
 _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
 
 
 class TrialFeed:
-    """Reader of a study's new and changed trials.
+    """Reads a study's new and changed trials, with a position from which it continues.
 
-    While a trial may still change, its number and id are kept, nothing else. Trials that this process
+    While a trial may still change, only its number and id are kept. Trials that this process
     asked for are not read at all, since it knows them.
 
     Args:
-        piece: the number of a database's trials that are read at once.
+        piece: number of trials that are read from a database at once.
     """
 
     def __init__(self, backend: BaseStorage, study_id: int, *, piece: int = 500) -> None:
@@ -51,7 +51,8 @@ class TrialFeed:
         trials: list[FrozenTrial] = []
         for begin in range(0, len(ids), self._piece):
             piece = set(ids[begin : begin + self._piece])
-            # Nothing public reads some trials; those made since, which come too, are read as the next ones.
+            # There is no public function to read some trials; trials made since come too, and are read again
+            # later.
             read = backend._get_trials(self._study_id, None, piece, ids[-1])  # noqa: SLF001
             trials += [trial for trial in read if trial._trial_id in piece]  # noqa: SLF001
         return trials

@@ -1,4 +1,4 @@
-"""Events that announce how the boundaries of a search change."""
+"""Makes the events that announce changed boundaries of a search."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from autofit_workers.spec.protocol import Peaks, TrialOutcome, Verdict
 
 
 class Findings:
-    """Builder of the events that announce changed boundaries of a search.
+    """Makes events that announce changed boundaries of a search, each change once.
 
     Args:
-        study: the study's name.
+        study: name of the study.
     """
 
     def __init__(self, study: str) -> None:
@@ -33,7 +33,7 @@ class Findings:
         """Events for those of `boundaries` that changed since they were last announced.
 
         Args:
-            known: the outcome that counts of each configuration, see `decisive`.
+            known: outcome that counts for each configuration, see `decisive`.
         """
         news = []
         for knobs, boundary in boundaries.items():

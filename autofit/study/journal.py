@@ -1,8 +1,8 @@
 """Studies in a journal file that survives a full disk, a crash of the machine, and damaged lines.
 
 A journal is replayed from its beginning, and records get their ids in the order in which they were
-created. So a line that cannot be read is searched for the record that it belongs to: the record is kept,
-marked as damaged, and those after it keep their ids.
+created. So a line that cannot be read is searched for the id of its record: the record is kept,
+marked as damaged, and later records keep their ids.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from autofit_workers.spec.documents import parse_json
 
 JOURNAL_SUFFIX = ".journal"
 
-# Operations of Optuna's journals by the fields that each alone has, those that decide first.
+# Operations of Optuna's journals by the fields that only each of them has; earlier entries win.
 _CREATE_STUDY, _DELETE_STUDY, _MARK_STUDY, _CREATE_TRIAL, _MARK_TRIAL, _DISCARD = 0, 1, 2, 4, 8, 10
 _BY_FIELDS = (
     ({"study_name"}, _CREATE_STUDY),
@@ -52,7 +52,7 @@ _log = logging.getLogger(__name__)
 
 
 def open_journal(path: Path) -> JournalStorage:
-    """Opens a journal, creating it where it is missing.
+    """Opens a journal, and creates it if it is missing.
 
     Raises:
         StorageError: the file is no journal.
@@ -80,7 +80,7 @@ class _Journal(JournalStorage):
                 replayed.apply_logs((operation,))
             except _DAMAGE:
                 if isinstance(operation, dict) and operation.get("worker_id") == replayed.worker_id:
-                    raise  # this process asked for what cannot be
+                    raise  # an invalid operation of this process
                 self._apply_remains(operation)
                 replayed.log_number_read = number
 
@@ -166,12 +166,12 @@ class _JournalFile(JournalFileBackend):
     def __init__(self, path: Path) -> None:
         super().__init__(str(path))
         self._path = path
-        self._read_to = (0, 0)  # so many lines end at this byte
+        self._read_to = (0, 0)  # number of lines that were read, and the byte at which they end
 
     def read_logs(self, log_number_from: int) -> Generator[Any, None, None]:
         """Yields the operations after the first `log_number_from`; a damaged line is yielded as its text.
 
-        A line that other processes are still writing is read the next time.
+        A line that another process is still writing is read the next time.
         """
         number, place = self._read_to if self._read_to[0] == log_number_from else (0, 0)
         with self._path.open("rb") as file:
@@ -197,7 +197,8 @@ def _operation(line: bytes) -> Any:
     try:
         return parse_json(line.decode())
     except ValueError:
-        # Who was killed while it wrote left half an operation, which nobody has seen, before another's.
+        # A process that was killed while writing left half an operation, which no process has read, before
+        # another's.
         torn, start, whole = text.rpartition(_START)
         if torn:
             with contextlib.suppress(ValueError):
@@ -208,7 +209,7 @@ def _operation(line: bytes) -> Any:
 def _require_journal(path: Path) -> None:
     """Raises `ValueError` for an existing file that is no journal, before anything is written to it."""
     if path.exists():
-        if not path.is_file():  # a pipe would be waited for
+        if not path.is_file():  # opening a pipe would block
             raise OSError(errno.EINVAL, "it is no file")
         with path.open("rb") as file:
             first_line = file.readline()
@@ -219,7 +220,7 @@ def _require_journal(path: Path) -> None:
 def _drop_torn_line(path: Path) -> None:
     """Cuts off a last line that a full disk or a kill left unfinished.
 
-    Optuna would append to it, and could read nothing from there on.
+    Optuna would append to it, and could read nothing after it.
     """
     if not path.exists() or _whole_size(path) == path.stat().st_size:
         return

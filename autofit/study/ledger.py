@@ -1,7 +1,7 @@
 """State of a search in memory, updated with each trial of its study.
 
-Every trial is taken in once, so that the thousandth costs what the first did: boundaries, the
-outcomes that count and the trials in flight are updated, not computed anew.
+Every trial is added once, so that the thousandth costs as much as the first: boundaries, the
+outcomes that count and the running trials are updated, not computed anew.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ class Ledger:
     """State of a search in memory: boundaries, outcomes, running trials and pruned knob settings.
 
     Args:
-        budget_bytes: the budget that measured peaks are compared with.
-        curves: the peak curve of a knob setting, or None; asked once for each setting.
-        pruning: says which settings others make pointless; without it every boundary is searched.
+        budget_bytes: budget that measured peaks are compared with.
+        curves: returns the peak curve of a knob setting, or None; called once for each setting.
+        pruning: decides which settings others make pointless; without it every boundary is searched.
 
     Attributes:
-        boundaries: the boundary of every knob setting, in the order of the space.
-        known: the outcome that counts of each configuration, as `decisive` has it; of its environment
+        boundaries: boundary of every knob setting, in the order of the space.
+        known: outcome that counts for each configuration, see `decisive`; of its environment
             only the reason why it was not tried is kept.
-        running: the running trials by number.
-        num_returned: the number of trials that have an outcome, whatever it is.
-        num_measured: the number of trials with an outcome that were run, not answered by a prediction.
-        pruned: the settings that are not searched to their end, and why.
+        running: running trials by number.
+        num_returned: number of trials with an outcome of any kind.
+        num_measured: number of trials with an outcome that were run, not answered by a prediction.
+        pruned: settings that are not searched to their end, with the reason.
     """
 
     def __init__(
@@ -77,16 +77,16 @@ class Ledger:
         self.running: dict[int, Running] = {}
         self.num_returned = 0
         self.num_measured = 0
-        self._known_from: dict[Configuration, int] = {}  # the number of that trial
+        self._known_from: dict[Configuration, int] = {}  # number of that trial
         self._num_running: collections.Counter[Configuration] = collections.Counter()
         self._num_steps: dict[Configuration, int] = {}
         self._devices: dict[Device, Device] = {}
-        # Whether each setting has a size to propose, in the order of the space: there may be thousands.
+        # Whether each setting has a size to propose, in the order of the space, which may have thousands.
         self._is_open = [False] * len(space.settings)
         self._index = {knobs: index for index, knobs in enumerate(space.settings)}
         self._unsettled: set[Knobs] = set()
         self._largest: dict[Knobs, int] = {}
-        self._settled: dict[Knobs, int] = {}  # the largest batch of those whose boundary is known
+        self._settled: dict[Knobs, int] = {}  # largest batch of settings whose boundary is known
         self.pruned: dict[Knobs, PrunedSetting] = {}
         self._changed: dict[Knobs, None] = {}
         for knobs in space.settings:
@@ -116,7 +116,7 @@ class Ledger:
     def finish(
         self, number: int, configuration: Configuration, outcome: TrialOutcome | None, *, num_steps: int
     ) -> None:
-        """Records the outcome of an ended trial; `outcome` is None where the trial was given up."""
+        """Records the outcome of an ended trial; `outcome` is None if the trial was given up."""
         if self.running.pop(number, None) is not None:
             self._num_running[configuration] -= 1
         self.withdraw(configuration)
@@ -139,7 +139,7 @@ class Ledger:
     def open_settings(self) -> list[Knobs]:
         """Knob settings whose boundary has a size to try, in the order of the search space.
 
-        Settings that may turn out to be pointless wait for the settings that decide so.
+        Settings that may become pointless wait for the settings that decide it.
         """
         found = list(itertools.compress(self._space.settings, self._is_open))
         return found if self._pruning is None else self._pruning.leading(found, self._unsettled)
@@ -179,7 +179,7 @@ class Ledger:
         }
 
     def configuration(self, trial: FrozenTrial) -> Configuration | None:
-        """Configuration that a trial tries; None where it is not in this search space."""
+        """Configuration that a trial tries; None if it is not in this search space."""
         if any(trial.distributions.get(name) != own for name, own in self._distributions.items()):
             return None
         index = self._index.get(self._space.to_knobs(trial.params))

@@ -11,11 +11,11 @@ from typing import Self
 
 import psutil
 
-# A process's start is the boot time plus clock ticks: adjusting the clock moves it a little.
+# A process's start is the boot time plus clock ticks, which shifts a little when the clock is adjusted.
 _START_TOLERANCE_SECONDS = 2.0
-_RENEWED_AT = 2 / 3  # of the lease left; before that a renewal would be a write for nothing
+_RENEWED_AT = 2 / 3  # of the lease left; an earlier renewal would be a needless write
 
-_coordinators_here: set[str] = set()  # those of this process that are still at work
+_coordinators_here: set[str] = set()  # coordinators of this process that are still active
 
 
 def begin(coordinator: str) -> None:
@@ -33,11 +33,12 @@ class Owner:
     """Coordinator that asked for a trial, with its process and its lease.
 
     Attributes:
-        started_seconds: when its process started, epoch: process ids are used again.
-        lease_until_seconds: when other hosts may regard the trial as given up; epoch.
-        coordinator: tells the coordinators of one process apart.
-        asked_seconds: when the coordinator asked for the trial; epoch.
-        num_workers: how many trials the coordinator could run at once then, where it knew.
+        started_seconds: start of its process, in seconds of the epoch, as process ids are reused.
+        lease_until_seconds: time from which other hosts may regard the trial as given up, in seconds of the
+            epoch.
+        coordinator: id that distinguishes the coordinators of one process.
+        asked_seconds: time at which the coordinator asked for the trial, in seconds of the epoch.
+        num_workers: number of trials that the coordinator could run at once then; None if unknown.
     """
 
     host: str
@@ -64,7 +65,7 @@ class Owner:
         )
 
     def renewed(self, *, lease_seconds: float) -> Self | None:
-        """Copy of the owner with a new lease; None where the old one has more than two thirds left."""
+        """Copy of the owner with a new lease; None if more than two thirds of the old one are left."""
         now = time.time()
         if self.lease_until_seconds - now > _RENEWED_AT * lease_seconds:
             return None
@@ -73,8 +74,9 @@ class Owner:
     def why_gone(self) -> str | None:
         """Reason why the owner can no longer end its trial; None as long as it may.
 
-        On this machine the owner's process is looked up, and in this process the coordinator. Processes
-        of another host cannot be seen: their lease says how long their trials are waited for.
+        The owner's process is looked up if it is on this machine, and its coordinator if it is in this
+        process.
+        Processes of other hosts cannot be seen: their lease limits how long their trials are waited for.
         """
         if self.host != socket.gethostname():
             late_seconds = time.time() - self.lease_until_seconds

@@ -15,7 +15,7 @@ from autofit.study.damage import DAMAGED
 from autofit.study.search_record import SETTINGS
 from autofit.study.storage import Storage
 
-_VALUE = "batch that fits"  # how Optuna's pages and tables call a trial's value
+_VALUE = "batch that fits"  # name of a trial's value on Optuna's pages and tables
 
 
 def require_name(name: str) -> None:
@@ -77,7 +77,7 @@ def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: boo
             )
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # it only names what is shown
+        warnings.simplefilter("ignore", ExperimentalWarning)  # it only concerns names that are shown
         study.set_metric_names([_VALUE])
     study.set_user_attr(SETTINGS, settings)
 

@@ -1,16 +1,16 @@
 """Stored records of trials: their contents, and the order in which these are written.
 
-A coordinator may be killed, and its connection lost, between any two writes:
+A coordinator may be killed, or lose its connection, between any two writes:
 
-    asked   RUNNING with owner and lease, knobs, batch size, purpose: all at once
-                                                               found later: given up, to be repeated
-    told    ─ trace digest, prediction ─ outcome               found later: told to its end
+    asked   RUNNING with owner and lease, knobs, batch size, purpose: in one write
+                                                               found later: given up, and repeated
+    told    ─ trace digest, prediction ─ outcome               found later: its remaining fields are written
             ─ verdict ─ peak ─ constraint ─ COMPLETE or FAIL
 
-A trial is COMPLETE where its outcome says whether its batch size fits. Its value, which Optuna maximises,
-is the batch size that fits, else 0, and its constraint is positive where the size does not fit. All other
-trials that ended are FAIL. Every write but the first may be repeated; the owner of a trial that was written
-twice sees it, since the owner knows which of the two it has.
+A trial is COMPLETE if its outcome says whether its batch size fits. Its value, which Optuna maximises,
+is the batch size if that fits, else 0, and its constraint is positive if the size does not fit. All other
+ended trials are FAIL. Every write but the first may be repeated; if a trial was created twice, its owner
+notices, since it knows which of the two it runs.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _VERDICT = "verdict"
 _PURPOSE = "purpose"
 _NUM_STEPS = "num_steps"
 _PREDICTED = "predicted_bytes"
-_PEAK = "peak_bytes"  # the measured peak that is held against the budget
+_PEAK = "peak_bytes"  # the measured peak that is compared with the budget
 _MEMORY_CONSTRAINT = "memory"  # at most 0 for a trial that fits
-# Where a trial's constraints stood before Optuna 5 named them, and where optuna-dashboard reads them.
+# Attribute of a trial's constraints before Optuna 5 named them, and the one that optuna-dashboard reads.
 _UNNAMED_CONSTRAINTS = "constraints"
 
 
@@ -75,7 +75,7 @@ def owner_of(trial: FrozenTrial) -> Owner | None:
 
 
 def outcome_of(trial: FrozenTrial) -> TrialOutcome | None:
-    """Outcome of a trial, without its trace; None where no outcome is recorded.
+    """Outcome of a trial, without its trace; None if no outcome is recorded.
 
     Raises:
         UnreadableError: the record is damaged, or of another version.
@@ -102,13 +102,13 @@ def _outcome(document: Mapping[str, Any]) -> TrialOutcome:
 
 
 def num_steps_of(trial: FrozenTrial) -> int:
-    """Number of steps that a trial was to run after its warm-up; 0 where none is recorded."""
+    """Number of steps that a trial runs after its warm-up; 0 if none is recorded."""
     num_steps = trial.user_attrs.get(_NUM_STEPS, 0)
     return num_steps if isinstance(num_steps, int) else 0
 
 
 def predicted_bytes_of(trial: FrozenTrial) -> int | None:
-    """Likely peak in bytes that was predicted for a measured trial; None where none is recorded."""
+    """Likely peak in bytes that was predicted for a measured trial; None if none is recorded."""
     predicted = trial.user_attrs.get(_PREDICTED)
     return predicted if isinstance(predicted, int) else None
 
@@ -117,7 +117,7 @@ class TrialRecords:
     """Writer of the trial records of one study.
 
     Args:
-        budget_bytes: the budget that peaks are compared with.
+        budget_bytes: budget that peaks are compared with.
     """
 
     def __init__(self, backend: BaseStorage, study_id: int, *, budget_bytes: int) -> None:
@@ -152,7 +152,7 @@ class TrialRecords:
         """Writes the outcome of a trial, its verdict, peak, constraint and final state.
 
         Args:
-            predicted_bytes: the likely peak that was predicted for a measured trial.
+            predicted_bytes: likely peak that was predicted for a measured trial.
 
         Raises:
             UpdateFinishedTrialError: the trial has ended already.
@@ -179,7 +179,7 @@ class TrialRecords:
             outcome = outcome_of(trial)
         except UnreadableError as error:
             outcome, reason = None, f"{reason}; its outcome {error}"
-        with contextlib.suppress(UpdateFinishedTrialError):  # somebody else has just ended it
+        with contextlib.suppress(UpdateFinishedTrialError):  # another process has just ended it
             if outcome is not None:
                 self._finish(trial_id, outcome)
             else:
@@ -197,8 +197,8 @@ class TrialRecords:
             self._backend.set_trial_user_attr(trial_id, _PEAK, peak_bytes)
         for key, value in self._constraint(outcome.verdict, peak_bytes):
             self._backend.set_trial_system_attr(trial_id, key, value)
-        # Not the size itself, or what asks a storage for the best trial, as Optuna's dashboard and
-        # summaries of studies do, would be given one that does not fit.
+        # Not the size itself, because Optuna's dashboard and summaries of studies show the best trial by its
+        # value, and would show one that does not fit.
         value = float(outcome.batch_size) if outcome.verdict is Verdict.FITS else 0.0
         self._backend.set_trial_state_values(trial_id, TrialState.COMPLETE, [value])
 

@@ -1,8 +1,8 @@
-"""Optuna's storage in a database, read so that a damaged record hides no other record.
+"""Optuna's storage in a database, whose reads return all other records if one is damaged.
 
-A value may be no JSON, a state unknown, a page unreadable for the database. Optuna reads all trials of a
-study, or all studies, at once, and such a record makes the whole read fail. Then the request is halved until
-the record is found; what is left of the record is returned with the mark `DAMAGED`.
+A value may be invalid JSON, a state unknown, a page unreadable for the database. Optuna reads all trials of a
+study, or all studies, at once, and one such record makes the whole read fail. Then the request is halved
+until the record is found; its readable part is returned with the mark `DAMAGED`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _Read = TypeVar("_Read")
 _LARGEST_ID = 2**31 - 1
 _NOT_FOUND = models.NOT_FOUND_MSG
 _CORRUPT_STATE = "XX"  # PostgreSQL's data_corrupted, index_corrupted and other internal errors
-_UNDECODABLE = "Could not decode to UTF-8"  # sqlite3's only word on text that is none
+_UNDECODABLE = "Could not decode to UTF-8"  # sqlite3's only message for invalid text
 
 
 class Relations(RDBStorage):
@@ -107,7 +107,7 @@ class Relations(RDBStorage):
         def ids(*conditions: ColumnElement[bool]) -> Callable[[], list[int]]:
             return lambda: self._all(select(trial.trial_id).where(*conditions).order_by(trial.trial_id))
 
-        by_index, by_table = trial.study_id == study_id, trial.study_id + 0 == study_id  # sums have no index
+        by_index, by_table = trial.study_id == study_id, trial.study_id + 0 == study_id  # sums use no index
         if states is None:
             return _or(ids(by_index), ids(by_table))
         chosen = trial.state.in_(cast("Iterable[TrialState]", states))
@@ -115,7 +115,7 @@ class Relations(RDBStorage):
             ids(by_index, chosen), lambda: _or(ids(by_table, chosen), lambda: self.trial_ids(study_id))
         )
 
-    # ── what is left ────────────────────────────────────────────────────────────────────────────
+    # ── reading around damage ───────────────────────────────────────────────────────────────────
 
     def _trials_apart(self, study_id: int, trial_ids: list[int]) -> list[FrozenTrial]:
         """Trials with these ids, read in halves, so that only damaged trials are replaced by failed ones."""
@@ -140,7 +140,7 @@ class Relations(RDBStorage):
         """Failed trial with the mark `DAMAGED`, in place of a trial of which only the id can be read.
 
         Args:
-            study_ids: the studies that the trial may belong to; all studies unless given.
+            study_ids: studies that the trial may belong to; all studies unless given.
         """
         if study_ids is None:
             study_ids = self._all(select(models.StudyModel.study_id))
@@ -157,7 +157,7 @@ class Relations(RDBStorage):
         self, trial_id: int, number: int, state: TrialState, attributes: dict[str, Any]
     ) -> FrozenTrial:
         trial = create_trial(state=TrialState.RUNNING, user_attrs={**attributes, DAMAGED: True})
-        trial.state = state  # which goes without a value here
+        trial.state = state  # without a value, which Optuna would require
         trial.number = number
         trial._trial_id = trial_id  # noqa: SLF001 - Optuna's storages are addressed by it
         return trial

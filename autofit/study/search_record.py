@@ -21,10 +21,10 @@ from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.protocol import PROTOCOL_VERSION, Probe, TrialSpec, WorkloadRef
 from autofit_workers.spec.setup import LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
 
-SETTINGS = "autofit_settings"  # of a study: what decides its outcomes
-OPENED = "autofit_opened"  # of a study: for whom it was opened last, and when
-RECOMMENDED = "autofit_recommended"  # of a study: what its last search recommends
-RECOMMENDED_TIME = "autofit_recommended_time"  # and what is known of its step's time
+SETTINGS = "autofit_settings"  # of a study: settings that decide its outcomes
+OPENED = "autofit_opened"  # of a study: workload, card and time of its last opening
+RECOMMENDED = "autofit_recommended"  # of a study: configuration that its last search recommends
+RECOMMENDED_TIME = "autofit_recommended_time"  # and its predicted step time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +32,9 @@ class Opened:
     """Attribute of a study that records when, for which workload and card its search was last opened.
 
     Attributes:
-        workload: its short name, as in `WorkloadRef.name`.
-        gpu: the card that the search is for, see `autofit.settings.target.gpu_label`.
-        opened_seconds: when the study was opened; epoch.
+        workload: short name of the workload, as in `WorkloadRef.name`.
+        gpu: card that the search is for, see `autofit.settings.target.gpu_label`.
+        opened_seconds: time at which the study was opened, in seconds of the epoch.
     """
 
     workload: str
@@ -83,7 +83,7 @@ def recommended_time_of(attributes: Mapping[str, Any]) -> RecommendedTime:
 
 
 def recommendation_of(attributes: Mapping[str, Any]) -> Configuration | None:
-    """Recommended configuration from a study's attributes; None if there is none, or none yet.
+    """Recommended configuration from a study's attributes; None if nothing fits, or nothing is recorded yet.
 
     Raises:
         ValueError, LookupError, TypeError: another version of autofit wrote them.
@@ -100,8 +100,8 @@ class SearchRecord:
     """Search of a study, read from the study's attributes.
 
     Attributes:
-        budget_bytes: the budget that peaks are compared with.
-        spec: the part that the specs of its trials have in common, as far as the study keeps it.
+        budget_bytes: budget that peaks are compared with.
+        spec: fields that the specs of all its trials share, as far as the study stores them.
     """
 
     opened: Opened

@@ -21,7 +21,7 @@ from autofit_workers.spec.shown import brief, redacted_place
 
 WAIT_SECONDS = 60.0
 
-_NOT_FOUND = "Record does not exist."  # what Optuna's storages say of a study or trial that is not there
+_NOT_FOUND = "Record does not exist."  # message of Optuna's storages for a missing study or trial
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 5.0
 
@@ -38,11 +38,11 @@ class Storage:
 
     Args:
         backend: Optuna's storage.
-        where: the file or URL as messages show it, without a password.
-        errors: the exceptions that its library raises when the storage fails.
-        passes: whether an operation that failed with this error may succeed later.
-        denies: whether an operation failed because its user lacks a right.
-        wait_seconds: how long `run` repeats a failed operation.
+        where: file or URL for messages, without a password.
+        errors: exceptions that the storage's library raises when the storage fails.
+        passes: returns whether an operation that failed with an error may succeed later.
+        denies: returns whether an operation failed because its user lacks a right.
+        wait_seconds: seconds for which `run` repeats a failed operation.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class Storage:
         """Runs an operation, repeating it while the storage cannot be reached.
 
         Args:
-            operation: reads and writes; it has to be safe to repeat, whether or not its writes before the
-                failure were kept.
+            operation: function that reads and writes; it must be safe to repeat, whether or not its writes
+                before the failure were kept.
 
         Raises:
             StorageError: the storage failed for good, or could not be reached for `wait_seconds`.
-                From then on every operation is tried once, so that ending does not wait again.
+                From then on every operation is tried once, so that the end of the search does not wait again.
         """
         pause_seconds = _FIRST_PAUSE_SECONDS
         until: float | None = None
@@ -118,8 +118,8 @@ class Storage:
     def alone(self) -> Iterator[None]:
         """Makes each transaction within the block atomic among processes.
 
-        Only SQLite needs this: it has no `SELECT … FOR UPDATE`, with which Optuna reads before it
-        writes, so that two processes could both take the same trial to RUNNING.
+        Only SQLite needs this: it lacks the `SELECT … FOR UPDATE` with which Optuna reads before it
+        writes, so that two processes could both set the same trial to RUNNING.
         """
         engine = self.backend.engine if isinstance(self.backend, RDBStorage) else None
         if engine is None or engine.dialect.name != "sqlite":
@@ -160,7 +160,7 @@ def open_storage(storage: str | None, study_name: str, *, wait_seconds: float = 
     Args:
         storage: a database URL of SQLAlchemy's form, or the path of a journal file, whose name ends
             in `.journal`; by default the study's own journal in the state directory.
-        study_name: the name of that default journal.
+        study_name: name of that default journal.
         wait_seconds: see `Storage`; the first connection is tried once.
 
     Raises:
@@ -171,7 +171,7 @@ def open_storage(storage: str | None, study_name: str, *, wait_seconds: float = 
         return _open_database(storage, wait_seconds)
     path = journal_path(storage, study_name)
     if storage is None:
-        studies_dir()  # which makes it
+        studies_dir()  # creates the folder
     try:
         backend = open_journal(path)
     except OSError as error:

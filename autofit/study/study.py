@@ -1,9 +1,9 @@
 """Study of a search: the durable record of all trials, and the choice of the next trial.
 
-Several processes may ask at once. Each chooses from what it knows, writes its trial, and looks at
-the trials that got a smaller number meanwhile: a process that finds its size among them gives its own
+Several processes may ask at once. Each chooses from what it knows, writes its trial, and reads
+the trials that got a smaller number meanwhile. A process that finds its size among them gives its own
 trial up and chooses again, so that nothing is tried twice. Every operation may be repeated after a lost
-connection; see `autofit.study.records` for what a record looks like in between.
+connection; `autofit.study.records` describes the state of a record in between.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from autofit.study.storage import WAIT_SECONDS, Storage, open_storage, quiet_opt
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import PROTOCOL_VERSION, TrialOutcome
 
-# Renewed while trials run: so long a coordinator of another host that was killed is waited for.
+# Renewed while trials run; a killed coordinator of another host is waited for as long as this.
 LEASE_SECONDS = 300.0
 
 _log = logging.getLogger(__name__)
@@ -61,8 +61,8 @@ class Ask:
     """Configuration to try next, with the number and steps of its trial.
 
     Attributes:
-        num_steps: full steps after the warm-up.
-        asked_seconds: when the trial was asked for; epoch.
+        num_steps: number of full steps after the warm-up.
+        asked_seconds: time at which the trial was asked for, in seconds of the epoch.
     """
 
     trial_number: int
@@ -79,7 +79,7 @@ class TrialRecord:
 
     Attributes:
         outcome: the outcome, without its trace.
-        trace_digest: SHA-256 of the encoded trace, which names its file.
+        trace_digest: SHA-256 of the encoded trace, which is the name of its file.
     """
 
     trial_number: int
@@ -89,7 +89,7 @@ class TrialRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """Trial of this process without an outcome yet; its id in the storage and its owner."""
+    """Trial of this process that has no outcome yet, with its id in the storage and its owner."""
 
     trial_id: int
     ask: Ask
@@ -100,9 +100,9 @@ class TuningStudy:
     """Open study, which proposes and records trials; use it in a `with` statement, or close it.
 
     Attributes:
-        name: the study's name in its storage.
-        fingerprint: of the settings that the study belongs to.
-        goal: the goal of this process's trials.
+        name: name of the study in its storage.
+        fingerprint: fingerprint of the settings that the study belongs to.
+        goal: goal of this process's trials.
         opened: the workload and card that this process opened the study for, and when.
     """
 
@@ -163,24 +163,24 @@ class TuningStudy:
     ) -> Self:
         """Opens the study with these settings, creating it if there is none.
 
-        Trials that a dead coordinator left running are settled first: those with a recorded outcome are
+        Trials that a dead coordinator left running are ended first: those with a recorded outcome are
         completed, the others are given up and their sizes proposed again.
 
         Args:
-            space: the configurations to search.
-            budget_bytes: the budget that peaks are compared with.
-            settings: all else that decides an outcome beside space and budget, in JSON's types.
-            label: begins the name when `name` is None; the fingerprint ends it.
-            name: the study's name in its storage.
+            space: configurations to search.
+            budget_bytes: budget that peaks are compared with.
+            settings: everything else that decides an outcome beside space and budget, as JSON values.
+            label: beginning of the name if `name` is None; the fingerprint is its end.
+            name: name of the study in its storage.
             storage: see `open_storage`.
-            wait_seconds: how long to wait for a storage that cannot be reached.
-            fresh: delete an earlier study of this name.
-            curves: the peak curve of a knob setting, or None where there is none.
-            seed: the random seed of the choice among settings.
-            goal: the purpose of the trials beside finding the boundaries.
-            lease_seconds: for how long a trial belongs to this process, from its beginning or from the
-                last `renew`: other hosts, which cannot see whether the process lives, wait so long.
-            workload, gpu: the workload and card that the study is opened for, see `Opened`.
+            wait_seconds: seconds to wait for a storage that cannot be reached.
+            fresh: whether to delete an earlier study of this name.
+            curves: returns the peak curve of a knob setting, or None if there is none.
+            seed: random seed of the choice among settings.
+            goal: purpose of the trials beside finding the boundaries.
+            lease_seconds: seconds for which a trial belongs to this process, from its beginning or from the
+                last `renew`; other hosts, which cannot see whether the process lives, wait as long.
+            workload, gpu: workload and card that the study is opened for, see `Opened`.
             pruning: see `Ledger`.
 
         Raises:
@@ -238,8 +238,8 @@ class TuningStudy:
     def close(self) -> None:
         """Ends this process's trials that have no outcome, and releases the storage.
 
-        Where the storage cannot be reached the trials stay as they are: the process that opens the study
-        next sees that their coordinator is gone.
+        If the storage cannot be reached, the trials stay as they are: the process that opens the study
+        next notices that their coordinator is gone.
         """
         try:
             with self._storage.guard():
@@ -253,10 +253,10 @@ class TuningStudy:
             self._storage.close()
 
     def ask(self, *, num_workers: int | None = None) -> Ask | None:
-        """Next configuration to try; None when none is left, or all trials left are running.
+        """Next configuration to try; None if no trial is left, or all trials left are running.
 
         Args:
-            num_workers: how many trials this process may run at once, where it knows.
+            num_workers: number of trials that this process may run at once, if known.
         """
         return self._storage.run(lambda: self._ask(num_workers))
 
@@ -267,7 +267,7 @@ class TuningStudy:
         size is proposed again: the caller decides how often to retry.
 
         Args:
-            predicted_bytes: the likely peak that was predicted for a measured trial, for the record.
+            predicted_bytes: likely peak that was predicted for a measured trial, for the record.
         """
         asked = self._asked.get(trial_number)
         if asked is None:
@@ -291,7 +291,7 @@ class TuningStudy:
     def recommend(self, recommended: Configuration | None, time: RecommendedTime = NO_TIME) -> None:
         """Records the recommended configuration (None if nothing fits) and its step time.
 
-        A process that tried nothing writes nothing: the study may be read-only for it.
+        A process that tried nothing writes nothing, as it may have read-only access to the study.
         """
         if self._is_opening_recorded:
             self._storage.run(
@@ -413,13 +413,13 @@ class TuningStudy:
         return None
 
     def _record_opening(self) -> None:
-        """Records once that the study was opened, not before the first trial: it may be read-only."""
+        """Records that the study was opened, once and at its first trial, since a study may be read-only."""
         if not self._is_opening_recorded:
             record_opening(self._storage.backend, self._study_id, self.opened)
             self._is_opening_recorded = True
 
     def _plan(self) -> tuple[Knobs, int, Purpose] | None:
-        """Configuration to try next, and the purpose of its trial; None where nothing is left to try."""
+        """Configuration to try next, and the purpose of its trial; None if nothing is left to try."""
         agenda = self._ledger.agenda(self.goal)
         if agenda.has_search:
             knobs, batch_size = self._sampler.choose(
@@ -428,7 +428,7 @@ class TuningStudy:
                 self._ledger.open_settings(),
                 self._ledger.deciding_size,
             )
-            self._ledger.withdraw((knobs, batch_size))  # in flight is what the storage says
+            self._ledger.withdraw((knobs, batch_size))  # the storage says what is running
             return knobs, batch_size, Purpose.BOUNDARY
         step = agenda.next_step()
         return None if step is None else (step.knobs, step.batch_size, step.purpose)
@@ -451,8 +451,8 @@ class TuningStudy:
     def _take_in(self, trial: FrozenTrial) -> None:
         """Updates the state with a stored trial; gives up a trial of this process whose number got lost.
 
-        A connection may be lost when a trial is written and its number is not known yet: the trial is
-        in the storage, belongs to this process, and nobody runs it.
+        A connection may be lost after a trial was written and before its number is known. The trial is
+        then in the storage, belongs to this process, and does not run.
         """
         try:
             owner = owner_of(trial)
