@@ -4,11 +4,11 @@
       ▲                      ▲                                        │
       └──── result, end ─────┴──────────── admits the next ◀──────────┘
 
-A running Ray job costs five processes and a hundred megabytes, and one that waits for resources is
-failed by Ray after a quarter of an hour. So jobs wait in our queue, and few are Ray's at a time.
+A running Ray job takes five processes and a hundred megabytes, and Ray fails a job that waits for
+resources after a quarter of an hour. So jobs wait in autofit's queue, and few are Ray's at a time.
 
-Ray's submission id decides who starts a driver: one is accepted once. That makes `admit` safe to
-call from several processes at once, and to be killed in.
+Ray accepts a submission id once, which decides which process starts a driver. Therefore several
+processes may call `admit` at once, and any of them may be killed in it.
 
 One storage serves one cluster: a driver that this cluster does not know counts as lost.
 """
@@ -32,9 +32,9 @@ from autofit.jobs.submission import entrypoint, storage_for_driver
 MAX_ATTEMPTS = 2
 STOPPED = "stopped; the study keeps its trials, and submitting the job with --again continues it"
 
-# A process that claimed a job starts its driver at once; after this time it was killed before it could.
+# A process that claimed a job starts its driver at once; if this time passes without, it was killed.
 _CLAIM_SECONDS = 60.0
-_KILL_SECONDS = 15.0  # until Ray has seen that a killed driver is gone
+_KILL_SECONDS = 15.0  # until Ray notices that a killed driver is gone
 _LOOK_SECONDS = 0.2
 
 
@@ -44,7 +44,7 @@ def admit(queue: JobQueue, ray_jobs: RayJobs) -> list[JobRecord]:
     Several processes may call it at once, and the next call repairs whatever a killed process left behind.
 
     Returns:
-        The jobs of which a driver was started.
+        Jobs whose driver was started.
     """
     slots = ray_jobs.driver_slots()
     admission = _Admission(queue, ray_jobs, needs_slot=slots is not None)
@@ -61,10 +61,10 @@ def stop(queue: JobQueue, job: JobRecord, connect: Callable[[], RayJobs]) -> Non
     """Stops a job and its driver; the trials stay in the job's study.
 
     Args:
-        connect: returns the cluster's job server; called only where the job has a driver to stop.
+        connect: returns the cluster's job server; called only if the job has a driver to stop.
 
     Raises:
-        DispatchError: the driver could not be stopped; the job stays marked, so that no other is started.
+        DispatchError: the driver could not be stopped; the job stays marked, so that no other driver starts.
     """
     queue.request_stop(job)
     if job.attempts:
@@ -78,7 +78,7 @@ def stop(queue: JobQueue, job: JobRecord, connect: Callable[[], RayJobs]) -> Non
                     f"driver {submission_id} does not stop: see its log on the cluster's head"
                 )
             time.sleep(_LOOK_SECONDS)
-    queue.give_up(job, STOPPED)  # nothing where the driver has answered before it ended
+    queue.give_up(job, STOPPED)  # no effect if the driver has answered before it ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class _Admission:
     def start(self, job: JobRecord, *, attempt: int) -> bool:
         """Starts a job's driver for an attempt, unless already started; returns whether it was started.
 
-        A job for which no driver can be started is given up.
+        A job whose driver cannot be started is given up.
         """
         submission_id = f"{job.job_id}.{attempt}"
         command = entrypoint(
@@ -118,7 +118,7 @@ class _Admission:
         driver = self.ray_jobs.driver(submission_id)
         if driver is not None and not driver.has_ended:
             return False
-        # The driver writes its answer before it ends, so this look comes second.
+        # The driver writes its answer before it ends, so the record is read after the driver's state.
         now = self.queue.record(job.job_id)
         if now is None or now.state.is_over or now.attempts != job.attempts or self.queue.settle(now):
             return False

@@ -16,7 +16,7 @@ from autofit.jobs.submission import STORAGE_VARIABLE
 from autofit.paths import KEY_VARIABLE
 from autofit.tuning.result import TuneResult
 
-_CLUSTER_VARIABLE = "RAY_ADDRESS"  # Ray tells its drivers so
+_CLUSTER_VARIABLE = "RAY_ADDRESS"  # Ray sets it for its drivers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +39,12 @@ class JobDriver:
 def driving(job_id: str, storage: str | None, *, warn: Callable[[str], None]) -> Iterator[JobDriver]:
     """Runs a job within the block; records an expected error as its answer, then admits the next job.
 
-    An interruption that nobody asked for leaves the job to another attempt, as does any end
+    An interruption that nobody requested leaves the job to another attempt, as does any end
     without an answer.
 
     Args:
-        storage: the storage that keeps the job.
-        warn: takes a sentence why no other job could be admitted.
+        storage: storage that holds the job.
+        warn: called with a sentence on why no other job could be admitted.
 
     Raises:
         UsageError: the storage has no such job, or the job is over.
@@ -78,9 +78,9 @@ def _was_stopped(queue: JobQueue, job: JobRecord) -> bool:
 
 def _admit_next(queue: JobQueue, job: JobRecord, warn: Callable[[str], None]) -> None:
     address = os.environ.get(_CLUSTER_VARIABLE)
-    if address is None:  # started by hand, outside of a cluster
+    if address is None:  # started by hand, outside a cluster
         return
-    if job.is_signed and not queue.has_key:  # it could not tell a signed job from a forged one
+    if job.is_signed and not queue.has_key:  # a forged job would look like a signed one
         warn(f"no other job was started: jobs are signed and a driver has no {KEY_VARIABLE}, see SECURITY.md")
         return
     from autofit.jobs.admission import admit

@@ -1,8 +1,8 @@
-"""Packages of a job's code: zip files of a folder, kept in the storage.
+"""Packages of a job's code: zip files of a folder, stored with the jobs.
 
-Ray forgets an uploaded package ten minutes after its last use and with the head, but a job may wait
-for longer than that. So the package is in the storage, in a study of its own that only the
-admission of its job reads, and goes to Ray when the job's driver is started.
+Ray forgets an uploaded package ten minutes after its last use and when its head restarts, but a job may wait
+longer. So the package is in the storage, in a study of its own that only the
+admission of its job reads, and is uploaded to Ray when the job's driver is started.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ MAX_PACKAGE_BYTES = 8 * 1024**2
 
 _STUDY_PREFIX = "working-dir-"
 _CONTENT = "zip_base64"
-_EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file can tell
+_EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file can record
 _NUM_NAMED = 3
-# Source text packs to a third; far beyond the limit nothing is packed to see by how much.
+# Source text compresses to a third; far beyond the limit, nothing is compressed to find out by how much.
 _MAX_UNPACKED_BYTES = 16 * MAX_PACKAGE_BYTES
 
 
@@ -125,7 +125,7 @@ def load(storage: Storage, working_dir: WorkingDir) -> bytes:
 
 
 def _content_of(trial: FrozenTrial, digest: str | None) -> bytes | None:
-    """Code package that a trial keeps, as bytes; None where it has another digest or cannot be read."""
+    """Code package that a trial holds, as bytes; None if its digest differs or it cannot be read."""
     try:
         package = base64.b64decode(trial.user_attrs[_CONTENT])
     except UNREADABLE:

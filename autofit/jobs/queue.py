@@ -5,14 +5,14 @@
                   │                             └─ finish ─▶ FAIL
                   └──────── stopped ───────────────────────▶ failed, stopped
 
-The storage lets one process alone take a trial from WAITING to RUNNING. As all processes take the oldest
-job that waits, that step also keeps the number of running jobs within a limit, however many processes admit
+Only one process can take a trial from WAITING to RUNNING in the storage. As all processes take the oldest
+waiting job, that step also keeps the number of running jobs within a limit, however many processes admit
 jobs at once.
 
-Everything else about a job is a user attribute of its trial, and the state is written last: a job that
-is over has its result. This module alone knows the attributes' names.
+Everything else about a job is a user attribute of its trial, and the state is written last: an ended
+job has its result. Only this module knows the attributes' names.
 
-Each job is read by itself: a job that is damaged, of a newer version or not signed with the storage's key
+Each job is read separately: a job that is damaged, of a newer version or not signed with the storage's key
 stays in the storage, and is neither shown nor started.
 """
 
@@ -88,12 +88,12 @@ class JobQueue:
     Every method raises `StorageError` when the storage cannot be read or written.
 
     Args:
-        key: signs the jobs that are enqueued, and jobs not signed with it are not read; without a key jobs
+        key: key that signs enqueued jobs; jobs not signed with it are not read. Without a key jobs
             need no signature.
 
     Attributes:
-        url: the URL or path of the storage, with whatever secret is in it.
-        unreadable: the records that were left aside when the jobs were last read.
+        url: URL or path of the storage, including any secret.
+        unreadable: records that were skipped when the jobs were last read.
     """
 
     def __init__(self, storage: Storage, *, url: str, key: Key | None = None) -> None:
@@ -112,7 +112,7 @@ class JobQueue:
         """
         key = storage_key()
         if storage is None:
-            studies_dir()  # which makes it
+            studies_dir()  # creates the folder
         url = storage or str(journal_path(None, JOBS_STUDY))
         with quiet_optuna():
             return cls(open_storage(url, JOBS_STUDY), url=url, key=key)
@@ -139,10 +139,10 @@ class JobQueue:
 
     @_tried_again
     def record(self, job_id: str) -> JobRecord | None:
-        """Job with the id `job_id`; None where there is none.
+        """Job with the id `job_id`; None if there is none.
 
         Raises:
-            StorageError: the job is there and cannot be read.
+            StorageError: the job exists and cannot be read.
         """
         trial = self._trials().get(job_id)
         return None if trial is None else self._required(trial)
@@ -157,10 +157,10 @@ class JobQueue:
 
         Args:
             job_id: equal for equal content.
-            again: where there is such a job, add one whose id ends in -2, -3, ….
+            again: if there is such a job, add one whose id ends in -2, -3, ….
 
         Returns:
-            The job, and whether it is new: without `again` a job of that id is left as it is.
+            The job, and whether it is new: without `again`, an existing job of that id stays unchanged.
         """
         mark = uuid.uuid4().hex
         return self._storage.run(lambda: self._enqueue(job_id, spec, again=again, mark=mark))
@@ -180,7 +180,7 @@ class JobQueue:
             first = self._trials()[free_id]
             if first.number == created.number:
                 return self._required(first), True
-            # Another process was quicker with the same id.
+            # Another process was faster with the same id.
             self._storage.backend.set_trial_user_attr(_trial_id(created), _DUPLICATE, True)
             self._set_state(created, TrialState.FAIL)
 
@@ -189,10 +189,10 @@ class JobQueue:
         """Marks the oldest queued job as running, so that only this process starts its driver; returns it.
 
         Args:
-            max_running: the most running jobs, beside the limit in the job's spec.
+            max_running: largest number of running jobs, in addition to the limit in the job's spec.
 
         Returns:
-            None where no job waits, or the largest number of jobs is running.
+            The job; None if no job waits, or the largest number of jobs is running.
         """
         while True:
             jobs = self._jobs().values()
@@ -203,7 +203,8 @@ class JobQueue:
             own_limit = oldest.spec.max_drivers
             if num_running >= (own_limit if max_running is None else min(own_limit, max_running)):
                 return None
-            # Whoever loses this looks again before it takes the next: see the module's text.
+            # A process that loses this race reads the jobs again before it takes the next: see the module's
+            # text.
             trial = self._known(oldest)
             if self._set_state(trial, TrialState.RUNNING):
                 return self._required(self._refreshed(trial))
@@ -232,7 +233,7 @@ class JobQueue:
     def request_stop(self, job: JobRecord) -> None:
         """Marks the job to be stopped; does nothing once the job is over.
 
-        The caller has to stop the job's driver, where it has one.
+        The caller has to stop the job's driver, if it has one.
         """
         self._set_attribute(self._known(job), _STOPPED, True)
 
@@ -241,7 +242,7 @@ class JobQueue:
         """Ends a job with its driver's answer, `autofit.tune/1` or `autofit.error/1`.
 
         Returns:
-            Whether this call ended the job: False where it was over.
+            Whether this call ended the job: False if it had ended before.
         """
         trial = self._known(job)
         self._set_attribute(trial, _PACKED_RESULT, packed(document))
@@ -293,7 +294,7 @@ class JobQueue:
     # ── trials ──────────────────────────────────────────────────────────────────────────────────
 
     def _study(self, *, create: bool) -> optuna.Study | None:
-        """Optuna study that holds the jobs, with finished ones cached; None where the storage has none."""
+        """Optuna study that holds the jobs, with finished ones cached; None if the storage has none."""
         if self._known_study is None:
             backend = self._storage.backend
             with quiet_optuna():
@@ -339,7 +340,7 @@ class JobQueue:
         """Job record read from the trial that holds it.
 
         Args:
-            note: called for attempts that cannot be read. Their names and times are inferred: a
+            note: called for attempts that cannot be read. Their names and start times are inferred: a
                 driver is named after its job and its number.
 
         Raises:
@@ -438,7 +439,7 @@ def _attempt(job: JobRecord, number: int, stored: Any, note: Callable[[Unreadabl
     try:
         require_schema(stored, _SCHEMA)
         attempt = from_plain(Attempt, stored)
-        if attempt.submission_id != submission_id:  # or a stop would end what is another's on the cluster
+        if attempt.submission_id != submission_id:  # else a stop would end another job's driver
             raise DamagedError(f"it is called {attempt.submission_id}")
     except UNREADABLE as error:
         note(Unreadable.of(Kind.ATTEMPT, f"attempt {number} of job {job.job_id}", error))

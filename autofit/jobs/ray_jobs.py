@@ -25,7 +25,8 @@ DRIVER_RESOURCE = "autofit_driver"
 
 _ANSWER_SECONDS = 3.0
 _REQUEST_SECONDS = 60.0
-# From the signal that ends a driver to the one that kills it: Ray's own 3 s are too few to end trials.
+# Seconds from the signal that ends a driver to the one that kills it: Ray's own 3 s are too few to end
+# trials.
 STOP_SECONDS = 30
 _quiet = logging.getLogger(f"{__name__}.ray")
 _quiet.addHandler(logging.NullHandler())
@@ -38,8 +39,8 @@ class Driver:
     """State of a driver's Ray job, as the job server reports it.
 
     Attributes:
-        status: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED.
-        message: the first line of Ray's message.
+        status: state of the Ray job: PENDING, RUNNING, STOPPED, SUCCEEDED or FAILED.
+        message: first line of Ray's message.
     """
 
     status: str
@@ -54,15 +55,15 @@ class RayJobs:
     """Client of a cluster's job server.
 
     Args:
-        address: the address of Ray's dashboard, such as http://head:8265; `auto` or host:port for a
+        address: address of Ray's dashboard, such as http://head:8265; `auto` or host:port for a
             cluster that this machine belongs to.
 
     Attributes:
-        address: the dashboard's URL, as it was found.
+        address: URL of the dashboard.
 
     Raises:
-        DispatchError: nothing answers, the answer is not a job server's, the server asks for another token,
-            or runs a release of Ray that is not supported.
+        DispatchError: nothing answers, the answer is not from a job server, the server requires another
+            token, or it runs a release of Ray that is not supported.
     """
 
     def __init__(self, address: str) -> None:
@@ -78,11 +79,11 @@ class RayJobs:
         """Starts a command as a Ray job.
 
         Args:
-            working_dir: the path of a zip file of this machine, or the URI of one.
-            needs_slot: whether the job asks for 1 of the cluster's resource `autofit_driver`.
+            working_dir: path of a zip file on this machine, or the URI of one.
+            needs_slot: whether the job needs 1 of the cluster's resource `autofit_driver`.
 
         Returns:
-            False where a job was started under that id before.
+            Whether the job was started: False if one was started under that id before.
         """
         environment: dict[str, Any] = {"env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)}}
         if working_dir is not None:
@@ -136,7 +137,7 @@ class RayJobs:
                 yield chunk
 
     def driver_slots(self) -> int | None:
-        """Number of drivers that the cluster's nodes allow at a time; None where no node sets it."""
+        """Number of drivers that the cluster's nodes allow at a time; None if no node sets it."""
         with _ray_errors(self.address):
             response = self._client._do_request("GET", "/api/v0/nodes?detail=1&limit=10000")  # noqa: SLF001
             response.raise_for_status()
@@ -161,7 +162,7 @@ def working_dir_files(folder: Path) -> list[Path]:
     return [path for path in found if path.is_file()]
 
 
-# ── connecting, and what can go wrong ───────────────────────────────────────────────────────────
+# ── connection and its errors ───────────────────────────────────────────────────────────────
 
 
 class RefusedError(DispatchError):
@@ -180,11 +181,11 @@ def _dashboard(address: str) -> str:
     require_answer(address, cluster_here=cluster_of_this_machine)
     from ray.dashboard.utils import get_address_for_submission_client
 
-    for variable in ADDRESS_VARIABLES:  # they would win over what was asked for
+    for variable in ADDRESS_VARIABLES:  # they would override the given address
         os.environ.pop(variable, None)
     try:
         return get_address_for_submission_client(address)
-    except Exception as error:  # Ray tells it in many ways
+    except Exception as error:  # Ray raises many types
         raise DispatchError(
             f"the Ray cluster at {address} does not give its dashboard's address ({brief_error(error)}): "
             "give it yourself, such as http://head:8265"
@@ -221,9 +222,9 @@ def _client(address: str) -> Any:
         def _do_request(self, *arguments: Any, **options: Any) -> Any:
             return super()._do_request(*arguments, **{"timeout": _REQUEST_SECONDS, **options})
 
-    for module in ("dashboard_sdk", "job.sdk"):  # they tell of every upload and every end of a log
+    for module in ("dashboard_sdk", "job.sdk"):  # they log every upload and every end of a log
         logging.getLogger(f"ray.dashboard.modules.{module}").setLevel(logging.WARNING)
-    os.environ[ADDRESS_VARIABLES[0]] = address  # which wins over the client's own argument
+    os.environ[ADDRESS_VARIABLES[0]] = address  # it overrides the client's own argument
     return Client(address)
 
 

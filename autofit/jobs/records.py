@@ -41,8 +41,8 @@ class WorkingDir:
     """Working directory with a job's code, as a stored package or a URI.
 
     Attributes:
-        digest: SHA-256 of its package; None where nodes fetch it from a URI.
-        where: the study that holds the package, or the URI that every node fetches it from.
+        digest: SHA-256 of its package; None if nodes fetch it from a URI.
+        where: study that holds the package, or the URI that every node fetches it from.
     """
 
     digest: str | None
@@ -54,11 +54,11 @@ class JobSpec:
     """Specification of a job: the options of its `autofit tune`, its card and its working directory.
 
     Attributes:
-        options: options of `autofit tune` by name, each as text of a command line.
-        workload: its short name.
-        gpu: the card's key in the catalogue.
-        fleet: the name that joins jobs which ask the same for several cards.
-        max_drivers: the job is started only while fewer drivers run.
+        options: options of `autofit tune` by name, each as command-line text.
+        workload: short name of the workload.
+        gpu: key of the card in the catalogue.
+        fleet: name shared by jobs that ask the same question for several cards.
+        max_drivers: number of running drivers from which on the job is not started.
     """
 
     options: Mapping[str, str]
@@ -76,7 +76,7 @@ def packed(document: Mapping[str, Any]) -> str:
 
 
 def unpacked(text: str) -> tuple[dict[str, Any], _Result | _Failure]:
-    """Document of a packed answer, and those of its values that are read most often.
+    """Document of a packed answer, and its most used values.
 
     Raises:
         DamagedError: `text` is no answer, or unpacks to more than 16 MiB.
@@ -114,7 +114,7 @@ class _Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failure:
-    """Values read from an error document, the answer of a job that failed."""
+    """Values read from an error document, the answer of a failed job."""
 
     schema: str
     kind: str
@@ -127,8 +127,8 @@ class Attempt:
     """Start of a driver for a job; a job may have several.
 
     Attributes:
-        submission_id: Ray's name of the driver.
-        started_seconds: when it was started; epoch.
+        submission_id: id of the driver's Ray job.
+        started_seconds: time of the start, in seconds of the epoch.
     """
 
     submission_id: str
@@ -139,18 +139,18 @@ class Attempt:
 class JobRecord:
     """Stored record of a job.
 
-    A few values of its driver's answer are kept once they were read; the whole answer is unpacked on each
+    A few values of its driver's answer are kept once they were read. The whole answer is unpacked on each
     access, since a list of jobs with all of their answers would be large.
 
     Attributes:
-        number: the number of its trial; jobs are admitted in this order.
-        stop_requested: whether somebody asked for its end; a running driver may still be ending.
-        state_reason: a sentence, where the job failed, was stopped, or is tried again.
-        packed_document: `autofit.tune/1` or `autofit.error/1` as `packed` has it, once its driver has
+        number: number of its trial; jobs are admitted in this order.
+        stop_requested: whether a user asked for its end; a running driver may still be ending.
+        state_reason: a sentence, if the job failed, was stopped, or is tried again.
+        packed_document: `autofit.tune/1` or `autofit.error/1`, compressed by `packed`, once its driver has
             answered. It is recorded before the state, and is the job's answer only once the job is over.
-        study: the name of the study of its trials, once its driver has begun.
-        submitted_seconds, ended_seconds: epoch.
-        claimed_seconds: when a process took the job to start its first driver; epoch.
+        study: name of the study of its trials, once its driver has begun.
+        submitted_seconds, ended_seconds: times in seconds of the epoch.
+        claimed_seconds: time when a process took the job to start its first driver, in seconds of the epoch.
         is_signed: whether the record has a signature, which a process with the storage's key has verified.
     """
 
@@ -175,9 +175,9 @@ class JobRecord:
 
     @property
     def document(self) -> dict[str, Any] | None:
-        """Document of the driver's answer; None where there is no answer, or the job is not over.
+        """Document of the driver's answer; None if there is no answer, or the job is not over.
 
-        The answer is unpacked anew every time. In place of a damaged one there is an error document.
+        The answer is unpacked anew every time. A damaged one is replaced by an error document.
         """
         document, _ = self._unpack()
         return document
@@ -200,7 +200,7 @@ class JobRecord:
 
     @property
     def damage(self) -> DamagedError | None:
-        """Error raised in reading the answer; None where the answer is sound or missing."""
+        """Error raised in reading the answer; None if the answer is sound or missing."""
         return self.gist if isinstance(self.gist, DamagedError) else None
 
     @property

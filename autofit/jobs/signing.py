@@ -1,8 +1,8 @@
 """Signatures of job records, so that only holders of the storage's key can write jobs.
 
-Otherwise everybody with write access to the storage could have the cluster run any code: a job's options,
-and the digest of the folder with its code, lie there. The signature covers all of that and the job's id, so
-that a record which was copied under another id, or changed, is refused. It does not cover the progress of a
+Otherwise everybody with write access to the storage could make the cluster run any code, as a job's options
+and the digest of the folder with its code lie there. The signature covers all of that and the job's id, so
+that a record that was copied under another id, or changed, is refused. It does not cover the progress of a
 job: its state, its attempts, its answer.
 
     HMAC-SHA256(key, "autofit.job/1" NUL {"job": …, "job_id": …} as JSON, keys sorted, ASCII, no spaces)
@@ -26,7 +26,7 @@ _DOMAIN = b"autofit.job/1\0"
 _SIGNATURE = "signature"
 _FEWEST_CHARACTERS = 32
 
-_kept: list[str] = []  # the key of the command that runs, out of its environment
+_kept: list[str] = []  # key of the running command, removed from its environment
 
 
 class RefusedSignatureError(UnreadableError):
@@ -78,7 +78,7 @@ class Key:
 
 
 def storage_key() -> Key | None:
-    """Signing key of the storage, as given to this process; None where it was given none.
+    """Signing key of the storage that was given to this process; None if none was.
 
     Raises:
         UsageError: the key is too short.
@@ -91,7 +91,7 @@ def storage_key() -> Key | None:
 def key_out_of_environment() -> Iterator[None]:
     """Removes the storage's key from `os.environ` within the block, to hide it from started processes.
 
-    Such processes are Ray's, and those that run users' code.
+    Such processes are those of Ray, and those that run users' code.
     """
     secret = os.environ.pop(KEY_VARIABLE, None)
     if secret is None:

@@ -22,19 +22,19 @@ from autofit_workers.spec.shown import has_secret
 from autofit_workers.spec.workloads.libraries import library_of
 
 STORAGE_VARIABLE = "AUTOFIT_STORAGE"
-ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # those of Ray's own command line
+ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # of Ray's own command line
 
 _FRESH = "fresh"
 _MODEL = "model"
-# The folder of the job is in front of the import path, by Ray's doing; an `autofit/` in it
-# must not hide ours.
+# Ray puts the job's folder in front of the import path; an `autofit/` in it
+# must not hide this package.
 _ASIDE = (
     "import os, sys; here = os.getcwd(); sys.path[:] = [p for p in sys.path if os.path.realpath(p) != here]; "
     "from autofit.cli import main; sys.exit(main())"
 )
 
 
-# ── what the job is ─────────────────────────────────────────────────────────────────────────────
+# ── contents of the job ─────────────────────────────────────────────────────────────────────
 
 
 def job_options(given: Mapping[str, Any]) -> dict[str, str]:
@@ -57,8 +57,8 @@ class Code:
     """Reference to a job's workload, and the digest of its file.
 
     Attributes:
-        model: the reference to the workload as the driver reads it, in its working directory.
-        source_sha256: the digest of the workload's own file, where this machine can read it.
+        model: reference to the workload as the driver reads it, in its working directory.
+        source_sha256: digest of the workload's own file, if this machine can read it.
     """
 
     model: str
@@ -69,10 +69,10 @@ def locate(settings: TuneSettings, working_dir: str | None) -> Code:
     """Reference to the workload by which the driver on the cluster will find it.
 
     Args:
-        working_dir: a folder of this machine, the URI of a package, or None where there is none.
+        working_dir: folder of this machine, the URI of a package, or None if there is none.
 
     Raises:
-        UsageError: a built-in of that name does not exist, or the file cannot be read or would not be on
+        UsageError: there is no built-in of that name, or the file cannot be read or would not be on
             the cluster.
     """
     try:
@@ -96,7 +96,7 @@ def _located(settings: TuneSettings, working_dir: str | None) -> Code:
             return _of_library(model, refer(model, settings), working_dir)
         if ":" not in model:
             return Code(model=refer(model, settings).target)
-        return Code(model=model)  # a module: it may be installed on the cluster alone
+        return Code(model=model)  # a module may be installed on the cluster only
     if working_dir is not None and "://" in working_dir:
         return Code(model=model)
     if working_dir is None:
@@ -108,7 +108,7 @@ def _located(settings: TuneSettings, working_dir: str | None) -> Code:
     candidates = [resolved(folder / location) for folder in (root, Path())]
     inside = [path for path in candidates if path.is_file() and path.is_relative_to(root)]
     if not inside:
-        refer(str(root / location) + f":{attribute}")  # says what is wrong with it, near matches named
+        refer(str(root / location) + f":{attribute}")  # raises an error that names similar names
         raise _outside(location, root)
     return Code(
         model=f"{inside[0].relative_to(root).as_posix()}:{attribute}", source_sha256=_sha256(inside[0])
@@ -134,7 +134,7 @@ def _of_library(model: str, ref: WorkloadRef, working_dir: str | None) -> Code:
 
 
 def resolved_folder(working_dir: str) -> Path:
-    """Absolute path of the folder that `--working-dir` names; raises `UsageError` where there is none."""
+    """Absolute path of the folder that `--working-dir` names; raises `UsageError` if there is none."""
     try:
         folder = resolved(working_dir)
         if folder.is_dir():
@@ -215,16 +215,16 @@ def _readable_id(workload: str, target: str, content: Mapping[str, Any]) -> str:
     return f"{readable[:64]}-{fingerprint(content)[:12]}"
 
 
-# ── what its driver is told ─────────────────────────────────────────────────────────────────────
+# ── command of the driver ───────────────────────────────────────────────────────────────────
 
 
 def entrypoint(job: JobRecord, *, storage_url: str | None, first_attempt: bool) -> str:
     """Shell command that starts a job's driver.
 
     Args:
-        storage_url: the driver's `--storage`; None where the cluster's environment names the storage.
-        first_attempt: whether this is the job's first driver; a later one drops `--fresh`, and takes the
-            study up again.
+        storage_url: the driver's `--storage`; None if the cluster's environment names the storage.
+        first_attempt: whether this is the job's first driver; a later one drops `--fresh`, and continues the
+            study.
     """
     program = (
         ["python", "-P", "-m", "autofit.cli"]
