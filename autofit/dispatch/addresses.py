@@ -20,11 +20,11 @@ def require_answer(address: str, *, cluster_here: Callable[[], str | None]) -> N
 
     Args:
         address: `auto`, `host:port` or `ray://host:port`.
-        cluster_here: the address of the cluster that runs on this machine, for `auto`.
+        cluster_here: returns the address of the cluster that runs on this machine, for `auto`.
 
     Raises:
         UsageError: the text is no address.
-        DispatchError: nobody answers there, or something other than Ray does.
+        DispatchError: nothing answers there, or something other than Ray does.
     """
     if address == "auto":
         address = os.environ.get("RAY_ADDRESS") or _found(cluster_here())
@@ -53,7 +53,7 @@ def _endpoint(address: str) -> tuple[str, int]:
         parts = urlsplit(address if "://" in address else f"//{address}")
         if parts.scheme in ("", "ray") and parts.hostname and parts.port:
             return parts.hostname, parts.port
-    except ValueError:  # a port that is no number
+    except ValueError:  # the port is no number
         pass
     raise UsageError(
         f"{redacted_place(address)!r} is not a Ray address: write local, auto, host:port or ray://host:port"

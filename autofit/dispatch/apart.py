@@ -27,7 +27,7 @@ from autofit_workers.process.descendants import MARK, kill_marked
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
 from autofit_workers.trials.door import require_wanted
 
-# Both packages by their path, as another `autofit` may be in front of ours.
+# Both packages are imported by their paths, as another `autofit` may come first on the import path.
 _BOOTSTRAP = """
 import importlib, importlib.util, sys
 _, *packages, folder = sys.argv
@@ -52,7 +52,7 @@ class RayApart(Dispatcher):
 
     Raises:
         RayStartError, DispatchError, UsageError: see `RayDispatcher`.
-        StoppedError: nobody wants the dispatcher any more; see `autofit_workers.trials.isolate.ended_by`.
+        StoppedError: the search was stopped; see `autofit_workers.trials.isolate.ended_by`.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class RayApart(Dispatcher):
         try:
             self._send("submit", trial=future, spec=spec.to_json()).result()
         except BaseException as error:
-            self._trials.complete(future, error)  # which nobody has yet
+            self._trials.complete(future, error)  # the caller does not have the future yet
             raise
         return future
 
@@ -129,7 +129,7 @@ class RayApart(Dispatcher):
         self._closed.set()
         self._trials.cancel_all()
         with self._lock, suppress(OSError):
-            os.close(self._requests)  # by which the host ends trials first, then Ray
+            os.close(self._requests)  # at its end the host ends trials first, then Ray
         if self._process is not None:
             if not self._is_connected:
                 self._process.send_signal(HURRY)
@@ -138,7 +138,7 @@ class RayApart(Dispatcher):
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
-        kill_marked(self._mark)  # whatever becomes of those two
+        kill_marked(self._mark)  # even if host and keeper fail to
         remove_folder(self._folder)
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -152,7 +152,7 @@ class RayApart(Dispatcher):
                     stdin=requests,
                     stdout=subprocess.PIPE,
                     stderr=log,
-                    start_new_session=True,  # Ctrl-C is for this process, which ends trials first
+                    start_new_session=True,  # only this process gets Ctrl-C, and ends trials first
                 )
         except OSError as error:
             raise RayStartError(
@@ -173,7 +173,7 @@ class RayApart(Dispatcher):
             if trial is not None:
                 self._futures[number] = trial
             rest = memoryview(json.dumps({"id": number, "call": call, **details}).encode() + b"\n")
-            with suppress(BrokenPipeError):  # the end of the answers says why
+            with suppress(BrokenPipeError):  # the end of the answers shows why
                 while rest:
                     rest = rest[os.write(self._requests, rest) :]
         return answer

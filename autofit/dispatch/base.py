@@ -15,7 +15,7 @@ from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
 Handle = TypeVar("Handle")
 
 Runner = Callable[[TrialSpec], TrialOutcome]
-"""Runs one trial to its end; `autofit_workers.trials.run` where nothing else is said."""
+"""Runs one trial to its end; by default `autofit_workers.trials.run`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,26 +34,26 @@ class Devices:
 class Dispatcher(ABC):
     """Base of the dispatchers, which run trials, several at once if the resources suffice.
 
-    How a trial ended is never an exception: a worker that dies makes an outcome with the verdict
-    `LOST`, one that hangs `TIMEOUT`. That no worker can be had at all is an exception,
+    The end of a trial is never an exception: a worker that dies makes an outcome with the verdict
+    `LOST`, one that hangs `TIMEOUT`. Only if no worker can be had at all, an exception is raised,
     `autofit.errors.DispatchError`. As a context manager a dispatcher closes itself.
 
     Attributes:
-        notes: sentences about how trials run here, beside their outcomes.
+        notes: sentences for the answer about how trials run here.
     """
 
     notes: tuple[str, ...] = ()
 
     @abstractmethod
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]:
-        """Starts a trial, or queues it where `capacity` is used up.
+        """Starts a trial, or queues it if `capacity` is used up.
 
         A trial runs once: the caller decides about another try. The future is cancelled
-        when the dispatcher is closed first. To cancel the future by hand discards the outcome and
+        if the dispatcher is closed first. Cancelling the future by hand discards the outcome and
         does not stop the trial.
 
         Raises:
-            DispatchError: when no worker that can be reached could ever run the trial; where one may
+            DispatchError: no worker that can be reached could ever run the trial. If such a worker may
                 still come, the future raises this error after a while.
         """
 
@@ -61,7 +61,7 @@ class Dispatcher(ABC):
     def capacity(self, trial: Probe | TrialSpec) -> int:
         """Number of trials of a probe, or with the given spec, that may run at once.
 
-        0 where there is no device for them. A trial's threads and its memory count where a spec is given.
+        0 if there is no device for them. With a spec, the trial's threads and memory count too.
         """
 
     @abstractmethod
@@ -72,7 +72,7 @@ class Dispatcher(ABC):
     def close(self) -> None:
         """Kills running trials, cancels queued ones and leaves no process behind.
 
-        May be called again, and from a handler of Ctrl-C.
+        It may be called again, and from a handler of Ctrl-C.
         """
 
     def __enter__(self) -> Self:
@@ -85,9 +85,9 @@ class Dispatcher(ABC):
 
 
 class PendingTrials(Generic[Handle]):
-    """Futures of submitted trials that are not completed yet, each with a handle on its trial.
+    """Futures of submitted trials that are not completed yet, each with a handle of its trial.
 
-    A future stays pending until its outcome is there, so that the future of a running trial can
+    A future stays pending until its outcome is available, so that the future of a running trial can
     still be cancelled.
     """
 

@@ -1,8 +1,8 @@
 """Chooses the dispatcher that a search asked for; an inline one if Ray cannot start.
 
 ray       connected        the cluster that this process is connected to
-          an address       that cluster, by way of a process of its own; what fails there is an error
-          none             a cluster of this machine, started for the search and gone with it
+          an address       that cluster, through a separate process; its failures are errors
+          none             a cluster of this machine, started for the search and ended with it
                              └ it cannot start: inline, and the answer says so
 inline                     trials run one after another here, without Ray
 """
@@ -38,7 +38,7 @@ def connect(
     """
     if dispatch == INLINE:
         return InlineDispatcher()
-    # A connection that this process has already is used.
+    # An existing connection of this process is used.
     make = RayDispatcher if _is_connected() else RayApart
     try:
         return make(address, wishes=wishes, node_wait_seconds=node_wait_seconds, emit=emit)

@@ -23,10 +23,10 @@ class InlineDispatcher(Dispatcher):
     """Dispatcher that runs trials on this machine, from threads that each wait for a child process.
 
     Args:
-        num_parallel: the number of CPU trials that run at once. CUDA trials never share the machine's GPU,
+        num_parallel: number of CPU trials that run at once. CUDA trials never share the machine's GPU,
             and predictions share one warm process.
-        runner: runs a trial; `ended_by` tells it to end one.
-        gpus: asks the driver for the machine's GPUs, of which those count that CUDA shows this process.
+        runner: runs a trial, which `ended_by` can end.
+        gpus: returns the machine's GPUs; those that CUDA shows this process count.
         notes: see `Dispatcher`.
     """
 
@@ -67,7 +67,7 @@ class InlineDispatcher(Dispatcher):
         return Devices(num_gpus=len(names), names=names)
 
     def close(self) -> None:
-        self._closed.set()  # first: a thread that is free takes the next trial at once
+        self._closed.set()  # first, as a free thread takes the next trial at once
         self._pending.cancel_all()
         self._pool.shutdown(cancel_futures=True)
 

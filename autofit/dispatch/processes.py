@@ -44,7 +44,7 @@ def see_them_end(processes: Iterable[psutil.Process], *, within_seconds: float =
 def is_alive(process: psutil.Process) -> bool:
     """Whether a process still runs; False for a zombie."""
     try:
-        # Nobody reaps an orphan in a container whose first process is no init.
+        # In a container whose first process is no init, orphans are never reaped.
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False

@@ -1,4 +1,4 @@
-"""Runs trials on a Ray cluster, which runs already or is started here.
+"""Runs trials on a Ray cluster, an existing one or one that is started on this machine.
 
     driver (this process)           Ray worker: the supervisor          trial
       submit(spec) ── JSON ──▶        autofit_workers.trials.run(spec) ───────────▶      a fresh process
@@ -6,15 +6,15 @@
 
 Ray is imported when a dispatcher is made, never by `import autofit`.
 
-Ray is told to repeat nothing: a trial whose worker or node is gone is LOST, and whoever asked for
-the trial decides about another one. With no retries Ray does not repeat after a kill of its memory
-monitor either (`TaskManager::AddPendingTask`).
+Ray's retries are turned off: a trial whose worker or node is gone is LOST, and the caller decides
+about another one. Without retries, Ray also does not repeat a trial that its memory monitor killed
+(`TaskManager::AddPendingTask`).
 
-A request that no node can satisfy is handed to Ray all the same, so that an autoscaler sees it, and
+A request that no node can satisfy is passed to Ray all the same, so that an autoscaler sees it, and
 given up after a while; Ray would wait for ever.
 
 Ray puts the driver's working directory in front of its workers' import path, where a folder named
-`autofit` would hide ours. So the supervisor travels by value and takes the package
+`autofit` would hide this package. So the supervisor is pickled by value and imports the package
 by its path: the driver's own on the same machine or a shared file system, else the one installed
 on that node.
 """
@@ -61,31 +61,31 @@ from autofit_workers.spec.shown import brief_error
 from autofit_workers.trials.door import without_answer
 
 _EXIT_SECONDS = 4.0
-_LOOK_SECONDS = (0.2, 2.0)  # how often to look for nodes: the least and the most
+_LOOK_SECONDS = (0.2, 2.0)  # seconds between two checks for nodes: the least and the most
 _SAME_VERSION = "install the same autofit on every node of the cluster"
 
 
 class RayDispatcher(Dispatcher):
     """Dispatcher that hands trials to a Ray cluster.
 
-    A connection that this process has already is used and left open; else one is made here, and
+    An existing connection of this process is used and left open; else a connection is made, which
     ends with `close`.
 
     Args:
-        address: `local`, which is also None, starts a cluster on this machine that ends with the
-            dispatcher; `auto`, `host:port` and `ray://host:port` name one that runs.
-        wishes: the resources that every trial asks for, beside those that follow from its spec.
-        node_wait_seconds: how long a trial waits for a node that could run it, which an autoscaler
-            may add; 0 for not at all. Nothing is waited for on a cluster started here.
-        emit: is told when a trial waits for a node.
-        runner: the function that a worker calls instead of `autofit_workers.trials.run`; it has to pickle
+        address: `local` or None starts a cluster on this machine that ends with the
+            dispatcher; `auto`, `host:port` and `ray://host:port` name a running one.
+        wishes: resources that every trial requests, in addition to those that follow from its spec.
+        node_wait_seconds: seconds that a trial waits for a node that could run it, which an autoscaler
+            may add; 0 for no wait. A cluster started here has no such wait.
+        emit: called when a trial waits for a node.
+        runner: function that a worker calls instead of `autofit_workers.trials.run`; it has to pickle
             by value.
-        folder: the folder for the files of a cluster that is started, which the caller removes; a private
-            folder, gone with the dispatcher, unless given.
+        folder: folder for the files of a cluster that is started, which the caller removes; by default a
+            private folder, which is removed with the dispatcher.
 
     Raises:
-        RayStartError: Ray is not installed in order, or does not start here.
-        DispatchError: nobody answers at the address.
+        RayStartError: Ray is not installed properly, or does not start here.
+        DispatchError: nothing answers at the address.
         UsageError: the text is no address, or this process is connected to another cluster.
     """
 
@@ -113,10 +113,10 @@ class RayDispatcher(Dispatcher):
         self._node_wait_seconds = 0.0 if self._owns_cluster else node_wait_seconds
         self._emit = emit
         self._package_root = str(Path(autofit_workers.__path__[0]).parent)
-        # In a cluster of others this asks for workers of our own; in ours every worker is one.
+        # In a foreign cluster this requests separate workers; in a cluster started here every worker is one.
         environment = {} if self._owns_cluster else {"env_vars": {f"RAY_{KILLS_CHILDREN}": "0"}}
         self._supervise = ray.remote(max_retries=0, runtime_env=environment)(_supervisor(runner, _loader()))
-        # A call that ends ranks comes while another one runs them.
+        # A second call ends the ranks while the first one runs them.
         self._agent = ray.remote(
             max_restarts=0, max_task_retries=0, max_concurrency=2, runtime_env=environment
         )(agent_class(_loader()))
@@ -300,7 +300,7 @@ def _supervisor(runner: Runner | None, load: Load) -> Callable[[str, str], str]:
 def _interrupt(references: list[Any]) -> None:
     """Cancels Ray tasks; running tasks first get a KeyboardInterrupt, to end their trial's processes.
 
-    By force, Ray kills a worker and its children, but not the children's own.
+    With force, Ray kills a worker and its children, but not the children's children.
     """
     import ray
 
@@ -363,7 +363,7 @@ def _of_error(spec: TrialSpec, error: BaseException) -> TrialOutcome | DispatchE
     from ray import exceptions
 
     if isinstance(error, exceptions.OutOfMemoryError):
-        # The kernel holds a CPU trial to its budget, so it was not the budget that was exceeded.
+        # The kernel enforces a CPU trial's budget, so the budget was not exceeded.
         return _lost(
             spec,
             f"Ray killed the trial's worker because its node ran short of memory ({brief_error(error)}): "

@@ -1,4 +1,4 @@
-"""Connects a process to a Ray cluster, which runs already or is started on this machine."""
+"""Connects a process to a Ray cluster, an existing one or one that is started on this machine."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from autofit.dispatch.addresses import require_answer
 from autofit.errors import DispatchError, UsageError
 from autofit_workers.spec.shown import brief_error
 
-# Specs and outcomes are all that a local cluster's object store holds. Ray's own choice, 30 % of
-# the memory, would be missing from what trials can be given.
+# A local cluster's object store holds specs and outcomes only. Ray's default, 30 % of
+# the memory, would be missing for trials.
 _OBJECT_STORE_BYTES = 128 * 1024**2
 _CONNECT_SECONDS = 3.0
-# A trial ends its whole process group when its supervisor dies; Ray would kill the trial alone,
-# before it can.
+# A trial ends its whole process group when its supervisor dies; Ray would kill only the trial's own process,
+# before that.
 KILLS_CHILDREN = "kill_child_processes_on_worker_exit"
-SERVERS = ("gcs_server", "raylet")  # without which a cluster of one node is none
-# A socket's path has at most 107 bytes (unix(7)). Ray's part of it, after our folder and `/r`, is
+SERVERS = ("gcs_server", "raylet")  # a cluster of one node cannot work without them
+# A socket's path has at most 107 bytes (unix(7)). Ray appends to the folder and `/r`:
 # /session_2026-11-25_01-13-19_673863_4194304/sockets/plasma_store.
 _LONGEST_FOLDER_BYTES = 107 - 2 - 64
 
@@ -88,7 +88,7 @@ def private_folder() -> Path:
     places = [os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), tempfile.gettempdir(), "/tmp"]  # noqa: S108
     for place in places:
         try:
-            folder = tempfile.mkdtemp(prefix="autofit-", dir=place)  # which nobody else can enter
+            folder = tempfile.mkdtemp(prefix="autofit-", dir=place)  # only this user can enter it
         except OSError as error:
             raise no_start(brief_error(error)) from error
         if len(os.fsencode(folder)) <= _LONGEST_FOLDER_BYTES or place == places[-1]:
@@ -115,7 +115,7 @@ def connect(address: str, folder: Path | None) -> bool:
             "include_dashboard": False,
             "object_store_memory": _OBJECT_STORE_BYTES,
             "_system_config": {KILLS_CHILDREN: False},
-            # Ray opens the folder that it is given to everyone: this one lies in a private one.
+            # Ray gives everyone access to the folder that it gets; this one lies in a private one.
             "_temp_dir": str(folder / "r") if folder is not None else None,
         }
         _protect_local_cluster()
@@ -127,11 +127,11 @@ def connect(address: str, folder: Path | None) -> bool:
         ray.init(address, log_to_driver=False, logging_level=logging.ERROR, **local)
     except BaseException as error:
         ray.shutdown()
-        # Ray ends the process by SIGTERM when it loses a cluster while it connects.
+        # Ray ends the process by SIGTERM if it loses a cluster while connecting.
         if not isinstance(error, (Exception, SystemExit)):
             raise
         if address == "local":
-            processes.see_them_end(processes_of_ray(), within_seconds=0.0)  # what of it did start
+            processes.see_them_end(processes_of_ray(), within_seconds=0.0)  # the processes that did start
             raise no_start(brief_error(error)) from error
         raise DispatchError(
             f"Ray cannot connect to {address} ({brief_error(error)}): use the cluster's version of Ray, "
@@ -194,7 +194,7 @@ def process_state_kept() -> Iterator[None]:
 def _protect_local_cluster() -> None:
     """Sets an authentication token for the Ray cluster to be started, unless the user has chosen one.
 
-    Ray guards a cluster by a token, and writes one that it makes itself into the home directory,
+    Ray protects a cluster by a token. It writes a token that it makes itself into the home directory,
     where it would stay and be used for other clusters too.
     """
     chosen = any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))

@@ -3,14 +3,14 @@
     coordinator              keeper                          host
       requests, a line each ──────────────────────────────▶    RayDispatcher, ray.init
       answers, a line each  ◀──────────────────────────────      └ GCS, raylet, agents, workers, trials
-      closes its pipe       ──▶ waits a while, then kills all below it and removes their folder
-      sends HURRY           ──▶ waits for nothing, as the host hears nothing while Ray starts
+      closes its pipe       ──▶ waits a while, then kills all its descendants and removes their folder
+      sends HURRY           ──▶ does not wait, as the host cannot read requests while Ray starts
 
-Ray is not let into the coordinator's process because it takes SIGTERM there (`ray.init` in
+Ray does not run in the coordinator's process because it takes over SIGTERM (`ray.init` in
 ray/_private/worker.py sets a handler that exits, and its core worker installs abseil's failure handler in
-C++, which aborts), ends it when the head is gone (gcs_rpc_client.h, after a minute), and prints on its
-streams. The keeper adopts orphans, so that what leaves its parent is found too: Ray's own agents look only
-now and then whether their raylet lives.
+C++, which aborts), ends the process when the head is gone (gcs_rpc_client.h, after a minute), and prints on
+its streams. The keeper adopts orphans, so that processes that leave their parent are found too: Ray's own
+agents check only now and then whether their raylet lives.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from autofit_workers.process.descendants import adopt_orphans, below, die_with_p
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
 from autofit_workers.spec.shown import brief_error
 
-# A search is to end within ten seconds, so Ray has this long to end by itself.
+# A search should end within ten seconds, so Ray has this long to end by itself.
 GRACE_SECONDS = 6.0
-HURRY = signal.SIGUSR1  # before the keeper runs it ends that process, below which nothing is then
+HURRY = signal.SIGUSR1  # sent before the keeper runs, it ends that process, which has no descendants yet
 _LOOK_SECONDS = 0.1
 _ANSWER_SECONDS = 1.0
 
@@ -64,7 +64,7 @@ def main(folder: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # a batch system sends it to all processes of a job
         signal.signal(number, signal.SIG_IGN)
     _wait(host, coordinator, is_hurried)
-    give_up = time.monotonic() + GRACE_SECONDS  # of what it may not kill, as with another user's rights
+    give_up = time.monotonic() + GRACE_SECONDS  # for another user's, which it may not kill
     kill_below(os.getpid())
     while below(os.getpid()) and time.monotonic() < give_up:
         time.sleep(_LOOK_SECONDS)
@@ -75,11 +75,11 @@ def main(folder: str) -> None:
 def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
     """Waits for the Ray host's end, or `GRACE_SECONDS` after the coordinator ended or closed its pipe."""
     requests = select.poll()
-    requests.register(0, 0)  # the pipe's end alone, which its reader may see too
+    requests.register(0, 0)  # only for the end of the pipe, which its reader may notice too
     give_up: float | None = None
     while os.waitpid(-1, os.WNOHANG)[0] != host and not is_hurried.is_set():  # orphans are reaped too
         if give_up is None:
-            # Whoever the coordinator forked may hold the pipe open.
+            # Processes forked by the coordinator may hold the pipe open.
             if requests.poll(_LOOK_SECONDS * 1000) or os.getppid() != coordinator:
                 give_up = time.monotonic() + GRACE_SECONDS
             continue
@@ -90,7 +90,7 @@ def _wait(host: int, coordinator: int, is_hurried: threading.Event) -> None:
 
 def _speak(folder: Path) -> None:
     """Runs the Ray host in this process, and exits the process at its end."""
-    # Whatever Ray prints on standard output goes to the log.
+    # Ray's prints on standard output go to the log.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     status = 1
@@ -106,8 +106,8 @@ class _Host:
     """Ray host: answers the requests on standard input through a `RayDispatcher`.
 
     Args:
-        answers: the stream for the answers.
-        folder: the folder for the files of a cluster that is started.
+        answers: stream for the answers.
+        folder: folder for the files of a cluster that is started.
     """
 
     def __init__(self, answers: TextIO, folder: Path) -> None:
@@ -171,9 +171,9 @@ class _Host:
         while not (dead := [name for name, server in servers.items() if not is_alive(server)]):
             time.sleep(_LOOK_SECONDS)
             if self._gcs is not None and _refuses(self._gcs):
-                dead = ["gcs_server"]  # on SIGTERM it closes its port and may live on
+                dead = ["gcs_server"]  # after SIGTERM it closes its port and may live on
                 break
-            if len(servers) < len(SERVERS):  # it starts them one after the other
+            if len(servers) < len(SERVERS):  # Ray starts them one after the other
                 servers = servers_of_ray() | servers
         with self._lock:
             if not self._is_closing:
@@ -198,7 +198,7 @@ class _Host:
             self._write(message)
 
     def _write(self, message: dict[str, Any]) -> None:
-        with suppress(BrokenPipeError):  # the end of the requests tells of it too
+        with suppress(BrokenPipeError):  # the end of the requests shows it too
             self._answers.write(json.dumps(message) + "\n")
             self._answers.flush()
 
@@ -229,7 +229,7 @@ def error_from_dict(error: Mapping[str, str]) -> AutofitError:
 
 
 _ERRORS: dict[str, type[AutofitError]] = {
-    "start": RayStartError,  # before what it is one of
+    "start": RayStartError,  # before its base class
     "usage": UsageError,
     "dispatch": DispatchError,
 }

@@ -1,16 +1,16 @@
 """Runs one trial whose ranks are spread over nodes of a Ray cluster.
 
     driver                            node 0                    node 1                 …
-      placement group: a bundle for the ranks of a node, each on a node of its own
+      placement group: one bundle for the ranks of a node, each on a node of its own
       listen ────────────────────▶    agent ── port ──┐
       run(spec) ─────────────────▶    │ ranks 0, 1    └──────▶  agent
       run(spec, port) ────────────────┼──────────────────────▶  │ ranks 2, 3
-      outcomes of its ranks ◀─────────┘◀────────────────────────┘  whose processes live on until all are told
-      the first node with a rank that does not fit, or that dies ──▶ end: the others end their ranks
-      the outcomes of all ranks are joined into one; the group is removed
+      outcomes of its ranks ◀─────────┘◀────────────────────────┘  whose processes live until all have
+      answered the first node with a rank that does not fit, or that dies ──▶ end: the others end their ranks
+      the outcomes of all ranks are merged into one; the group is removed
 
-A bundle is that of a node and not of a rank: Ray can be told that bundles lie on different nodes, but not
-that so many of them lie on each of so many nodes. Within a node ranks run as they do where there is one.
+A bundle is for a node and not for a rank: Ray can be told that bundles lie on different nodes, but not
+how many of them lie on each node. Within a node, ranks run as in a trial on one machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from autofit_workers.spec.protocol import TrialOutcome, TrialSpec
 from autofit_workers.trials.door import StoppedError, joined, measured_by, took_all_steps
 
 _LOOK_SECONDS = 0.2
-# A node that lives ends its ranks and answers in a second or two: one that does not answer is lost.
+# A live node ends its ranks and answers in a second or two; one that does not answer is lost.
 _END_SECONDS = 10.0
 
 Load = Callable[[str], None]
@@ -94,13 +94,13 @@ class TrialOnNodes:
     """Trial on several nodes of a Ray cluster, which runs in a thread of its own.
 
     Args:
-        spec: the trial's spec, of more than one node.
-        request: the resources that the trial asks of each of its nodes.
-        agent: Ray's class of `agent_class`.
-        driver_root: the folder of the driver's own package.
-        told: returns the outcome of a rank whose node ended with an error of Ray's; raises an error that is
+        spec: spec of the trial, for more than one node.
+        request: resources that the trial requests of each of its nodes.
+        agent: Ray's class made of `agent_class`.
+        driver_root: folder of the driver's own package.
+        told: returns the outcome of a rank whose node ended with a Ray error; raises an error that makes
             no outcome.
-        complete: takes the outcome, or why there is none; is not called once the trial was cancelled.
+        complete: called with the outcome, or with the error if there is none; not called after `cancel`.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class TrialOnNodes:
         self._thread.start()
 
     def cancel(self) -> None:
-        """Ends the trial, without an outcome."""
+        """Ends the trial without an outcome."""
         self._unwanted.set()
 
     def join(self, timeout_seconds: float) -> None:
@@ -207,7 +207,7 @@ class TrialOnNodes:
         return [outcome for node in sorted(told) for outcome in told[node]]
 
     def _answered(self, spec: TrialSpec, answer: Any) -> list[TrialOutcome | None]:
-        """Outcomes of the ranks of a node: the node's answer, or lost outcomes where the node died."""
+        """Outcomes of the ranks of a node: the node's answer, or `LOST` outcomes if the node died."""
         import ray
         from ray.exceptions import RayError
 
@@ -228,4 +228,4 @@ class TrialOnNodes:
 
 def _end(agents: Iterable[Any]) -> None:
     for agent in agents:
-        agent.end.remote()  # of a node that is gone nobody hears
+        agent.end.remote()  # no answer comes from a lost node

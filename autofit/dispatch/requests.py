@@ -1,7 +1,7 @@
 """Ray resources that trials request of a cluster's nodes, and the nodes that can serve a request.
 
-A node is its resources in total, by their names, as `ray.nodes()` tells them. The card that a node has is a
-resource too, of amount 1: Ray names its type `accelerator_type:A100`, from the driver's name of the first of
+A node is represented by its total resources by name, as in `ray.nodes()`. The node's card is a
+resource too, of amount 1: Ray names it `accelerator_type:A100`, from the driver's name of the first of
 the node's GPUs.
 """
 
@@ -16,12 +16,12 @@ from autofit_workers.spec.protocol import Probe, TrialSpec
 Node = Mapping[str, float]
 Request = dict[str, float]
 
-RAY_OPTIONS = ("CPU", "GPU", "memory")  # resources that tasks ask Ray for by options of their own
-OWN_RESOURCES = ("CPU", "GPU", "memory", "object_store_memory")  # those that are no custom ones
-SMALLEST_AMOUNT = 0.0001  # Ray counts in these
+RAY_OPTIONS = ("CPU", "GPU", "memory")  # resources that tasks request by options of their own
+OWN_RESOURCES = ("CPU", "GPU", "memory", "object_store_memory")  # resources other than custom ones
+SMALLEST_AMOUNT = 0.0001  # Ray's smallest unit of a resource
 
 _ACCELERATOR_TYPE = "accelerator_type:"
-_ACCELERATOR_SHARE = 0.001  # what Ray's own option `accelerator_type` asks of such a resource
+_ACCELERATOR_SHARE = 0.001  # amount that Ray's own option `accelerator_type` requests
 _ROUNDING = 1e-9
 
 
@@ -30,21 +30,21 @@ class Wishes:
     """Ray resources that every trial of a search asks for, in addition to those that its spec requires.
 
     Attributes:
-        resources: amounts by the names of custom resources.
-        accelerator_types: types of which a CUDA trial's card may have any, the preferred first;
-            empty where any card will do.
+        resources: amounts of custom resources, by name.
+        accelerator_types: accelerator types that a CUDA trial's card may have, the preferred first;
+            empty if any card will do.
     """
 
     resources: Mapping[str, float] = field(default_factory=dict)
     accelerator_types: tuple[str, ...] = ()
 
     def request(self, probe: Probe, spec: TrialSpec | None, nodes: Sequence[Node]) -> Request:
-        """Ray resources that a trial requests of one node; without a spec, the least that it may ask.
+        """Ray resources that a trial requests of one node; without a spec, the least that it may request.
 
-        One node has the resources of all ranks, so that nothing but PyTorch has to bring them together; of a
-        trial on several nodes, each node has the resources of its share of the ranks.
-        A CPU trial that names no number of threads gets one CPU, because Ray sets
-        `OMP_NUM_THREADS` to the CPUs that a task asked for.
+        One node provides the resources of all ranks, so that PyTorch alone connects them. For a
+        trial on several nodes, each node provides the resources of its share of the ranks.
+        A CPU trial without a number of threads gets one CPU, because Ray sets
+        `OMP_NUM_THREADS` to the CPUs that a task requested.
         """
         num_ranks = 1 if spec is None else spec.processes_per_node
         request: Request = {"CPU": num_ranks}
@@ -61,8 +61,9 @@ class Wishes:
     def _accelerator_type(self, nodes: Sequence[Node]) -> str | None:
         """First of `accelerator_types` that a node has; the last one, Ray's own name, if no node has any.
 
-        None where any card will do, and where Ray could name the card of no node with GPUs: the probe tells
-        what it ran on.
+        None if any card will do, and if Ray has no name for the card of any node with GPUs: the probe then
+            reports
+        its card.
         """
         if not self.accelerator_types:
             return None
@@ -96,7 +97,7 @@ def num_groups_at_once(nodes: Iterable[Node], request: Request, num_nodes: int) 
     """Number of groups of `num_nodes` idle nodes that could serve a request on each node at the same time."""
     counts = [num_at_once(node, request) for node in nodes]
     most = sum(counts) // num_nodes
-    # A node is in a group once, and so serves no more of them than there are.
+    # A node is in a group once, and so serves at most as many requests as there are groups.
     return next(
         (num for num in range(most, 0, -1) if sum(min(count, num) for count in counts) >= num * num_nodes), 0
     )
