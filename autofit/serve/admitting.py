@@ -1,4 +1,4 @@
-"""Admits queued jobs from a long-running process: repeats `admit`, whatever fails meanwhile."""
+"""Admits queued jobs from a long-running process: repeats `admit`, even after failures."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Admitting:
 
     Args:
         storage: see `JobQueue.open`.
-        address: the address of Ray's dashboard.
-        log: takes a line when a driver was started, and when admission fails or works again.
+        address: address of Ray's dashboard.
+        log: called with a line when a driver was started, and when admission fails or works again.
     """
 
     def __init__(self, storage: str | None, *, address: str, log: Log) -> None:
@@ -27,10 +27,10 @@ class Admitting:
         self._failure: str | None = None
 
     def run(self) -> None:
-        """Admits jobs once; logs, and does not raise, that the cluster or storage does not answer.
+        """Admits jobs once; logs, and does not raise, if the cluster or storage does not answer.
 
         Raises:
-            UsageError: there can be no such address or storage.
+            UsageError: the address or storage is invalid.
         """
         try:
             if self._queue is None:
@@ -39,7 +39,7 @@ class Admitting:
                 self._ray_jobs = RayJobs(self._address)
             started = admit(self._queue, self._ray_jobs)
         except (DispatchError, StorageError) as error:
-            self._ray_jobs = None  # a head that comes back may be another one
+            self._ray_jobs = None  # a head that comes back may be a new one
             if self._failure != error.message:
                 self._log(f"no job can be started for now: {error.message}")
             self._failure = error.message

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 Log = Callable[[str], None]
-"""Takes a sentence for the operator."""
+"""Writes a sentence for the operator."""
 
 
 class Background:
@@ -25,7 +25,7 @@ class Background:
         """Starts a thread that repeats a task, with a pause after each run.
 
         Args:
-            at_end: called last, in the same thread, unless the task failed.
+            at_end: called last in the same thread, unless the task failed.
         """
         thread = threading.Thread(
             target=self._run, args=(task, pause_seconds, at_end), name=f"autofit-{name}", daemon=True

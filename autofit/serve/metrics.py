@@ -42,10 +42,10 @@ _DURATION_BUCKETS_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 60
 
 @dataclass(slots=True)
 class _Search:
-    """Latest search for a workload and GPU, whose findings the gauges show.
+    """Latest search for a workload and GPU, whose results the gauges show.
 
     Attributes:
-        error_trial: the newest trial whose prediction could be compared.
+        error_trial: newest trial whose prediction was compared with a measurement.
     """
 
     workload: str
@@ -59,12 +59,12 @@ class _Search:
 class Metrics:
     """Event sink that keeps a registry's Prometheus metrics up to date.
 
-    Of searches with equal labels, gauges show the one that began last.
+    If several searches have equal labels, gauges show the one that began last.
 
     Args:
-        registry: where the series are registered; one `Metrics` per registry.
-        max_workloads: the number of distinct workloads, and of distinct GPUs, that get a label of their own;
-            later ones share `other`: a label's values must stay few, whatever users name their files.
+        registry: registry of the series; it takes one `Metrics`.
+        max_workloads: number of distinct workloads, and of distinct GPUs, that get a label of their own;
+            later ones share `other`, because labels must have few values, however users name their files.
     """
 
     def __init__(self, registry: CollectorRegistry, *, max_workloads: int = 50) -> None:

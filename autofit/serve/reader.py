@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 _IDLE_SECONDS = 120.0
 _NUM_TURNS = 20
-_NUM_ANSWERS = 50  # are looked at in one read, each once: it takes milliseconds
+_NUM_ANSWERS = 50  # stored answers that one read checks, each once: it takes milliseconds
 
 
 class StorageReader:
-    """Reads one storage repeatedly, and emits what is new as events.
+    """Reads one storage repeatedly, and emits new trials, studies and jobs as events.
 
-    A journal that has not changed is not read. In a database, a study without unfinished trials in
-    which nothing happened for 120 seconds is read only at every twentieth read, and at once when a
+    A journal that has not changed is not read. In a database, a study without unfinished trials and
+    without news for 120 seconds is read only at every twentieth read, and at once when a
     coordinator opens it.
 
     Args:
-        storage: a database URL, or the path of a journal.
-        emit: takes the events.
-        log: takes a sentence about a record that cannot be read.
-        clock: seconds that only grow.
+        storage: database URL, or path of a journal.
+        emit: called with each event.
+        log: called with a sentence about a record that cannot be read.
+        clock: returns seconds that never decrease.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class StorageReader:
         self._studies: dict[str, StudyReader] = {}
         self._changed_at: dict[str, float] = {}
         self._opened_as: dict[str, tuple[Any, ...]] = {}
-        self._unreadable: dict[str, Unreadable] = {}  # studies, and answers in studies, by name
+        self._unreadable: dict[str, Unreadable] = {}  # by name, studies and stored answers
         self._unreadable_jobs: tuple[Unreadable, ...] = ()
-        self._looked_at: set[tuple[str, int | None]] = set()  # answers of studies, and of jobs
+        self._looked_at: set[tuple[str, int | None]] = set()  # of studies and of jobs
         self._answers_left_aside: set[str] = set()
         self._said: set[str] = set()
         self._counted: collections.Counter[str] = collections.Counter()
@@ -74,8 +74,8 @@ class StorageReader:
         """Emits events for what is new in the storage since the last read.
 
         Raises:
-            UsageError: there can be no such storage, or its key in the environment is too short.
-            StorageError: the storage cannot be read now; news that could be read were emitted.
+            UsageError: the storage is invalid, or its key in the environment is too short.
+            StorageError: the storage cannot be read now; the readable news were emitted.
         """
         state = self._state()
         if state is None or state != self._read_state:
@@ -201,7 +201,7 @@ class StorageReader:
         study = self._studies[name]
         try:
             has_news = study.read(backend)
-        except KeyError:  # it was deleted since it was listed
+        except KeyError:  # the study was deleted after it was listed
             self._forget(name)
             return
         if has_news:
@@ -230,7 +230,7 @@ class StorageReader:
 
     def _look_at_answers(self, backend: BaseStorage, answers: dict[str, int]) -> None:
         """Logs and counts stored answers that cannot be read; checks 50 new answers per call."""
-        for name in self._answers_left_aside - answers.keys():  # asked again, and answered anew
+        for name in self._answers_left_aside - answers.keys():  # their questions were answered anew
             self._answers_left_aside.discard(name)
             self._unreadable.pop(name, None)
         new = [found for found in answers.items() if found not in self._looked_at]
@@ -242,7 +242,7 @@ class StorageReader:
             except UnreadableError as error:
                 self._answers_left_aside.add(name)
                 self._leave_aside(name, Unreadable.of(Kind.ANSWER, f"the answer in study {name}", error))
-            except KeyError:  # it was deleted since it was listed
+            except KeyError:  # the study was deleted after it was listed
                 continue
 
     def _leave_aside(self, name: str, left_aside: Unreadable) -> None:

@@ -1,10 +1,10 @@
 """HTTP server of `/metrics` for Prometheus, and of health checks such as `/healthz` and `/readyz`.
 
-The server is aiohttp's, in a thread with an event loop of its own: a connection costs no thread, and while
-the system refuses more connections it waits. What is added here bounds the resources that clients take:
+The server is aiohttp's, in a thread with an event loop of its own: a connection takes no thread, and while
+the system refuses further connections the server waits. This module limits the resources that clients take:
 
-- a connection lives for one request, and `request_seconds` at most, however slowly the request is sent
-- where there are more connections than the process may open files for, the oldest is closed
+- a connection serves one request, and lives `request_seconds` at most, however slowly the request is sent
+- if there are more connections than the process may open files, the oldest is closed
 - errors of connections are logged once a minute at most
 """
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 _BACKLOG = 128
 _MOST_CONNECTIONS = 4096
-_OTHER_FILES = 128  # that the process may open: its storage, Ray's client, libraries
+_OTHER_FILES = 128  # files that the process opens otherwise: its storage, Ray's client, libraries
 _LINE_SECONDS = 60.0
 
 Check = Callable[[], str | None]
-"""Why something is not as it should be; None where it is."""
+"""Returns the reason why a check fails; None if it succeeds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class MetricsServer:
     """Running HTTP server of metrics.
 
     Attributes:
-        port: the port that it listens on; the system's choice when 0 was asked for.
+        port: port that it listens on; chosen by the system if 0 was given.
     """
 
     port: int
@@ -66,18 +66,19 @@ def serve_metrics(
     """Starts an HTTP server for the metrics in `registry`; it runs until the returned server is closed.
 
     Args:
-        checks: a check for each path, answered with 200, or with 503 and the reason. `/healthz` is always
-            there.
-        max_connections: by default the number of files that the process may open, less those it needs itself.
-        request_seconds: how long a client may take to send a request and to read the answer.
+        checks: check for each path, answered with 200, or with 503 and the reason. `/healthz` always
+            exists.
+        max_connections: most connections; by default the number of files that the process may open, less its
+            own.
+        request_seconds: seconds that a client may take to send a request and to read the answer.
 
     Raises:
-        InfrastructureError: the address cannot be listened on, such as a port in use.
+        InfrastructureError: the server cannot listen on the address, such as a port in use.
     """
     try:
         listening = _listening(host, port)
     except OSError as error:
-        reason = str(error.strerror).partition(" (while")[0]  # which address it was is said anyway
+        reason = str(error.strerror).partition(" (while")[0]  # the message names the address anyway
         raise InfrastructureError(
             f"metrics cannot be served on {host}:{port} ({reason}): choose a free port, or 0 for any"
         ) from error
@@ -153,7 +154,7 @@ def _bounded(
         def connection_made(self, handler: Any, transport: asyncio.Transport) -> None:
             super().connection_made(handler, transport)
             if len(self._open) >= max_connections:
-                oldest, timer = self._open.pop(next(iter(self._open)))  # now: it is lost a turn later
+                oldest, timer = self._open.pop(next(iter(self._open)))  # at once, as it is lost a turn later
                 timer.cancel()
                 oldest.abort()
             self._open[handler] = transport, loop.call_later(request_seconds, transport.abort)
@@ -175,7 +176,7 @@ def _shared(registry: CollectorRegistry) -> Callable[[web.BaseRequest], Awaitabl
     coming: dict[object, asyncio.Task[web.Response]] = {}
 
     async def write_soon(wanted: object, request: web.BaseRequest) -> web.Response:
-        await asyncio.sleep(0)  # whoever else has asked by now joins
+        await asyncio.sleep(0)  # requests that have come by now share the rendering
         del coming[wanted]
         written: web.Response = await write(request)
         return written

@@ -36,9 +36,9 @@ class StudyReader:
     """Reads one study repeatedly and emits events; each trial is counted once, when it has ended.
 
     Args:
-        study_id: the study's id in its storage.
-        emit: takes the events.
-        log: takes a sentence about a trial that cannot be read.
+        study_id: id of the study in its storage.
+        emit: called with each event.
+        log: called with a sentence about a trial that cannot be read.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class StudyReader:
     def is_same(self, backend: BaseStorage, study_id: int) -> bool:
         """Whether `study_id` is still the study read before, not a new one with the same name.
 
-        SQLite uses the ids of deleted rows again.
+        SQLite reuses the ids of deleted rows.
         """
         if study_id != self._study_id:
             return False
@@ -99,7 +99,7 @@ class StudyReader:
         return backend.get_trial(first).datetime_start == self._first_start
 
     def open(self, record: SearchRecord) -> None:
-        """Emits that the search began or was resumed, then what was found so far."""
+        """Emits that the search began or was resumed, then its results so far."""
         self._record = record
         self._emit(
             TuneStarted(
@@ -121,7 +121,7 @@ class StudyReader:
         """Emits the recommendation in the study's `attributes`, if it has changed."""
         try:
             recommended, time = recommendation_of(attributes), recommended_time_of(attributes)
-        except UNREADABLE:  # another version's; its trials count all the same
+        except UNREADABLE:  # written by another version; the study's trials count all the same
             return
         if (recommended, time) != (self._recommended, self._recommended_time):
             self._recommended, self._recommended_time = recommended, time
@@ -139,7 +139,7 @@ class StudyReader:
         """Reads new trials of the study and emits events for them.
 
         Returns:
-            Whether there were news since the last read; False the first time.
+            Whether there are news since the last read; False the first time.
 
         Raises:
             KeyError: the study has been deleted.

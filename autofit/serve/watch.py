@@ -1,4 +1,4 @@
-"""Watches a storage that is read repeatedly: whether and when it could be read."""
+"""Reads a storage repeatedly, and reports whether and when it could be read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from autofit.errors import StorageError
 from autofit.serve.background import Log
 
-_STUCK_SECONDS = 300.0  # a first read of very many trials takes minutes
+_STUCK_SECONDS = 300.0  # the first read of very many trials takes minutes
 
 
 class Reader(Protocol):
@@ -23,14 +23,14 @@ class Reader(Protocol):
 class StorageWatch:
     """Reads a storage repeatedly, and updates Prometheus metrics on whether and when it could be read.
 
-    A storage that cannot be read is tried again for ever; metrics of earlier reads stay served.
+    A storage that cannot be read is tried again for ever; metrics of earlier reads are still served.
 
     Args:
-        registry: gets the series about the storage.
-        on_first_read: called once everything has been read. Counts are shown from then on: a count that
-            still grows to its value from before a restart would read as new trials.
-        log: takes a line when the storage goes or comes back.
-        clock: seconds that only grow.
+        registry: registry for the metrics about the storage.
+        on_first_read: called once everything has been read. Counts are shown from then on, because a count
+            that still grows to its value from before a restart would look like new trials.
+        log: called with a line when the storage can no longer, or again, be read.
+        clock: returns seconds that never decrease.
     """
 
     def __init__(
@@ -64,17 +64,17 @@ class StorageWatch:
         )
 
     def read(self) -> None:
-        """Reads the storage once; logs, and does not raise, that it cannot be read now.
+        """Reads the storage once; logs, and does not raise, if it cannot be read now.
 
         Raises:
-            UsageError: there can be no such storage.
+            UsageError: the storage is invalid.
             StorageError: its driver is not installed.
         """
         started = self._clock()
         try:
             self._reader.read()
         except StorageError as error:
-            if isinstance(error.__cause__, ImportError):  # no patience installs a driver
+            if isinstance(error.__cause__, ImportError):  # waiting does not install a driver
                 raise
             self._show_down(error)
         else:
