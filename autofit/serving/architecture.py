@@ -1,6 +1,7 @@
-"""Layers of a language model, read from its parameters, and the KV cache bytes that they keep per token.
+"""Layers of a language model, read from its parameters, and the KV cache bytes that they take per token.
 
-A layer is told by its modules, not by the name of its architecture: projections of keys and values whose
+A layer is recognised by its modules, not by the name of its architecture: projections of keys and values
+    whose
 rows are heads (`k_proj`, or merged as `qkv_proj`), a compressed projection (`kv_a_proj_with_mqa`: latent
 attention), attention to another sequence (`cross_attn`, `encoder_attn`), or a state that does not
 grow (`A_log`). Windows come from the configuration (`layer_types`, `sliding_window`): parameters do not
@@ -26,7 +27,7 @@ MERGED = ("qkv_proj", "c_attn", "query_key_value", "Wqkv", "qkv")
 _CROSS = ("cross_attn", "encoder_attn", "EncDecAttention")
 _SELF = ("self_attn", "self_attention", "SelfAttention")
 _LATENT, _STATE = "kv_a_proj_with_mqa", "A_log"
-# Of transformers' configurations: the last dimensions of a state, by the names that architectures give them.
+# Fields of transformers' configurations for the last dimension of a state, by architecture.
 _STATE_HEAD = ("mamba_d_head", "linear_value_head_dim", "mamba_head_dim", "head_dim")
 _STATE_SIZE = ("mamba_d_state", "linear_key_head_dim", "ssm_state_size", "state_size")
 
@@ -46,11 +47,11 @@ class Layer:
     """Size of the keys and values, or of the state, that one layer of a model caches.
 
     Attributes:
-        num_kv_heads: heads of keys and values; for latent attention 1, whatever the number of ranks.
-        width: numbers of a token and head, key and value together.
-        window: tokens that a sliding window reaches back; 0 where there is none.
-        conv_rows, conv_columns, state_numbers: for a state: the channels of its convolution, the steps that
-            it keeps of each channel, and the numbers of the state itself.
+        num_kv_heads: heads of keys and values; 1 for latent attention, whatever the number of ranks.
+        width: elements cached per token and head, key and value together.
+        window: tokens of a sliding window; 0 without one.
+        conv_rows, conv_columns, state_numbers: for a state: channels of its convolution, steps that
+            are kept of each channel, and elements of the state itself.
     """
 
     kind: LayerKind
@@ -82,9 +83,9 @@ class Architecture:
     """Structure of a language model, as far as a server's memory depends on it.
 
     Attributes:
-        max_positions: the longest sequence that the model was made for; None where it has no end.
-        layers: the layers of the text model, in order.
-        parameters_of: the parameters of each layer, by the rest of their names.
+        max_positions: longest sequence that the model was made for; None if there is no limit.
+        layers: layers of the text model, in order.
+        parameters_of: parameters of each layer, by the rest of their names.
     """
 
     parts: ModelParts

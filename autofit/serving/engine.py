@@ -13,9 +13,9 @@ from autofit.serving.pool import Pool
 
 _MIB = 1024**2
 _NOTHING = ContextInterval(low_bytes=0, likely_bytes=0, high_bytes=0, basis="")
-# What grows between an engine's first look at the card and its last: kernels that are loaded when they are
-# first used. 0.16 GiB on an H100 in two logs of vLLM (pull requests 12126 of vllm-project/vllm and 550 of
-# kubernetes-sigs/gateway-api-inference-extension), 0.20 with several ranks on 3090s (14447 of vLLM).
+# Memory that grows between an engine's first measurement of the card and its last: kernels that are loaded at
+# their first use. 0.16 GiB on an H100 in two logs of vLLM (pull requests 12126 of vllm-project/vllm and 550
+# of kubernetes-sigs/gateway-api-inference-extension), 0.20 with several ranks on 3090s (14447 of vLLM).
 _KERNELS = ContextInterval(
     low_bytes=90 * _MIB,
     likely_bytes=164 * _MIB,
@@ -29,11 +29,11 @@ class Options:
     """Options that a server is started with; None leaves the choice to the engine.
 
     Attributes:
-        utilization: the share of the card's memory that the engine may take.
-        num_ranks: the ranks of tensor parallelism.
-        max_model_len: the longest sequence, prompt and answer together.
+        utilization: share of the card's memory that the engine may take.
+        num_ranks: number of ranks of tensor parallelism.
+        max_model_len: tokens of the longest sequence, prompt and answer together.
         element_bytes, kv_element_bytes: bytes of an element of weights and activations, and of the KV cache.
-        max_loras, max_lora_rank: adapters that are on the card at once, and their largest rank.
+        max_loras, max_lora_rank: number of adapters on the card at once, and their largest rank.
     """
 
     gpu: Gpu
@@ -54,7 +54,7 @@ class Spans:
     """Low, likely and high bytes of an amount of memory, with the likely bytes of its parts.
 
     Attributes:
-        parts: the likely bytes of each part, by name.
+        parts: likely bytes of each part, by name.
     """
 
     low_bytes: int = 0
@@ -76,16 +76,16 @@ class Spans:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizing:
-    """How a serving engine divides a card's memory: weights, activations, memory outside, KV cache.
+    """Division of a card's memory by a serving engine: weights, activations, memory outside, KV cache.
 
     Attributes:
         options: the given options, with the engine's own choices filled in.
         usable_bytes: the card's memory times the utilization.
-        weights_bytes, activation_bytes: of one rank; the latter is the memory of the profiling pass, or what
-            the engine keeps free in its place.
+        weights_bytes, activation_bytes: of one rank; the latter is the memory of the profiling pass, or the
+            memory that the engine keeps free in its place.
         outside: memory outside PyTorch's allocator, as far as the engine counts it.
         graphs: CUDA graphs, as far as the engine counts them.
-        pool: the KV cache that is likely left.
+        pool: the KV cache that likely fits.
         notes: assumptions, and memory that is not counted.
     """
 
@@ -124,10 +124,10 @@ class Engine:
     """Description of a language model server, such as vLLM: its releases, command and options.
 
     Attributes:
-        releases: the function that sizes its KV cache, by the first release that it holds for, newest first.
-        start: the command that starts the server, up to the model's name.
-        flags: the command's names of its options, by the fields of `Options`.
-        kv_dtypes, dtypes: the engine's names of dtypes, by autofit's names.
+        releases: function that sizes its KV cache, by the first release that it holds for, newest first.
+        start: command that starts the server, up to the model's name.
+        flags: names of its options on the command line, by the fields of `Options`.
+        kv_dtypes, dtypes: the engine's names of data types, by autofit's names.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""KV cache divided into blocks: the tokens that it holds, and the blocks that a sequence takes.
+"""KV cache divided into blocks: the tokens that fit in it, and the blocks that a sequence takes.
 
-one kind of layers     a block holds so many tokens of all layers
-several kinds          a block holds so many tokens of one group of layers, all groups as large
+one kind of layers     a block holds a number of tokens in all layers
+several kinds          a block holds a number of tokens in one group of layers; all groups are equally large
                        (vllm/v1/core/kv_cache_utils.py, `_get_kv_cache_groups_uniform_page_size`)
 """
 
@@ -13,7 +13,7 @@ from typing import Self
 
 from autofit.serving.architecture import Layer, LayerKind
 
-# Where the kinds' numbers of layers differ by less than half, a group has as many as the largest.
+# If the numbers of layers of the kinds differ by less than half, a group has as many as the largest.
 _ALIKE = 1.5
 
 
@@ -22,7 +22,7 @@ class Group:
     """Group of layers that share blocks of the KV cache.
 
     Attributes:
-        blocks_of: the number of the group's blocks for a sequence of a given number of tokens.
+        blocks_of: returns the number of the group's blocks for a sequence of a number of tokens.
     """
 
     kind: LayerKind
@@ -38,7 +38,7 @@ class Pool:
         block_size: tokens of a block.
         block_bytes: bytes of a block in all layers of a group.
         num_blocks: the number of all blocks.
-        fixed_blocks: the number of blocks that a sequence never gets.
+        fixed_blocks: number of blocks that no sequence gets.
     """
 
     block_size: int
@@ -111,9 +111,9 @@ def grouped(
     """KV cache whose blocks each belong to one group of layers, grouped by kind of layer.
 
     Args:
-        state_bytes: bytes of one number of a state.
-        num_batched_tokens: the tokens that a window keeps beside itself while a chunk is worked on.
-        num_encoder_tokens: the length of the sequence that cross attention attends to.
+        state_bytes: bytes of one element of a state.
+        num_batched_tokens: tokens that a window caches in addition to its own while a chunk is processed.
+        num_encoder_tokens: length in tokens of the sequence that cross attention attends to.
     """
     by_kind: dict[Layer, int] = {}
     for layer in layers:
@@ -133,7 +133,7 @@ def grouped(
         Group(
             kind=layer.kind,
             num_layers=group_size,
-            # Layers with narrower keys have longer blocks, so that all blocks are as large.
+            # Layers with narrower keys have blocks of more tokens, so that all blocks have the same size.
             blocks_of=_rule(
                 layer, page_bytes // width if width else block_size, num_batched_tokens, num_encoder_tokens
             ),

@@ -1,15 +1,15 @@
 """Replays an engine's profiling pass, which measures its activations, through PyTorch's allocator.
 
-One forward pass over as many tokens as a batch may have, then the sampling of one token for each sequence.
-What lives in it follows from the engines' own layers, which are fused, and not from transformers':
+It runs one forward pass over the most tokens of a batch, then samples one token for each sequence.
+Its tensors follow from the engines' own layers, which are fused, and not from transformers':
 
     residual ─┐ added in the norm, in place               llama.py and layernorm.py of vLLM
     hidden ───┴▶ qkv (one matrix) ▶ attention ▶ output projection ─▶ hidden
              └─▶ gate and up (one matrix) ▶ activation × up ▶ down ─▶ hidden
     hidden of the last tokens ▶ logits ▶ float32 ▶ top-k and top-p ▶ probabilities ▶ tokens
 
-An argument lives as long as its caller does: the normed input of a layer until the layer's output is there.
-Matrix products take cuBLAS's workspace, sorting its own scratch memory, both from PyTorch's allocator
+An argument lives as long as its caller: the normed input of a layer until the layer's output exists.
+Matrix products take cuBLAS's workspace, sorting takes scratch memory, both from PyTorch's allocator
 (`autofit_workers.replay.curve.scratch.formulas`).
 """
 
@@ -34,18 +34,19 @@ _GATED = ("gate_proj", "gate_up_proj", "w3", "wi_1", "up_proj")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """Profiling pass of one rank of a serving engine: its batch, dtype, card and memory habits.
+    """Profiling pass of one rank of a serving engine: its batch, dtype, card, and tensors kept for longer.
 
     Attributes:
         num_tokens: tokens of the batch.
         num_seqs: sequences of the batch, each of which gets a next token.
         element_bytes: bytes of an element of the model's dtype.
-        platform: the card and the release of PyTorch that scratch memory depends on.
+        platform: card architecture and PyTorch release, which scratch memory depends on.
         num_sms: the card's multiprocessors.
-        keeps_gate: whether the MLP's first product lives until its last, since a variable holds it.
-        keeps_reduced: whether the memory of reduced tensors is not reused in the pass, since NCCL's stream
+        keeps_gate: whether the output of the MLP's first product lives until its last, as a variable holds
+            it.
+        keeps_reduced: whether the memory of reduced tensors is not reused in the pass, as NCCL's stream
             holds it.
-        most_expert_tokens: the most tokens that experts work on at once.
+        most_expert_tokens: most tokens that experts process at once.
     """
 
     architecture: Architecture
@@ -97,13 +98,13 @@ def replay(one: Pass, sampler: Sampler | None) -> Activations:
     """Peaks of one rank's forward pass and the `sampler`, if any, replayed through PyTorch's allocator."""
     tape = Tape()
     of_tokens = one.num_tokens * one.architecture.hidden_size * one.element_bytes
-    # Ids, positions and where in the cache each token goes.
+    # Ids, positions and cache slots of the tokens.
     with tape.holding(*[one.num_tokens * _INDEX_BYTES] * 3, of_tokens, of_tokens):
         tape.keep(_cublas_bytes(one))
         for layer, parameters in zip(one.architecture.layers, one.architecture.parameters_of, strict=True):
             _attention(tape, one, layer, parameters, of_tokens)
             _mlp(tape, one, parameters, of_tokens)
-    with tape.holding(of_tokens):  # what the last norm returned
+    with tape.holding(of_tokens):  # output of the last norm
         if sampler is not None:
             sampler(tape, one)
     return Activations(tape.allocator.peak_allocated_bytes, tape.allocator.peak_reserved_bytes)
@@ -127,7 +128,7 @@ def _attention(
 ) -> None:
     tokens, size = one.num_tokens, one.element_bytes
     if layer.kind is LayerKind.STATE:
-        # The input projection, its convolution, and what the scan returns.
+        # The input projection, its convolution, and the output of the scan.
         widest = max((rows_of(each) for name, each in parameters.items() if "in_proj" in name), default=0)
         of_rank = tokens * (widest // one.num_ranks) * size
         channels = tokens * (layer.conv_rows // one.num_ranks) * size
@@ -225,7 +226,7 @@ def sorted_sampler_in_half(tape: Tape, one: Pass) -> None:
     """
     logits, size = _num_logits(one), one.element_bytes
     with tape.holding(logits * size):
-        with tape.holding(logits * size, logits * _INDEX_BYTES):  # sorted, and where each came from
+        with tape.holding(logits * size, logits * _INDEX_BYTES):  # sorted logits and their original positions
             with tape.holding(_sort_bytes(one, size)):
                 pass
             # Probabilities, their sums and two masks live on while the positions are sorted.
@@ -236,7 +237,7 @@ def sorted_sampler_in_half(tape: Tape, one: Pass) -> None:
             ):
                 pass
         with tape.holding(logits * size, logits * _FLOAT_BYTES, logits * _FLOAT_BYTES):
-            pass  # the logits again, probabilities and their logarithms
+            pass  # logits again, probabilities and their logarithms
 
 
 def sorted_sampler(tape: Tape, one: Pass) -> None:
@@ -249,11 +250,11 @@ def sorted_sampler(tape: Tape, one: Pass) -> None:
         with tape.holding(logits * _FLOAT_BYTES, logits * _INDEX_BYTES):
             with tape.holding(_sort_bytes(one, _FLOAT_BYTES)):
                 pass
-            # Probabilities, their sums, two masks; then what the logits are scattered to.
+            # Probabilities, their sums, two masks; then the target of the scattered logits.
             with tape.holding(*[logits * _FLOAT_BYTES] * 3, logits, logits):
                 pass
         with tape.holding(*[logits * _FLOAT_BYTES] * 4):
-            pass  # what was scattered, probabilities, their logarithms, and the noise they are divided by
+            pass  # scattered logits, probabilities, their logarithms, and the noise that divides them
 
 
 def masking_sampler(tape: Tape, one: Pass) -> None:

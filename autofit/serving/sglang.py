@@ -1,8 +1,8 @@
 """KV cache size in SGLang: a share of the card holds weights and KV cache; no profiling pass is run.
 
-sglang/srt/model_executor/model_runner_kv_cache_mixin.py of 0.5.9, `profile_max_num_token`: what is free after
-the weights, less the share of what was free before them that is to stay free. server_args.py of that release,
-`_handle_gpu_memory_settings`: that share follows from the chunk of a prefill and the CUDA graphs.
+sglang/srt/model_executor/model_runner_kv_cache_mixin.py of 0.5.9, `profile_max_num_token`: the memory free
+after the weights, less the share of the memory free before them that has to stay free. server_args.py of that
+release, `_handle_gpu_memory_settings`: that share follows from the chunk of a prefill and the CUDA graphs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from autofit.serving.pool import Group, Pool
 from autofit.serving.weights import adapters_bytes, weights_bytes
 
 _MIB = 1024**2
-# By the card's MiB: tokens of a chunk, and the largest batch of a graph with fewer than four ranks or more.
+# Below each size of a card in MiB: tokens of a chunk, and the largest batch of a graph with fewer than four
+# ranks and with more.
 _BY_MEMORY = (
     (20 * 1024, 2048, 8, 8),
     (35 * 1024, 2048, 24, 80),
@@ -62,7 +63,7 @@ def size(architecture: Architecture, given: Options) -> Sizing:
             architecture, ranks, element, max_loras=given.max_loras, max_lora_rank=given.max_lora_rank
         )
     before = outside(given.gpu, ranks, context=True, nccl=True, kernels=False)
-    # The share is of what is free once the context and NCCL are there.
+    # The share is of the memory that is free once context and NCCL exist.
     counted = Spans(
         low_bytes=round(before.low_bytes * share),
         likely_bytes=round(before.likely_bytes * share),

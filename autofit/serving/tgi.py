@@ -2,7 +2,7 @@
 
 server/text_generation_server/models/flash_causal_lm.py of 3.3.6, `warmup`, with `TGI_WIGGLE_ROOM` 0.9 of
 models/globals.py and `CUDA_MEMORY_FRACTION` 1 of utils/dist.py; the launcher's launcher/src/main.rs passes
-`--cuda-memory-fraction` on. What PyTorch's allocator has cached counts as taken.
+`--cuda-memory-fraction` on. Memory cached by PyTorch's allocator counts as taken.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from autofit.serving.profile_run import Pass, platform, replay
 from autofit.serving.weights import weights_bytes
 
 _ROOM = 0.9
-_PREFILL_TOKENS = 4096  # launcher/src/main.rs, where nothing is known of the card's speed
+_PREFILL_TOKENS = 4096  # launcher/src/main.rs, if the card's speed is unknown
 _BLOCK_SIZE = 1  # models/globals.py: of flashinfer, the default; flashdecoding has 256
 _TORCH_RELEASE = (2, 7)
 

@@ -1,15 +1,15 @@
 """KV cache size in vLLM: it runs a pass over the largest batch, and the memory left is the KV cache.
 
 0.2     vllm/worker/worker.py of 0.2.5, `profile_num_available_blocks`: all memory of the card that is
-        not free, the allocator's cache and the context included. NCCL's stream keeps the memory of reduced
-        tensors from being used again (`TORCH_NCCL_AVOID_RECORD_STREAMS` came with 0.2.7).
+        not free, including the allocator's cache and the context. NCCL's stream keeps the memory of reduced
+        tensors from being reused (`TORCH_NCCL_AVOID_RECORD_STREAMS` came with 0.2.7).
 0.6     vllm/worker/worker.py of 0.6.4, `determine_num_available_blocks`: the peak of tensors, and all
         memory of the card outside PyTorch's allocator, context included.
 0.7     vllm/utils.py of 0.7.0, `memory_profiling`: as 0.6, less the memory taken before the engine's first
-        look at the card, after the context and before NCCL (vllm/worker/worker.py, `init_device`).
+        measurement of the card, after the context and before NCCL (vllm/worker/worker.py, `init_device`).
 0.8     vllm/v1/worker/gpu_worker.py of 0.8.5, `determine_available_memory`: as 0.6, in chunks.
-0.11    the same file of 0.11.0: as 0.7, but the first look comes after NCCL. Layers with windows have
-        blocks of their own.
+0.11    the same file of 0.11.0: as 0.7, but the first measurement comes after NCCL. Layers with windows
+        have blocks of their own.
 0.20    the same file of 0.20.2: CUDA graphs are estimated and counted, and logits no longer sorted.
 """
 
@@ -36,20 +36,20 @@ from autofit.serving.weights import adapters_bytes, weights_bytes
 _MIB, _GIB = 1024**2, 1024**3
 _BLOCK_SIZE = 16
 _LEAST_BATCHED = 2048
-_LONG, _CHUNK = 32768, 512  # arg_utils.py of 0.6.4: longer ones are worked on in chunks
+_LONG, _CHUNK = 32768, 512  # arg_utils.py of 0.6.4: longer ones are processed in chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """Sizing rules of one release of vLLM: the defaults and the memory that it counts.
+    """Rules by which one release of vLLM sizes its KV cache: defaults, and the memory that it counts.
 
     Attributes:
-        torch_release: the release of PyTorch that the engine asks for.
-        utilization: the default of `gpu_memory_utilization`.
+        torch_release: release of PyTorch that the engine requires.
+        utilization: default of `gpu_memory_utilization`.
         counts_context, counts_nccl, counts_cache, counts_graphs: whether the engine counts the CUDA context,
             NCCL, the allocator's cache and CUDA graphs as taken.
         keeps_gate, keeps_reduced: see `profile_run.Pass`.
-        chunks, chunks_long: whether all prompts, or those of long models, are worked on in chunks.
+        chunks, chunks_long: whether all prompts, or those of long models, are processed in chunks.
         spares_a100: whether an A100 gets the batches of small cards.
         groups: whether layers of several kinds have blocks of their own (the hybrid KV cache manager).
     """

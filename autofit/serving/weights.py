@@ -1,8 +1,8 @@
 """Weights that one rank of a server loads: its part of every parameter, in the served dtype.
 
-Engines split matrices by columns or rows over the ranks, the embedding by its rows, and repeat on each rank
-what is small or needed whole (vllm/model_executor/layers/linear.py and vocab_parallel_embedding.py of vLLM
-0.20.2; SGLang's and TGI's are of the same descent).
+Engines split matrices by columns or rows over the ranks and the embedding by its rows, and repeat on each
+rank small parameters and those needed whole (vllm/model_executor/layers/linear.py and
+vocab_parallel_embedding.py of vLLM 0.20.2; SGLang's and TGI's are of the same descent).
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def adapters_bytes(
     """Bytes of the LoRA buffers for `max_loras` adapters, on every linear layer that can have one.
 
     vllm/lora/layers/: `lora_a_stacked` of (max_loras, 1, rank, inputs) and `lora_b_stacked` of (max_loras, 1,
-    outputs, rank); what a rank holds of the matrix decides inputs and outputs.
+    outputs, rank); inputs and outputs are those of the rank's part of the matrix.
     """
     numbers = 0
     for parameters in architecture.parameters_of:
@@ -92,7 +92,7 @@ def adapters_bytes(
     return numbers * max_loras * max_lora_rank * element_bytes
 
 
-# Bits of a weight with its scales, by what checkpoints call their method (`quant_method`).
+# Bits of a weight with its scales, by the checkpoint's name of the method (`quant_method`).
 _SCALE_BITS, _FP8_BLOCK = 32, 128 * 128
 
 
