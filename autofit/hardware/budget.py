@@ -2,7 +2,7 @@
 
     device total ─ CUDA context ─ other processes ─ margin = usable
 
-Nothing but the total is known before a process runs on the card; what is assumed is said in words.
+Only the total is known before a process runs on the card; assumptions are stated in words.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Budget:
     """Memory of a device, with the parts that are not available to PyTorch's allocator.
 
     Attributes:
-        device_total_bytes: on a GPU the total that CUDA reports; on the CPU what the process may
+        device_total_bytes: on a GPU, the total that CUDA reports; on the CPU, the memory that the process may
             use.
-        context_bytes: device memory that the process holds outside the allocator, the most that it
-            may come to; of one of several ranks with NCCL's.
-        other_bytes: what other processes hold or shall be left.
-        margin_bytes: what is kept free for what no prediction sees.
-        assumptions: what was assumed rather than known, one phrase each.
-        context: what `context_bytes` is the high end of; None on the CPU.
+        context_bytes: most device memory that the process may hold outside the allocator, with NCCL's for
+            one of several ranks.
+        other_bytes: memory that other processes hold, or that is reserved for them.
+        margin_bytes: memory kept free for needs that no prediction sees.
+        assumptions: phrases about values that were assumed rather than known.
+        context: interval whose high end is `context_bytes`; None on the CPU.
     """
 
     device_total_bytes: int
@@ -71,16 +71,16 @@ def make_budget(
 
     Args:
         device_total_bytes: as in `Budget`.
-        architecture: that of the card, which decides the context; None assumes `sm_80`.
-        card: its key or CUDA name, where it is known, which decides the context more closely.
-        margin: a share of the device's total, from 0 up to but not including 1. Exact: a float is
+        architecture: architecture of the card, which decides the context; None assumes `sm_80`.
+        card: key or CUDA name of the card, if known, which gives a narrower context.
+        margin: share of the device's total, from 0 up to but not including 1. It is exact: a float is
             taken as the decimal number that it prints as.
-        reserve_bytes: what other processes on the device are left.
-        kind: `cuda`, or `cpu`, where there is no context.
-        mesh, num_ranks: those of processes that train together, one on each card, see `assumed_context`.
+        reserve_bytes: memory reserved for other processes on the device.
+        kind: `cuda`, or `cpu`, which has no context.
+        mesh, num_ranks: shape of processes that train together, one on each card, see `assumed_context`.
 
     Raises:
-        BudgetError: when nothing is left.
+        BudgetError: nothing is left.
     """
     share = Fraction(str(margin))
     if not 0 <= share < 1:
@@ -119,7 +119,7 @@ def budget_among(
     """Budget reduced by NCCL's memory for the process groups; arguments are as in `assumed_context`.
 
     Raises:
-        BudgetError: when nothing is left.
+        BudgetError: nothing is left.
     """
     context, assumptions = assumed_context(architecture, card, groups, num_ranks)
     among = replace(budget, context_bytes=context.high_bytes, assumptions=assumptions, context=context)
@@ -161,11 +161,11 @@ def assumed_context(
     """Assumed memory of a process outside PyTorch's allocator, with a sentence for each assumption.
 
     Args:
-        architecture: None where only the memory of the card is known.
-        card: its key or CUDA name, where it is known.
-        mesh: how many processes that train together each dimension has, or each of other groups of
-            them; with any, NCCL's memory is added.
-        num_ranks: the number of all ranks; None where the dimensions are those of a mesh.
+        architecture: architecture of the card; None if only its memory is known.
+        card: key or CUDA name of the card, if known.
+        mesh: number of ranks in each dimension of the mesh, or in each other group of ranks that train
+            together; if there are any, NCCL's memory is added.
+        num_ranks: number of all ranks; None if the dimensions are those of a mesh.
     """
     context = context_interval(architecture or DEFAULT_ARCHITECTURE, card)
     name = architecture if architecture is not None else f"{DEFAULT_ARCHITECTURE}, as no card is named"
@@ -218,7 +218,7 @@ def outside_allocator(architecture: str | None, *, exchanges: bool) -> str:
     """Name of a process's memory outside PyTorch's allocator, as `CUDA context and NCCL`.
 
     Args:
-        exchanges: whether the process exchanges anything with others.
+        exchanges: whether the process exchanges data with other processes.
     """
     names = _names(architecture)
     return names.context if not exchanges else f"{names.context} and {names.communicator}"

@@ -15,12 +15,12 @@ class Card:
     """Card that a prediction is for, with its architecture and memory.
 
     Attributes:
-        name: its key in the catalogue, or what stands for it where only the memory is known.
-        architecture: `sm_XY`; where the card is not named, the one that is likely.
-        context_bytes: the most that a process holds outside the allocator.
-        may_be: the architectures that it may be of where it is not named; the ends of intervals span
+        name: its key in the catalogue, or a text in its place if only the memory is known.
+        architecture: `sm_XY`; the likely one if the card is not named.
+        context_bytes: most bytes that a process holds outside the allocator.
+        may_be: architectures that the card may have if it is not named; intervals span all of
             them.
-        memory_bytes: what of its memory this process may have; None where neither the card nor its memory is
+        memory_bytes: memory of the card that this process may use; None if neither the card nor its memory is
             named.
     """
 
@@ -65,10 +65,10 @@ class Card:
 def card_named(name: str | None, mesh: Sequence[int] = ()) -> Card:
     """Card of the catalogue called `name`; if None, an unknown card, likely of `DEFAULT_ARCHITECTURE`.
 
-    Without a name its interval spans all that the catalogue has.
+    Without a name, its interval spans all architectures of the catalogue.
 
     Args:
-        mesh: how many processes that train together, one on each such card, each dimension has.
+        mesh: number of ranks in each dimension of processes that train together, one on each such card.
     """
     if name is None:
         context, _ = assumed_context(None, mesh=mesh)

@@ -1,6 +1,6 @@
 """Chip properties of the catalogue's NVIDIA cards, on which cuDNN's convolution plans depend.
 
-What differs within an architecture is in `data/chips.toml`, with its sources; what does not is in
+Properties that differ within an architecture are in `data/chips.toml`, with their sources; all others are in
 `autofit_workers.replay.plans.device_properties`.
 """
 
@@ -16,7 +16,7 @@ from autofit.errors import UnknownGpuError
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from autofit_workers.replay.plans.device_properties import DeviceProperties
 
-# The card that stands for its architecture where only the memory is known: the one most trained on.
+# Card that represents its architecture if only the memory is known: the one most used for training.
 TYPICAL_CARDS = {
     "sm_60": "p100",
     "sm_61": "gtx-1080-ti",
@@ -41,8 +41,8 @@ def device_properties(gpu: Gpu) -> DeviceProperties:
     """Chip properties, for cuDNN's convolution plans, of a card or MIG slice of the catalogue."""
     card = find_gpu(gpu.whole_card_key)
     chip = _chips()[card.key]
-    # Bus and cache of a slice: 640 of 5120 bits and 6400 of 51200 KiB are seen on an H100's 1g.10gb
-    # (openxla/xla, h100_sxm_mig.txtpb), 2560 of 5120 bits and 20 of 40 MiB on an A100's 3g.40gb.
+    # Bus and cache of a slice: an H100's 1g.10gb shows 640 of 5120 bits and 6400 of 51200 KiB
+    # (openxla/xla, h100_sxm_mig.txtpb), an A100's 3g.40gb 2560 of 5120 bits and 20 of 40 MiB.
     eighths = round(8 * gpu.sold_gb / card.sold_gb) if gpu.is_mig_slice else 8
     return DeviceProperties(
         name=gpu.name,
@@ -61,11 +61,11 @@ def properties_for(architecture: str, name: str | None = None) -> DeviceProperti
 
     Args:
         architecture: `sm_XY`.
-        name: the card's key or CUDA name, where there is one. A card that the catalogue lacks, or
-            has under another architecture, is taken as its architecture's typical one.
+        name: key or CUDA name of the card, if known. A card that the catalogue lacks, or
+            has under another architecture, is treated as its architecture's typical one.
 
     Raises:
-        UnknownGpuError: for an architecture of which the catalogue has no card.
+        UnknownGpuError: the catalogue has no card of the architecture.
     """
     if name is not None:
         try:

@@ -1,15 +1,15 @@
 """Memory of a process on a card outside PyTorch's allocator: the CUDA context and loaded kernels.
 
-No table is published. What was seen is in `data/contexts.toml`, and nearly all of it follows one line:
+No table is published. Observed sizes are in `data/contexts.toml`, and nearly all of them follow one line:
 CUDA sets memory aside for every thread that can be resident on the card (its stack and more), so a
-context is a little that is the same everywhere and a part that grows with
+context is a small part that is the same everywhere and a part that grows with
 
     threads = multiprocessors × resident threads of one
 
 from 36 SMs with 92 to 161 MiB to 148 SMs with 712 MiB, over seven years of architectures.
 
-Of AMD's cards too little was seen for a line, and what was seen follows none: from 202 MiB with the context
-alone to 952, on cards of 104 to 256 compute units. There the interval is what was seen, and more.
+For AMD's cards there are too few observations for a line, and they follow none: from 202 MiB with the context
+alone to 952, on cards of 104 to 256 compute units. There the interval covers the observations, and more.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ Loading = Literal["lazy", "eager"]
 
 _KIB, _MIB = 1024, 1024**2
 
-# Least squares over the cards of the evidence, each by its median, which
-# tests/autofit/hardware/test_context.py fits again. Each card judged by the line of the others: 47 of 48
+# Least squares over the observed cards, each by its median, which
+# tests/autofit/hardware/test_context.py fits again. With each card judged by the line of the others, 47 of 48
 # observations lie within the interval.
 _SAME_EVERYWHERE_MIB = 46.75
 _KIB_PER_THREAD = 2.1797
 _BELOW_MIB, _ABOVE_MIB = 110, 120
 
-# What loading all kernels at once adds: from 362 MiB (pytorch/pytorch#86509, on a card that is not
-# named) to 1171 MiB (an RTX 3090 with CUDA 11.0); the others lie at 609 to 683 MiB.
+# Memory that loading all kernels at once adds: from 362 MiB (pytorch/pytorch#86509, on an unnamed card)
+# to 1171 MiB (an RTX 3090 with CUDA 11.0); the others lie at 609 to 683 MiB.
 _EAGER_MIB = (360, 680, 1180)
 
-# Of AMD's cards the high end is so many times the most that was seen: an assumption, as of the errors of
+# On AMD's cards the high end is this many times the largest observation: an assumption, as for the errors of
 # predictions on cards without real runs (`data/residuals.toml`).
 _BEYOND_AMD = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """Memory that a process was seen to hold outside PyTorch's allocator; see `data/contexts.toml`.
+    """Observed memory of a process outside PyTorch's allocator; see `data/contexts.toml`.
 
     Attributes:
         num_bytes: the memory outside the allocator.
-        left_out: why the observation is not counted, or empty.
+        left_out: reason why the observation does not count; empty if it does.
     """
 
     card: str
@@ -76,7 +76,7 @@ class ContextInterval:
     """Low, likely and high bytes of memory outside PyTorch's allocator, at 95 % confidence.
 
     Attributes:
-        basis: where the sizes come from, in words.
+        basis: origin of the sizes, in words.
     """
 
     low_bytes: int
@@ -121,9 +121,9 @@ def context_interval(
     """Low, likely and high bytes that a PyTorch process holds on a card outside the allocator.
 
     Args:
-        architecture: that of the card. For one of NVIDIA's that is not in the catalogue the largest known
-            card is taken; where no process was seen, the interval is twice as wide.
-        name: the card's key or CUDA name, where it is known; else the architecture's typical card
+        architecture: architecture of the card. For one of NVIDIA's that is not in the catalogue, the largest
+            known card is taken; without any observation, the interval is twice as wide.
+        name: key or CUDA name of the card, if known; else the architecture's typical card
             is taken.
         loading: how kernels are loaded. Every release of PyTorch that is supported loads lazily, unless
             `CUDA_MODULE_LOADING=EAGER` is set.

@@ -1,9 +1,9 @@
-"""Matches the names that people give cards, and gives advice on devices outside the catalogue.
+"""Matches the names that users give cards, and gives advice on devices outside the catalogue.
 
 GTX 1080 Ti, gtx1080ti, 1080 Ti          gtx-1080-ti
 A100-SXM4-80GB, A100 PCIe 80GB           a100-80g
-rtx 5000                                 two cards: both are named
-mps, xpu, rx-7900-xtx                    no card of the catalogue: a sentence that says what is known
+rtx 5000                                 two cards: both are returned
+mps, xpu, rx-7900-xtx                    no card of the catalogue: a sentence of advice
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
-# What the sellers say of all of theirs; boards and virtual machines have AMD's cards by longer names.
+# Words that sellers put before all of their names; boards and virtual machines name AMD's cards longer.
 _OF_SELLER = ("nvidia", "geforce", "tesla", "amd", "instinct", "oam", "vf")
-# How a card is built, which its memory seldom depends on.
+# Words for the build of a card, which its memory seldom depends on.
 _OF_BOARD = re.compile(r"pcie|sxm\d?|hbm\d\w?|lp|sff|gpu")
-_OF_SERIES = ("quadro", "rtx", "gtx")  # before a number that says the rest
+_OF_SERIES = ("quadro", "rtx", "gtx")  # before a number that identifies the card
 _MEMORY = re.compile(r"(\d+)gi?b")
 
 _OWN_MEMORY = "give the memory that it reports, as in --gpu-mem 8000M, or name a card to compare with"
-# Patterns of names, without spaces, of what the catalogue has not; and what is known of it.
+# Patterns of names, without spaces, of devices outside the catalogue, with advice on each.
 _ELSEWHERE = {
     r"mps|metal|apple.*|m[1-5](pro|max|ultra)?": (
         "Apple's GPUs (mps) share the machine's memory and have an allocator of their own, so that nothing "
@@ -69,8 +69,8 @@ _Card = TypeVar("_Card", bound=Named)
 def matching(name: str, cards: Iterable[_Card]) -> list[_Card]:
     """Cards that `name` may mean, in their given order; only exact matches if there are any.
 
-    Case, spaces, hyphens and the seller's words (NVIDIA, GeForce, AMD Instinct, …) do not matter. Where no
-    card has the name, it may leave out what follows, and neither words of a board (SXM4, PCIe) nor those of a
+    Case, spaces, hyphens and the seller's words (NVIDIA, GeForce, AMD Instinct, …) do not matter. If no
+    card has the name, it may omit words at the end, and neither words of a board (SXM4, PCIe) nor those of a
     series (GTX, RTX) matter.
     """
     cards = list(cards)
@@ -85,7 +85,7 @@ def matching(name: str, cards: Iterable[_Card]) -> list[_Card]:
         if _IN_SLICES not in card.key
         and (_begins(plain, _names(card)) or (loose and _begins(loose, _looser_names(card))))
     ]
-    # Of a card and its editions, such as Max-Q, the card.
+    # Of a card and its editions, such as Max-Q, the card itself.
     return [card for card in found if all(each.key.startswith(card.key) for each in found)] or found
 
 
@@ -109,7 +109,7 @@ def _names(card: Named) -> Iterator[list[str]]:
 def _looser_names(card: Named) -> Iterator[list[str]]:
     """Yields a card's key and name as words without board and series, also with its sold memory.
 
-    Nothing for a card whose key has a word of its board, as it differs by that word from others.
+    It yields nothing for a card whose key has a word of its board, which distinguishes it from others.
     """
     if _without_board(_words(card.key)) != _words(card.key):
         return

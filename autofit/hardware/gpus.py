@@ -25,16 +25,16 @@ _OAM_BOARDS = re.compile(r"MI3\d\dX")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """A card of the catalogue, or a MIG slice of one.
+    """Card of the catalogue, or a MIG slice of one.
 
     Attributes:
-        key: the name it is asked for by, such as `rtx-3090`.
-        name: the name CUDA or HIP gives it.
-        architecture: `sm_XY`, from its compute capability, or AMD's `gfxNNN`.
-        num_sms: its streaming multiprocessors, of AMD's cards the compute units.
-        sold_gb: the memory it is sold with, in the seller's GB.
-        total_bytes: the total memory CUDA or HIP reports (`totalGlobalMem` of the device's properties).
-        provenance: `reported` when that total was seen in a log, `derived` when it was concluded
+        key: name in the catalogue, such as `rtx-3090`.
+        name: name that CUDA or HIP gives the card.
+        architecture: `sm_XY`, from the compute capability, or AMD's `gfxNNN`.
+        num_sms: number of streaming multiprocessors, or of compute units on AMD's cards.
+        sold_gb: memory that it is sold with, in the seller's GB.
+        total_bytes: total memory that CUDA or HIP reports (`totalGlobalMem` of the device's properties).
+        provenance: `reported` if that total was seen in a log, `derived` if it was concluded
             from a similar card.
         source: the log, or the similar card and how the total follows from it.
     """
@@ -65,8 +65,8 @@ class Gpu:
     def accelerator_types(self) -> tuple[str, ...]:
         """Accelerator types that a Ray cluster may use for the card, most specific first, Ray's own last.
 
-        Ray names a node's card from what the driver calls it (`_gpu_name_to_accelerator_type` of
-        `ray/_private/accelerators/nvidia_gpu.py`), AMD's from their device ids (`amd_gpu.py` beside it).
+        Ray names a node's card after the driver's name (`_gpu_name_to_accelerator_type` of
+        `ray/_private/accelerators/nvidia_gpu.py`), AMD's after their device ids (`amd_gpu.py` beside it).
         `A100-40G` and `A100-80G` of `ray.util.accelerators` are given to nodes by hand.
         """
         if self.vendor is Vendor.AMD:
@@ -87,9 +87,9 @@ class LocalGpu:
     """NVIDIA card of this machine, or one of its slices in MIG mode.
 
     Attributes:
-        total_bytes: NVML's total less what the driver keeps for itself; what CUDA reports may be
+        total_bytes: NVML's total less the driver's own part; CUDA may report
             some 30 MiB less.
-        used_bytes: what all processes together hold of the card now.
+        used_bytes: bytes that all processes together hold on the card now.
         architecture: `sm_XY`, from its compute capability.
     """
 
@@ -130,8 +130,8 @@ def find_gpu(name: str) -> Gpu:
     """Card of the catalogue with a key or CUDA name, or the only card that `name` matches; see `matching`.
 
     Raises:
-        UnknownGpuError: with the cards that the name may stand for, or the keys that come near, or what is
-            known of a device that is none of the catalogue's.
+        UnknownGpuError: names the cards that may be meant, or similar keys, or gives
+            advice on a device outside the catalogue.
     """
     found = matching(name, catalogue().values())
     if len(found) == 1:
@@ -155,8 +155,8 @@ def find_gpu(name: str) -> Gpu:
 def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
     """Cards that may be meant by a memory of `total_bytes`, the smallest card first.
 
-    A card sold as 16 GB is meant by 16 GiB, by 16 × 10⁹ bytes, and by anything between what it
-    reports and 16 GiB. MIG slices are not sold, so they are left out.
+    A card sold as 16 GB may be meant by 16 GiB, by 16 × 10⁹ bytes, and by any size between the reported one
+    and 16 GiB. MIG slices are not sold, so they are left out.
     """
     candidates = (
         gpu
@@ -170,8 +170,8 @@ def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
 def catalogue_architectures() -> tuple[str, ...]:
     """Architectures that an unnamed card may have, the oldest first.
 
-    They are those of NVIDIA's cards from Volta on: AMD's and older ones need another build of PyTorch, so
-    that whoever has one knows it.
+    They are those of NVIDIA's cards from Volta on: AMD's and older cards need another build of PyTorch, so
+    their users name them.
     """
     names = {gpu.architecture for gpu in catalogue().values()}
     return oldest_first(name for name in names if Architecture.of(name).is_planned_for)
@@ -189,10 +189,10 @@ def local_gpus(nvml: Any = None) -> tuple[LocalGpu, ...]:
         nvml: a module with the functions of `pynvml`, which is the default.
 
     Returns:
-        One entry a card, or a MIG slice; nothing where there is no NVIDIA driver.
+        One entry for each card or MIG slice; empty without an NVIDIA driver.
 
     Raises:
-        DriverError: when the driver is there but does not answer.
+        DriverError: the driver is installed but does not answer.
     """
     if nvml is None:
         import pynvml
@@ -264,8 +264,8 @@ def _devices(nvml: Any, card: Any) -> Iterator[Any]:
 
 
 def _local_gpu(nvml: Any, device: Any, card: Any, driver_version: str) -> LocalGpu:
-    # Version 2 names the driver's own part, which CUDA does not count. Whether `used` includes that
-    # part is told differently for different drivers, so used is what is neither kept nor free.
+    # Version 2 reports the driver's own part, which CUDA does not count. Drivers differ in whether `used`
+    # includes that part, so used memory is what is neither reserved nor free.
     memory = nvml.nvmlDeviceGetMemoryInfo(device, version=nvml.nvmlMemory_v2)
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(card)
     return LocalGpu(

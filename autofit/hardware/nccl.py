@@ -3,22 +3,22 @@
 Every process group that runs a collective has a communicator with memory of its own, unless it is split
 from another and shares that one's (`split_share`, an option that is off:
 https://github.com/pytorch/pytorch/pull/130877). One took 1.6 GB where three and more took 6
-(https://github.com/NVIDIA/nccl/issues/864). A communicator has
+(https://github.com/NVIDIA/nccl/issues/864). A communicator has:
 
-- channels, two to four over PCIe, 24 over the NVLinks of an A100: it follows from the links between the
-  cards, which no prediction knows;
+- channels, two to four over PCIe, 24 over the NVLinks of an A100: their number depends on the links between
+  the cards, which no prediction knows;
 - for each channel and each neighbour in its ring and tree 12 MiB, in pages of 2 MiB: buffers of 4 MiB for the
   protocol Simple (`NCCL_BUFFSIZE`), 4.7 for LL128 and 0.5 for LL (`p2pSendSetup` and `p2pRecvSetup` of
   src/transport/p2p.cc; 10,485,760 and 2,097,152 bytes in https://github.com/NVIDIA/nccl/issues/1685).
   Neighbours are few, however many ranks there are (https://github.com/NVIDIA/nccl/issues/986);
-- where switches add up (NVLink SHARP: NVSwitch from Hopper on), once a collective goes that way,
+- where switches add up (NVLink SHARP: NVSwitch from Hopper on), once a collective uses them,
   2 × channels × 8 chunks for each card of the NVLink domain (`ncclNvlsBufferSetup` of
   src/transport/nvls.cc, 2.27 to 2.30).
 
-Not counted, as nothing is known of it before it runs: what all-to-all and point-to-point connect beside
-that (3.3 GB on eight H100s, issue 1685), buffers that a program registers, symmetric memory and NVSHMEM.
+Not counted, as they are unknown before the program runs: connections of all-to-all and point-to-point
+(3.3 GB on eight H100s, issue 1685), buffers that a program registers, symmetric memory and NVSHMEM.
 RCCL, NCCL on AMD's cards, is the same code; 627 to 652 MiB a communicator were seen on LUMI's MI250X cards,
-whatever the number of ranks. Not measured by us.
+whatever the number of ranks. These sizes were not measured for autofit.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from autofit_workers.spec.architecture import Architecture, Vendor
 
 _MIB = 1024**2
 
-# Two channels over PCIe with two connections each, and what a communicator has beside its channels.
+# Two channels over PCIe with two connections each, and a communicator's memory beside its channels.
 _LOW_MIB = 100
 # A 4 MB all-reduce on four A100s with NVLink: https://github.com/NVIDIA/nccl/issues/964
 _LIKELY_OF_TWO_MIB, _LIKELY_MIB = 544, 688
 # "about 1.6GB" for the first communicator: https://github.com/NVIDIA/nccl/issues/864
 _HIGH_MIB = 1638
 
-# For each card of the NVLink domain, of which there are so many at most. On Hopper 16 channels with chunks of
-# 128 KiB; on Blackwell 24 in one domain, which holds up to 32 (`NCCL_MAX_NVLS_ARITY`), and between servers of
-# eight cards chunks of 256 KiB.
+# Pairs of the MiB for each card of an NVLink domain and the most cards in it. On Hopper 16 channels with
+# chunks of 128 KiB; on Blackwell 24 in one domain, which holds up to 32 (`NCCL_MAX_NVLS_ARITY`), and between
+# servers of eight cards chunks of 256 KiB.
 _NVLS_OF_HOPPER = ((32, 8),)
 _NVLS_OF_BLACKWELL = ((48, 32), (96, 8))
 
@@ -49,7 +49,7 @@ def communicator_interval(num_ranks: int, architecture: str | None = None) -> Co
     """Low, likely and high bytes of NCCL on each of `num_ranks` ranks, 2 or more, for one communicator.
 
     Args:
-        architecture: that of the cards; None where it is not known, which counts nothing for NVLink SHARP.
+        architecture: architecture of the cards; None if unknown, which counts nothing for NVLink SHARP.
     """
     likely = _LIKELY_OF_TWO_MIB if num_ranks == 2 else _LIKELY_MIB
     return ContextInterval(
@@ -65,15 +65,16 @@ def communicators_interval(
 ) -> ContextInterval:
     """Low, likely and high bytes of NCCL on each rank, with one communicator per mesh dimension or group.
 
-    A dimension that all ranks are in has the default process group's (`_init_one_process_group` of
+    A dimension that contains all ranks uses the default process group (`_init_one_process_group` of
     torch/distributed/device_mesh.py): FSDP2 on one dimension has one, HSDP and FSDP with tensor parallelism
-    have two. Of several dimensions, the low end has all share the memory of one, and the high end one more,
-    the default group's, which has its own as soon as it is used, as for a barrier.
+    have two. With several dimensions, the low end assumes that all share the memory of one, and the high end
+    one
+    more: the default group's, which gets its own at its first use, as for a barrier.
 
     Args:
-        degrees: how many ranks each dimension, or group, has, 2 or more.
+        degrees: number of ranks in each dimension or group, 2 or more.
         architecture: as for one communicator.
-        num_ranks: the number of all ranks; None where the dimensions are those of a mesh.
+        num_ranks: number of all ranks; None if the dimensions are those of a mesh.
     """
     parts = [communicator_interval(degree, architecture) for degree in degrees]
     whole = num_ranks or math.prod(degrees)
