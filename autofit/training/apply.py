@@ -22,16 +22,16 @@ def apply_conv_algo(
     """Context manager that computes a model's convolutions with an algorithm, forward and backward.
 
     A rewrite (`im2col`, `fft`, `chunked:8`, …) changes this model only, in this thread; the backward pass
-    of what ran in the block uses it too, even after the block. A backend's policy (`native`,
-    `cudnn-benchmark`, …) is switched for the whole process. After the block everything is as before.
+    of layers that ran in the block uses it too, even after the block. A backend's policy (`native`,
+    `cudnn-benchmark`, …) is switched for the whole process. The block's end restores all of this.
 
         >>> with autofit.apply_conv_algo(model, "fft"):
         ...     loss = criterion(model(images), labels)
         >>> loss.backward()
 
     Args:
-        model: an `nn.Module`, on the device that it will run on.
-        conv_algo: an algorithm that `autofit conv-algos` lists.
+        model: `nn.Module` on the device that it will run on.
+        conv_algo: name of an algorithm that `autofit conv-algos` lists.
         plan: for `mixed`, the algorithm of each layer: `TuneResult.conv_plan`, or the file that
             `autofit tune --conv-plan` wrote.
 
@@ -62,7 +62,7 @@ def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
     same both times; a batch norm inside a block updates its running statistics twice.
 
     Args:
-        model: an `nn.Module`; it is changed.
+        model: `nn.Module`, which is changed.
         checkpointing: `blocks` keeps only the inputs of each block, `blocks-reentrant` with PyTorch's
             `use_reentrant=True`; `every:4` only those of each first of four blocks in a row; `selective` also
             keeps the outputs of matrix products, convolutions and attention; `selective:50` at most 50
@@ -82,12 +82,12 @@ def checkpoint_blocks(model: Any, checkpointing: str = "blocks") -> None:
 def hidden_weights(model: Any) -> list[Any]:
     """Hidden weight matrices of a model, which the optimizers `muon` and `galore-adamw` are meant for.
 
-    These are its matrices, without those of embeddings and of the layer that makes its output.
+    These are its matrices, except those of embeddings and of the layer that makes its output.
 
         >>> hidden = autofit.hidden_weights(model)
 
     Args:
-        model: an `nn.Module`.
+        model: `nn.Module`.
     """
     from autofit_workers.workload.hidden_weights import hidden_weights as find  # imports torch
 
@@ -100,16 +100,16 @@ def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, pr
         >>> model = autofit.adapt(model, "lora:r=16,targets=all-linear", base="nf4", precision="amp-bf16")
 
     Args:
-        model: an `nn.Module` on the CPU; its layers are replaced in place. Layers that are quantized become
-            so as the model moves to its GPU.
+        model: `nn.Module` on the CPU; its layers are replaced in place. Quantization happens
+            when the model moves to its GPU.
         adapter: `METHOD:KEY=VALUE,…` of the library peft, or the path of an `adapter_config.json`.
         base: `fp32`, `fp16`, `bf16`, or by bitsandbytes `nf4`, `nf4-dq`, `fp4`, `int8`, by torchao
             `int8-torchao`, `fp8-torchao`, `nf4-torchao`.
-        precision: what the training computes in, one of the values of `--precision`; `bf16` keeps adapters
-            in bfloat16 too.
+        precision: data type of the training's computation, one of the values of `--precision`; `bf16` keeps
+            adapters in bfloat16 too.
 
     Returns:
-        The model to train: with an adapter peft's model around the given one.
+        Model to train: with an adapter, peft's model around the given one.
 
     Raises:
         UsageError: there is no such value, peft refuses the adapter for this model, or a library is missing.
@@ -126,19 +126,19 @@ def adapt(model: Any, adapter: str | None = None, *, base: str | None = None, pr
 
 
 def set_loss(model: Any, loss: str) -> None:
-    """Makes a causal language model of transformers compute its loss without holding all logits at once.
+    """Changes a transformers causal language model to compute its loss without holding all logits at once.
 
         >>> autofit.set_loss(model, "chunked:8")
         >>> model(input_ids=tokens, labels=tokens).loss.backward()
 
     Args:
-        model: the model, which is changed: its forward pass wants labels, and puts out hidden states in
+        model: model, which is changed: its forward pass requires labels, and returns hidden states in
             place of logits.
         loss: a value of `--loss`.
 
     Raises:
-        UsageError: `model` is no such model, its logits are more than a product, or the function is not
-            installed.
+        UsageError: `model` is no such model, its logits are more than a product, or the library of the loss
+            is not installed.
     """
     from autofit_workers.apply.loss import set_loss as apply  # imports torch
 

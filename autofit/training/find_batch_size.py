@@ -1,4 +1,4 @@
-"""Decorator for a training function that finds its batch size itself, starting from the predicted one."""
+"""Decorator that finds a training function's batch size, starting from the predicted one."""
 
 from __future__ import annotations
 
@@ -31,10 +31,11 @@ def find_executable_batch_size(
         >>> train(epochs=3)
 
     Args:
-        function: the function to decorate; its first parameter is the batch size.
-        starting_batch_size: the first try, without a workload.
+        function: function to decorate; its first parameter is the batch size.
+        starting_batch_size: batch size of the first try, without a workload.
         reduce_batch_size_fn: called without arguments, returns the next size; by default a tenth less.
-        workload: what the function trains: a `Workload`, a `Script`, or what `Workload.load` takes.
+        workload: workload that the function trains: a `Workload`, a `Script`, or any argument of
+            `Workload.load`.
         options: options of `autofit.tune` for the prediction: `gpu_mem`, `gpu`, `conv_algo` (default
             `cudnn`), `precision`, `risk` (default `likely`, as too large a size only costs another try),
             …. Without `gpu` and `gpu_mem` the card is this machine's.

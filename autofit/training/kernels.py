@@ -1,4 +1,4 @@
-"""Registers operators (the user's or a library's) that predictions do not know."""
+"""Registers operators of users or libraries, which predictions do not know otherwise."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def register_kernel(
     """Registers an operator from outside PyTorch for predictions, with its outputs and scratch memory.
 
     Predictions run in a process of their own, which imports the workload's file or module, or runs the
-    script: call this there, at the top level, or in a module that it imports. What is registered at a
-    prompt does not reach them. A kernel that Python launches itself, without an operator that `torch.ops`
-    knows, such as most written in Triton, is seen by the tensors that its Python code makes alone.
+    script: call this function there, at the top level, or in a module that it imports. A registration at a
+    prompt does not reach them. Of a kernel that Python launches itself, without an operator in
+    `torch.ops`, such as most Triton kernels, only the tensors that its Python code makes are seen.
 
         >>> autofit.register_kernel(
         ...     "my_library::attend",
@@ -40,16 +40,16 @@ def register_kernel(
         ... )
 
     Args:
-        name: the operator's name in `torch.ops`: `library::operator`, or with an overload,
+        name: name of the operator in `torch.ops`: `library::operator`, or with an overload,
             `library::operator.overload`.
-        outputs: takes what the operator takes, with tensors that have shapes and no data, and returns
-            tensors such as the operator does, as the function for `torch.library.register_fake`; None where
+        outputs: takes the operator's arguments, with tensors that have shapes and no data, and returns
+            tensors as the operator does, like the function for `torch.library.register_fake`; None if
             the operator has such a function itself.
-        scratch: takes the same, and returns the bytes that live on the card during the call beside the
-            outputs: a number, or a sequence with one for each piece. None where there are none.
+        scratch: takes the same arguments, and returns the bytes that the call takes on the card beside the
+            outputs: a number, or a sequence with one for each allocation. None if there are none.
 
     Raises:
-        UsageError: the name is not that of an operator; the operator is PyTorch's own; or the operator is
+        UsageError: the name is no operator's; the operator is PyTorch's own; or it is
             registered already, elsewhere in the program.
     """
     if not isinstance(name, str) or not _NAME.fullmatch(name):

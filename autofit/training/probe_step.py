@@ -1,4 +1,4 @@
-"""Measurement of the peak memory of one step of a live model in this process, such as in a notebook."""
+"""Measures the peak memory of one step of a model in this process, such as in a notebook."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def probe_step(step: Callable[[], object]) -> StepPeak:
         ...     optimizer.step()
         >>> step(); autofit.probe_step(step).peak_allocated_bytes
 
-    The first step has no optimizer state yet, so run one step before. If this process uses CUDA, the
+    The first step has no optimizer states yet, so run one step before. If this process uses CUDA, the
     current card is measured, and PyTorch's peak statistics of it are reset. On the CPU PyTorch's profiler
-    measures, and what the step prints is not shown. The step itself really runs: it changes the model.
+    measures, and the step's output is not shown. The step really runs: it changes the model.
 
     Args:
-        step: a function without arguments that does one step.
+        step: function without arguments that does one step.
 
     Returns:
         The peaks of the step, in bytes.
 
     Raises:
         UsageError: `step` is not a function.
-        Exception: whatever the step raises, running out of memory included.
+        Exception: any exception of the step, such as running out of memory.
     """
     if not callable(step):
         raise UsageError(f"probe_step takes a function that does one step, not {type(step).__name__}")
