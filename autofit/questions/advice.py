@@ -21,9 +21,9 @@ from autofit_workers.spec.setup import Setup
 from autofit_workers.spec.trace import Trace
 
 ADVICE_SECONDS = 10.0
-_PROMISED = 0.9  # of what there is: what promises to need no more is likely to fit, what needs all may
-_MOST_OF_A_KIND = 2  # promises that are tried
-_MOST_BROKEN = 3  # promises, before other ways are gone
+_PROMISED = 0.9  # of the limit: an estimate up to this likely fits, one up to all of it may
+_MOST_OF_A_KIND = 2  # promising candidates of one kind of change that are tried
+_MOST_BROKEN = 3  # promising candidates that may fail before other ways are tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,11 +31,11 @@ class TriedLever:
     """Savings and peak of one change of a configuration, tried alone.
 
     Attributes:
-        name, value: what is changed, and to what.
-        how: the option to type.
-        saved_bytes: saved of the reserved peak that has to fit; less than 0 where it takes more.
-        fits: whether the change is enough.
-        effect: its side effect.
+        name, value: knob that is changed, and its new value.
+        how: option to type.
+        saved_bytes: bytes saved of the reserved peak that has to fit; negative if the change takes more.
+        fits: whether the change alone makes the configuration fit.
+        effect: side effect of the change.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Combination:
     """Combination of changes that makes a configuration fit.
 
     Attributes:
-        options: what to type.
-        peak_reserved_bytes: the peak with them, at the risk.
-        effect: the harshest side effect among them.
+        options: options to type.
+        peak_reserved_bytes: reserved peak with the changes, at the chosen risk.
+        effect: harshest side effect among them.
     """
 
     options: tuple[str, ...]
@@ -66,12 +66,12 @@ class Advice:
     """Advice for a configuration that exceeds memory: the changes tried, and those that make it fit.
 
     Attributes:
-        batch_size: the batch size that the advice is about.
-        peak_reserved_bytes: the peak as it is, at the risk that has to fit.
-        levers: the changes tried alone; those that change no training first, then the largest saving.
-        combination: the gentlest changes that fit; None where nothing that was tried fits.
-        others: combinations that fit by another kind of change each, the gentlest first.
-        is_complete: False if the time was over before everything was tried.
+        batch_size: batch size that the advice is for.
+        peak_reserved_bytes: reserved peak without changes, at the risk that has to fit.
+        levers: changes tried alone; those that do not change the training first, then by largest saving.
+        combination: gentlest changes that fit; None if no tried changes fit.
+        others: combinations that fit by other kinds of changes, the gentlest first.
+        is_complete: False if the time limit passed before everything was tried.
     """
 
     batch_size: int
@@ -84,12 +84,12 @@ class Advice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoCards:
-    """Two cards with one rank each, considered in place of one card.
+    """Setup of two cards with one rank each, considered in place of one card.
 
     Attributes:
-        setup: the setup of the ranks.
-        card: one of the cards, beside another.
-        limit_bytes: the bytes that the allocator may reserve there.
+        setup: setup of the ranks.
+        card: one of the two cards.
+        limit_bytes: bytes that the allocator may reserve there.
     """
 
     setup: Setup
@@ -104,29 +104,29 @@ class TwoCards:
 class Adviser:
     """Tries changes of a configuration that exceeds memory, alone and together, within a time limit.
 
-    Among all changes that fit, the advice names the gentlest, see `gentleness`: changes that leave a step's
-    numbers and speed as they are come before slower ones, these before rounding, and rounding before training
+    Among all changes that fit, the advice names the gentlest, see `gentleness`: changes that keep a step's
+    numbers and speed come before slower ones, these before rounding, and rounding before training
     something else; fewer changes before more. Among equally gentle ones it names those that save most,
-    compared with every other change and pair of changes. First it tries what the trace at hand promises to
-    fit (`Promises`), the gentlest first; then gentler changes that may fit, other kinds of changes that fit,
-    each change alone, and whatever else is gentler. Where no promise is kept, more than two changes are found
-    by adding the one that saves most to those taken, and leaving out needless ones. Once something fits,
-    trying further may take as long as finding that did.
+    compared with every other change and pair of changes. First it tries the candidates that the existing
+    trace promises to fit (`Promises`), the gentlest first; then gentler changes that may fit, other kinds of
+    changes that fit, each change alone, and all gentler ones. If no promised candidate fits, more than two
+    changes are found by adding the one that saves most to those taken, and leaving out unnecessary ones. Once
+    something fits, further trying may take as long as finding it did.
 
-    Cards share the traces, and those of one architecture what is predicted.
+    Cards share the traces, and cards of one architecture share the predictions.
 
     Args:
-        risk: the level of the peak that has to be within the limit.
-        fixed: names of knobs that are left as they are.
-        two_cards: the setup on two cards; None where that is not to be tried.
-        given: names of knobs that were asked for, which are changed where nothing else fits.
-        with_traces: whether changes are tried that cost a trace each.
-        seconds: the time after which nothing further is tried, on any card.
-        clock: tells the time in seconds.
-        emit: is told of each change.
+        risk: level of the peak that has to be within the limit.
+        fixed: names of knobs that must not be changed.
+        two_cards: setup on two cards; None if it must not be tried.
+        given: names of knobs that the user set, which are changed only if nothing else fits.
+        with_traces: whether to try changes that cost a trace each.
+        seconds: time after which nothing more is tried, on any card.
+        clock: returns the time in seconds.
+        emit: called for each change.
 
     Attributes:
-        num_untried: how many single changes are left out because each costs a trace.
+        num_untried: number of single changes that are left out because each costs a trace.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Adviser:
         """Advice for a card: the changes tried, and those with which the peak is within `limit_bytes`.
 
         Raises:
-            AutofitError: the configuration cannot be predicted as it is.
+            AutofitError: the unchanged configuration cannot be predicted.
         """
         base_bytes = self._tried.predicted_bytes((), card)
         fits_already = base_bytes <= limit_bytes
@@ -235,7 +235,7 @@ class Adviser:
                 return candidate.changes
             if peak_bytes is not None:
                 num_broken += 1
-                # Whatever else has one of these changes has to promise as much more as is missing here.
+                # Other candidates with one of these changes have to promise as much more as is missing here.
                 for lever in candidate.changes:
                     enough[lever] = min(enough[lever], candidate.share * limit_bytes / peak_bytes)
         return ()
@@ -286,7 +286,7 @@ class Adviser:
 
 
 def _is_to_be_tried(lever: Lever, trace: Trace) -> bool:
-    is_layout = lever.name == "memory_format"  # of tensors that only images and their convolutions have
+    is_layout = lever.name == "memory_format"  # only images and their convolutions have such tensors
     return lever.may_save and not lever.why_pointless(trace) and (trace.convolves or not is_layout)
 
 

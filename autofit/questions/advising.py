@@ -14,7 +14,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.setup import GENERATE, INFER, Parallel
 
-_BOTH = Parallel.parse("fsdp:2")  # ranks with copies of all weights save nothing
+_BOTH = Parallel.parse("fsdp:2")  # with ddp, ranks hold copies of all weights and save nothing
 
 
 def advice_on(
@@ -30,7 +30,7 @@ def advice_on(
     """Advice on changes that make a configuration fit within its target's budget.
 
     Raises:
-        AutofitError: the configuration cannot be predicted as it is.
+        AutofitError: the unchanged configuration cannot be predicted.
     """
     adviser = Adviser(
         predictor,
@@ -61,5 +61,5 @@ def _two_cards(
 
 
 def nothing_to_measure_on() -> Devices:
-    """Raises `AssertionError`; passed as `reachable` where nothing may be measured."""
+    """Raises `AssertionError`; passed as `reachable` by questions that must not measure."""
     raise AssertionError("this asks for no measurement")

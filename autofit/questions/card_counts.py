@@ -1,6 +1,7 @@
 """Finds how many GPUs of each card one configuration needs: `autofit cards --gpus 1,2,4,8`.
 
-Each number of GPUs has traces of its own, and NCCL leaves less of a card; the batch is that of one rank.
+Each number of GPUs has traces of its own, and NCCL leaves less memory on a card; the batch is that of one
+rank.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ def on_how_many(
 ) -> CardsAnswer:
     """Predicts one configuration on several numbers of GPUs of each card; a result row for each number.
 
-    A number on which the workload cannot be trained is a row with the reason.
+    If the workload cannot be trained on a number of GPUs, its row has the reason.
 
     Args:
         predictor_of: returns the predictor of a setup.
-        question: its `parallels` are the ways of training together; no changes are looked for.
+        question: its `parallels` are the kinds of parallelism to predict; no changes are tried.
 
     Raises:
         UsageError, WorkloadFailedError: it cannot be trained on any number; the reason is that of the first.
@@ -62,7 +63,7 @@ def on_how_many(
 
 
 def _fewest(rows: list[CardFit]) -> dict[str, int | None]:
-    """Smallest number of GPUs of each card on which the batch fits, by card; None where it fits on none."""
+    """Smallest number of GPUs of each card on which the batch fits, by card; None if it fits on none."""
     fewest: dict[str, int | None] = {row.gpu: None for row in rows}
     for row in reversed(rows):
         if row.verdict is Answer.FITS:

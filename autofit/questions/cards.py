@@ -37,12 +37,12 @@ class CardsQuestion:
     """Settings of the question on which cards a configuration fits.
 
     Attributes:
-        gpus: the cards to look at.
+        gpus: cards to predict for.
         batch_size: samples a batch; None for a script's own batch size.
-        with_traces: whether changes are tried that cost a trace each, where it does not fit.
-        prices: the price of an hour of each card, by the card's key.
-        parallels: the ways of training together to look at on each card, by their ranks, ascending; empty
-            where the settings name one. Of these no changes are looked for.
+        with_traces: whether, if it does not fit, changes are tried that cost a trace each.
+        prices: price of an hour of each card, by the card's key.
+        parallels: kinds of parallelism to predict on each card, by number of ranks, ascending; empty
+            if the settings name one. For these no changes are tried.
     """
 
     gpus: tuple[Gpu, ...]
@@ -57,36 +57,36 @@ class CardFit:
     """Result for one configuration on one card: whether it fits, its peak, time and price.
 
     Attributes:
-        gpu: its key in the catalogue.
+        gpu: key of the card in the catalogue.
         architecture: `sm_XY`.
-        total_bytes: the total memory that CUDA reports.
-        usable_bytes: the part of it that is left for PyTorch; 0 where nothing is.
+        total_bytes: total memory that CUDA reports.
+        usable_bytes: part of it that is left for PyTorch; 0 if none is.
         verdict: `fits` (the peak at the risk is within the usable memory, without a retry of the
-            allocator), `does-not-fit` (even the low end runs out of memory) or `unsure`, also where nothing
+            allocator), `does-not-fit` (even the low end runs out of memory) or `unsure`, also if nothing
             is predicted.
-        likely_verdict: what happens at the likely peak: `FITS`, `THRASH` or `OOM`. This and what follows up
-            to the largest batch is None where nothing is predicted.
-        interval: the predicted reserved peak on the card, in bytes.
+        likely_verdict: verdict at the likely peak: `FITS`, `THRASH` or `OOM`. It and the following fields up
+            to the largest batch are None if nothing is predicted.
+        interval: predicted reserved peak on the card, in bytes.
         need, num_alloc_retries: see `Estimate`.
-        device_peak_bytes: what nvidia-smi, or amd-smi, would likely show.
-        largest_batch: the largest that fits with this setting, at the risk, while the next does not; `tune`
-            may prove one that is a few samples larger. None where not even one sample fits, or each size
-            would cost a trace.
-        lever: the gentlest single change with which this batch fits here; None where it fits anyway, or
-            none of those that were tried makes it fit.
-        advice: what was tried to make it fit; None where it fits anyway.
-        reason: why no card of its kind can run it, whatever memory there is, or why nothing is predicted of
-            it there; else empty.
-        num_gpus: how many GPUs of this card train together.
-        parallel: how they share the work, `fsdp:8`; empty for one by itself.
+        device_peak_bytes: memory that nvidia-smi, or amd-smi, would likely show.
+        largest_batch: largest batch that fits with this knob setting, at the risk, while the next does not;
+            `tune` may prove one that is a few samples larger. None if not even one sample fits, or if each
+            size would cost a trace.
+        lever: gentlest single change with which this batch fits; None if it fits anyway, or
+            if no tried change makes it fit.
+        advice: changes that were tried to make it fit; None if it fits anyway.
+        reason: why no card of its kind can run it, whatever its memory, or why nothing is predicted
+            there; else empty.
+        num_gpus: number of GPUs of this card that train together.
+        parallel: kind of parallelism of the ranks, such as `fsdp:8`; empty for a single process.
         samples_per_step: samples of an optimizer step, of all ranks.
-        step_seconds, samples_per_second: the predicted time of a step, see `Estimate`.
-        epoch_seconds: of an epoch whose samples were said, where the time of a step is stated.
-        relative_step_time: how many times as long a step is predicted to take as on the fastest of the cards
-            on which it fits with as many GPUs; None where no times are predicted, or it does not fit.
-        price: of an hour of one such card, as it was given.
-        samples_per_price: samples for a price of 1, where their time is stated.
-        relative_price: how many times as much a sample costs as on the cheapest of those cards.
+        step_seconds, samples_per_second: predicted time of a step, see `Estimate`.
+        epoch_seconds: predicted time of an epoch, if its samples are known and step times are stated.
+        relative_step_time: predicted time of a step over that on the fastest of the cards
+            on which it fits with as many GPUs; None if no times are predicted, or it does not fit.
+        price: price of an hour of one such card, as the user gave it.
+        samples_per_price: samples for a price of 1, if their time is stated.
+        relative_price: price of a sample over that on the cheapest of those cards.
     """
 
     gpu: str
@@ -120,23 +120,23 @@ class CardsAnswer:
     """Results for one configuration on several cards; `to_json()` is the document `autofit.cards/1`.
 
     Attributes:
-        workload: the workload's name.
+        workload: name of the workload.
         mode: `train` or `infer`.
         batch_size: samples a batch; with several ranks, of one rank.
-        knobs: the setting that was predicted.
-        risk: the level of the prediction that has to fit.
-        cards: the smallest memory first.
-        epoch_samples: samples of an epoch, where they were said.
-        num_levers_untried: how many single changes were left out because each costs a trace.
+        knobs: knob setting of the prediction.
+        risk: level of the prediction that has to fit.
+        cards: results by card, the smallest memory first.
+        epoch_samples: samples of an epoch, if the user gave them.
+        num_levers_untried: number of single changes that were left out because each costs a trace.
         evidence: `predicted`.
         convolves: whether the step has convolutions.
-        batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
-        num_ranks: the processes that train together, of which one is predicted; 1 for one by itself. Where
-            several numbers were asked for, the smallest.
-        parallel: how the ranks share the work, `fsdp:8`; empty for one by itself.
-        fewest_gpus: where several numbers of GPUs were asked for, by card the smallest on which it fits; None
-            for none. Then a card has a row for each number.
-        versions: the versions of autofit and PyTorch.
+        batch_kind: `typical` or `worst` if the workload makes both; else None.
+        num_ranks: number of processes that train together, of which one is predicted; 1 for a single process.
+            If several numbers were asked for, the smallest.
+        parallel: kind of parallelism of the ranks, such as `fsdp:8`; empty for a single process.
+        fewest_gpus: smallest number of GPUs on which it fits, by card, if several numbers were asked for;
+            None if it fits on none. Then a card has a row for each number.
+        versions: versions of autofit and PyTorch.
     """
 
     workload: str
@@ -173,11 +173,11 @@ def which_cards(
 ) -> CardsAnswer:
     """Predicts whether one configuration fits on each of several cards, with the traces of a single card.
 
-    Cards of one architecture differ in their memory alone, so that each costs a look at one curve.
+    Cards of one architecture differ only in their memory, so that each costs one evaluation of a curve.
 
     Args:
-        settings: the configuration, what is kept free, and the risk; a card in it does not count.
-        emit: is told of each lever.
+        settings: the configuration, the reserved memory, and the risk; a card in the settings is ignored.
+        emit: called for each lever.
 
     Raises:
         UsageError: the settings name several configurations.
@@ -187,9 +187,9 @@ def which_cards(
     asked = question.batch_size
     if asked is None:
         asked = predictor.traces.own_batch_size(knobs)
-    batch_size = predictor.trace(knobs, asked).batch_size  # smaller where the whole data set is
+    batch_size = predictor.trace(knobs, asked).batch_size  # smaller if the whole data set is
     ordered = sorted(question.gpus, key=lambda gpu: (gpu.total_bytes, gpu.key))
-    # The step may be unpredictable on AMD's cards alone: NVIDIA's come first.
+    # The step may be unpredictable only on AMD's cards, so NVIDIA's come first.
     architectures = oldest_first(gpu.architecture for gpu in ordered)
     smallest = {gpu.architecture: gpu.key for gpu in reversed(ordered)}
     any_card = card_named(smallest[architectures[0]], settings.mesh)
@@ -220,7 +220,7 @@ def which_cards(
             with_traces=question.with_traces,
             emit=emit,
         )
-        # Where the time does not suffice for all, those come first that lack least.
+        # If there is no time for all cards, those that lack the least memory come first.
         fits = {gpu: _advised(fit, gpu, adviser, settings) for gpu, fit in fits.items()}
         num_untried = adviser.num_untried
     fits = _timed(fits, curve, batch_size, settings, question.prices)
@@ -283,10 +283,10 @@ def _timed(
 
 @dataclass(frozen=True, slots=True)
 class Unpredictable:
-    """Cards of an architecture for which the configuration cannot be predicted.
+    """Architecture for whose cards the configuration cannot be predicted, with the reason.
 
     Attributes:
-        reason: why it cannot, and what can be done.
+        reason: why it cannot be predicted, and what the user can do.
     """
 
     reason: str
@@ -314,8 +314,8 @@ class _Kind:
     """Predictions of one configuration for the cards of one architecture, which differ in memory alone.
 
     Args:
-        curve: the curve on any of the cards, at the risk that is taken.
-        sizes: the batch sizes of interest, ascending.
+        curve: curve on any of the cards, at the risk that is taken.
+        sizes: batch sizes of interest, ascending.
     """
 
     def __init__(self, curve: PredictedCurve, batch_size: int, sizes: Sequence[int]) -> None:
@@ -360,7 +360,7 @@ class _Kind:
         if self._curve.needs_traces or not self._sizes:
             return None
         largest = nearly_largest_batch(self._curve, usable_bytes, sizes=self._sizes)
-        # The next card is smaller, and what exceeds a larger budget exceeds a smaller one.
+        # The next card is smaller, and a size that exceeds a larger budget exceeds a smaller one.
         self._sizes = self._sizes[: 1 + bisect.bisect_right(self._sizes, largest or 0)]
         return largest
 
@@ -380,7 +380,7 @@ def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) 
     """Bytes that a process holds outside the allocator on a card, and bytes left for the allocator.
 
     Args:
-        estimate: the estimate; for a script, it says with how many others this rank exchanges anything.
+        estimate: the estimate; for a script, it has the sizes of the process groups that this rank uses.
     """
     try:
         budget = settings.budget_on(gpu)
@@ -392,6 +392,6 @@ def _budget(gpu: Gpu, settings: TuneSettings, estimate: Estimate | None = None) 
                 architecture=gpu.architecture,
                 card=gpu.key,
             )
-    except BudgetError:  # the reserve may leave something on larger cards alone
+    except BudgetError:  # the reserve may leave memory only on larger cards
         return card_named(gpu.key, settings.mesh).context_bytes, 0
     return budget.context_bytes, budget.usable_bytes

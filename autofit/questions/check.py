@@ -34,8 +34,8 @@ class Answer(StrEnum):
     """Verdict of a check: the configuration fits, does not fit, or it is unsure.
 
     `FITS`: the high end of the prediction is within the budget, without a retry of the allocator.
-    `DOES_NOT_FIT`: even the low end runs out of memory, with all that the allocator can release; or
-    what grows with each step fills the budget before the run ends.
+    `DOES_NOT_FIT`: even the low end runs out of memory, with everything that the allocator can release; or
+    memory that grows with each step fills the budget before the run ends.
     `UNSURE`: anything between, thrashing included.
     """
 
@@ -61,40 +61,43 @@ class CheckResult:
     """Result of `check` for one configuration; `to_json()` is the document `autofit.check/1`.
 
     Attributes:
-        workload: the workload's name.
+        workload: name of the workload.
         mode: `train` or `infer`.
         batch_size: samples a batch; with several ranks, of one rank.
-        knobs: the setting that was predicted.
+        knobs: knob setting of the prediction.
         verdict: `fits` (the high end of the interval is within the budget), `does-not-fit` (even the low
-            end runs out of memory, or what grows with each step fills the budget before the run ends) or
-            `unsure`.
-        budget: the memory that was there, in bytes; `budget.usable_bytes` is what is left for PyTorch.
-        interval: the predicted reserved peak on the card, in bytes.
+            end runs out of memory, or memory that grows with each step fills the budget before the run ends)
+            or `unsure`.
+        budget: memory of the device, in bytes; `budget.usable_bytes` is the part left for PyTorch.
+        interval: predicted reserved peak on the card, in bytes.
         need, limit_bytes, num_alloc_retries: see `Estimate`.
-        device_peak_bytes: what nvidia-smi (or amd-smi) would likely show: likely reserved peak and context.
+        device_peak_bytes: memory that nvidia-smi (or amd-smi) would likely show: likely reserved peak and
+            context.
         device: the card.
         evidence: `predicted`.
-        likely_verdict: what happens at the likely peak: `FITS`, `THRASH` or `OOM`.
-        calibration: the real runs that widen the interval; `num_rows` is 0 if there are none.
-        workspace_bytes: the range of the convolution workspaces; None where they have one size.
-        architectures: the architectures that the interval covers, the likely one first; for a named card
+        likely_verdict: verdict at the likely peak: `FITS`, `THRASH` or `OOM`.
+        calibration: real runs that widen the interval; `num_rows` is 0 if there are none.
+        workspace_bytes: range of the convolution workspaces; None if they have one size.
+        architectures: architectures that the interval covers, the likely one first; for a named card
             its own.
-        batch_kind: `typical` or `worst`, where the workload makes both; otherwise None.
-        num_ranks: the processes that train together, of which one was predicted; 1 for one by itself.
-        parallel: how the ranks share the work, `fsdp:8`; empty for one by itself.
-        rank: the number of the rank that was predicted.
-        ranks: of `--rank all`, each kind of ranks that was predicted, of which `rank` needs the most.
-        model_class: the name of the model's class; None where a script builds it.
-        num_parameters: elements of the model's parameters, without those of an adapter; None likewise.
-        num_kinds_of_ranks: how many kinds of ranks there are; 0 where one rank alone was asked for.
-        convolves: whether the step has convolutions: without any, `knobs.conv_algo` changes nothing.
+        batch_kind: `typical` or `worst` if the workload makes both; else None.
+        num_ranks: number of processes that train together, of which one was predicted; 1 for a single
+            process.
+        parallel: kind of parallelism of the ranks, such as `fsdp:8`; empty for a single process.
+        rank: number of the rank that was predicted.
+        ranks: estimate of each kind of ranks, for `--rank all`; `rank` needs the most of them.
+        model_class: name of the model's class; None if a script builds the model.
+        num_parameters: elements of the model's parameters, without those of an adapter; None for a script's
+            model.
+        num_kinds_of_ranks: number of kinds of ranks; 0 if only one rank was asked for.
+        convolves: whether the step has convolutions; without any, `knobs.conv_algo` has no effect.
         step_seconds, samples_per_second, step_time_note: see `Estimate`.
-        epoch_samples: samples of an epoch, where they were said.
-        advice: what may make the configuration fit; None where it fits, where something grows until it does
-            not, or where the settings are a script's own.
-        versions: the versions of autofit and PyTorch.
+        epoch_samples: samples of an epoch, if the user gave them.
+        advice: changes that may make the configuration fit; None if it fits, if memory grows until it does
+            not, or if a script decides the settings.
+        versions: versions of autofit and PyTorch.
         seen: see `Estimate`.
-        growth: see `Estimate`; `full_step` is where the budget is full.
+        growth: see `Estimate`; `full_step` is the step at which the budget is full.
         lengths: see `Estimate`.
     """
 
@@ -162,8 +165,8 @@ def check_curve(curve: PredictedCurve, batch_size: int, budget: Budget, device: 
     """Check result of one batch size: its predicted peak, compared with a budget.
 
     Args:
-        curve: of the configuration, on the card that is meant, at any risk.
-        device: the device whose memory the budget is of.
+        curve: curve of the configuration on the card, at any risk.
+        device: device whose memory the budget is for.
     """
     estimate = curve(batch_size)
     usable_bytes = budget.usable_bytes
@@ -221,10 +224,10 @@ def run_check(
     """Predicts the peak of the settings' configuration and compares it with the budget.
 
     Args:
-        emit: is told of each change that is tried where the configuration does not fit.
+        emit: called for each change that is tried if the configuration does not fit.
 
     Raises:
-        UsageError: no card is named and none is here.
+        UsageError: no card is named, and this machine has none.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=nothing_to_measure_on)

@@ -9,7 +9,7 @@ from autofit.hardware.card import Card
 from autofit.questions.levers import Effect, Lever, gentleness, in_order
 from autofit.questions.tried_changes import Changes, TriedChanges
 
-# Knobs that change what the allocator and convolutions take around a step's tensors.
+# Knobs that change the memory of the allocator and of convolutions, but no tensors of a step.
 _AROUND_TENSORS = frozenset({"allocator", "conv_algo", "memory_format"})
 
 
@@ -17,7 +17,7 @@ class Combining:
     """Finds combinations of changes that fit, as far as the time allows.
 
     Args:
-        levers: the changes to choose from, the gentlest first.
+        levers: changes to choose from, the gentlest first.
     """
 
     def __init__(self, tried: TriedChanges, levers: Sequence[Lever]) -> None:
@@ -25,7 +25,7 @@ class Combining:
         self._levers = levers
 
     def first_fitting(self, card: Card, limit_bytes: int) -> Changes:
-        """Gentlest changes with which the step fits, without unneeded ones; empty where none fit."""
+        """Gentlest changes with which the step fits, without unneeded ones; empty if none fit."""
         alone = self._first_alone(card, limit_bytes)
         taken: Changes = ()
         for effect in Effect:
@@ -40,9 +40,9 @@ class Combining:
         return alone
 
     def _first_alone(self, card: Card, limit_bytes: int) -> Changes:
-        """Gentlest single change with which the step fits; empty where none does."""
+        """Gentlest single change with which the step fits; empty if none does."""
         is_above = self._tried.lower_bound_bytes(card) > limit_bytes
-        # What leaves the tensors as they are cannot suffice where these alone are too much.
+        # Changes that keep the tensors cannot suffice if the tensors alone exceed the limit.
         tried = [lever for lever in self._levers if not (is_above and lever.name in _AROUND_TENSORS)]
         for effect in Effect:
             fitting = [
@@ -102,7 +102,8 @@ class Combining:
         """Changes in `taken`, extended by the one that saves most until they fit or none saves.
 
         Args:
-            over_plains: also add one that saves nothing yet: two parts of a step may be equally high.
+            over_plains: whether to add one that saves nothing yet, as two parts of a step may be equally
+                high.
         """
         peak_bytes = self._tried.predicted_bytes(taken, card)
         while peak_bytes > limit_bytes:

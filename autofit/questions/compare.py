@@ -21,7 +21,7 @@ from autofit_workers.spec.setup import ALONE, Setup
 from autofit_workers.spec.trace import FORWARD_END, Trace
 from autofit_workers.trials.door import ComparisonFailedError, OutputComparison, compare_outputs
 
-# One pass of each on the CPU; who compares more than that takes gets the lists without the outputs.
+# Seconds for one pass of each on the CPU; if they take longer, the comparison has no outputs.
 _DEADLINE_SECONDS = 600.0
 
 COMPARE_SCHEMA = "autofit.compare/1"
@@ -34,9 +34,9 @@ class TensorRow:
     Attributes:
         name: see `autofit_workers.spec.trace.ListedTensor`.
         role: `parameter`, `buffer`, `input` or `output`.
-        num_bytes: bytes by its shape.
-        storage_bytes: bytes of the storage that it brought; 0 for a view.
-        view_of: the name of the tensor whose storage it is; None for one with a storage of its own.
+        num_bytes: bytes by the tensor's shape.
+        storage_bytes: bytes of the storage that it allocated; 0 for a view.
+        view_of: name of the tensor whose storage it uses; None for one with its own storage.
     """
 
     name: str
@@ -55,9 +55,9 @@ class ForwardPass:
     """Tensors and predicted peaks of one forward pass in inference.
 
     Attributes:
-        tensors: parameters, buffers, the batch and what operators returned, the most elements first.
-        peak_allocated_bytes, peak_reserved_bytes: predicted, of the pass without the loss.
-        workspace_bytes: the part of the allocated peak that operators take beside their outputs.
+        tensors: parameters, buffers, the batch and outputs of operators, the most elements first.
+        peak_allocated_bytes, peak_reserved_bytes: predicted peaks of the pass without the loss.
+        workspace_bytes: part of the allocated peak that operators take beside their outputs.
     """
 
     workload: str
@@ -123,8 +123,8 @@ class Comparison:
     """Comparison of several workloads' forward passes at one batch size.
 
     Attributes:
-        device: the card that the peaks are predicted for.
-        outputs: the comparison of each other workload's outputs with those of the first.
+        device: card that the peaks are predicted for.
+        outputs: comparison of each other workload's outputs with those of the first.
     """
 
     batch_size: int
@@ -158,12 +158,12 @@ def compare_workloads(
     setup: Setup = ALONE,
     emit: EventSink = ignore,
 ) -> Comparison:
-    """Compares workloads' forward passes in inference; outputs are really computed, on the CPU.
+    """Compares workloads' forward passes in inference; the outputs are really computed, on the CPU.
 
     Args:
-        card: the card that the peaks are predicted for.
-        seq_len: the size of a sample; None for the workloads' own.
-        setup: what the models may do meanwhile; the setup's mode does not count.
+        card: card that the peaks are predicted for.
+        seq_len: size of a sample; None for the workloads' own.
+        setup: permissions of the models; the setup's mode is ignored.
 
     Raises:
         UsageError: there are fewer than two workloads.
@@ -191,7 +191,7 @@ def compare_workloads(
 def _outputs(
     workloads: Sequence[WorkloadRef], batch_size: int, seq_len: int | None, permissions: Permissions
 ) -> tuple[OutputComparison, ...]:
-    """Comparison of the models' outputs; if its process dies or takes too long, only the reason for each."""
+    """Comparisons of the models' outputs; if their process dies or takes too long, only the reason for each."""
     try:
         return compare_outputs(
             workloads,

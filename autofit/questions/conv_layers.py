@@ -24,7 +24,7 @@ from autofit_workers.spec.work import Convolution
 from autofit_workers.trials import door
 
 _OPERATORS = ("aten.convolution", "aten.convolution_backward")
-# What an algorithm takes for a layer that it applies to.
+# Returns an algorithm's workspace for a layer that it applies to.
 _Taken = Callable[[str, Convolution, tuple[str, ...]], Workspace]
 
 
@@ -33,7 +33,7 @@ class LayerWorkspace:
     """Workspace of one convolution algorithm for a layer, in the pass with the largest workspace.
 
     Attributes:
-        low_bytes, likely_bytes, high_bytes: they differ where it is not known which plan is taken.
+        low_bytes, likely_bytes, high_bytes: bytes; they differ if the plan is unknown.
     """
 
     low_bytes: int
@@ -51,9 +51,9 @@ class ConvLayer:
 
     Attributes:
         call: the convolution, forward.
-        modules: names of the modules that call it.
-        workspaces: by algorithm, the workspace of each that applies.
-        reasons: by algorithm, why each of the others does not apply.
+        modules: names of the modules that run it.
+        workspaces: workspace of each algorithm that applies.
+        reasons: reason why each other algorithm does not apply.
     """
 
     call: Convolution
@@ -72,9 +72,9 @@ class ConvLayers:
     """Convolution layers of a model's step, with the algorithms that apply to each.
 
     Attributes:
-        device: the device that was assumed.
-        names: the algorithms, as they are offered.
-        layers: in the order in which they run first.
+        device: device of the prediction.
+        names: names of the algorithms, in their usual order.
+        layers: layers in the order of their first run.
     """
 
     workload: str
@@ -121,7 +121,7 @@ class ConvLayers:
 
 
 def why_not(name: str, call: Convolution) -> str | None:
-    """Reason why a convolution algorithm leaves a layer to the backend; None where it applies."""
+    """Reason why a convolution algorithm leaves a layer to the backend; None if it applies."""
     algorithm = conv.find(name)
     return algorithm.leaves(call) if isinstance(algorithm, Rewrite) else None
 
@@ -137,8 +137,8 @@ def find_conv_layers(
     """Convolution layers of a workload's step, with the workspace of each algorithm.
 
     Args:
-        card: the card that is assumed; None for the CPU.
-        setup: the mode, and what the model may do meanwhile.
+        card: card of the prediction; None for the CPU.
+        setup: the mode, and permissions of the model.
 
     Raises:
         WorkloadFailedError: the workload fails, or cannot be predicted.

@@ -1,4 +1,4 @@
-"""Checks which features of this machine autofit can use, and suggests how to enable the rest."""
+"""Checks which features of autofit work on this machine, and suggests how to enable the others."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Check:
     """Result of one check of this machine.
 
     Attributes:
-        status: `failed` where a command would fail, `warning` where part of autofit would.
-        next_step: what to do about a problem; empty where all is well.
+        status: `failed` if a command would fail, `warning` if part of autofit would.
+        next_step: advice on a problem; empty without one.
     """
 
     name: str
@@ -45,11 +45,11 @@ class Check:
 def examine(
     *, run: Runner = door.run, gpus: Callable[[], tuple[LocalGpu, ...]] = local_gpus
 ) -> tuple[Check, ...]:
-    """Runs all checks of this machine; creates the state directory where it is missing.
+    """Runs all checks of this machine; creates the state directory if it is missing.
 
     Args:
         run: runs the prediction's self-test.
-        gpus: asks the driver for this machine's cards.
+        gpus: returns this machine's cards, read from the driver.
     """
     return (
         *_packages(),
@@ -65,7 +65,7 @@ def _packages() -> Iterator[Check]:
     for text in importlib.metadata.requires(DISTRIBUTION) or ():
         requirement = Requirement(text)
         if requirement.marker is not None:
-            continue  # of an extra
+            continue  # required by an extra
         name = requirement.name
         try:
             version = importlib.metadata.version(name)

@@ -35,12 +35,12 @@ ListParts = Callable[[WorkloadRef], ModelParts]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvQuestion:
-    """Server options for which the KV cache is sized; None stands for the engine's own choice.
+    """Server options for which the KV cache is sized; None for the engine's own choice.
 
     Attributes:
-        release: the engine's release, as its rules are listed; None for the newest.
+        release: release of the engine, as its rules are listed; None for the newest.
         length: tokens of a request, to count how many requests fit at once; None for the longest.
-        dtype: the dtype of weights and activations; None for the checkpoint's, as servers take it.
+        dtype: dtype of weights and activations; None for the checkpoint's, as servers use it.
     """
 
     gpu: Gpu
@@ -64,15 +64,15 @@ class KvCache:
     """Memory of one rank of a server, and the size of its KV cache.
 
     Attributes:
-        fits: whether at least one token has a place.
-        token_bytes: bytes of a token in all layers, windows not considered.
-        num_tokens: tokens of the cache with the most memory outside the allocator, the likely, and the least.
-        max_model_len: the longest sequence that fits alone.
-        length, num_requests: how many requests of that length there may be at once.
-        layers: by kind, how many layers keep something in the cache.
-        command: the command that starts the engine so.
-        missing_bytes: where nothing fits, the bytes that are missing for one block.
-        advice: where nothing fits, what would help.
+        fits: whether at least one token fits.
+        token_bytes: bytes of a token in all layers, ignoring windows.
+        num_tokens: tokens that fit with the most memory outside the allocator, the likely, and the least.
+        max_model_len: tokens of the longest sequence that fits alone.
+        length, num_requests: tokens of a request, and number of such requests that fit at once.
+        layers: number of layers that cache something, by kind.
+        command: command that starts the engine with these options.
+        missing_bytes: bytes that one block lacks, if nothing fits.
+        advice: changes that would help, if nothing fits.
     """
 
     model: str
@@ -166,10 +166,10 @@ def kv_cache(workload: WorkloadRef, question: KvQuestion, *, parts: ListParts = 
 
     Args:
         workload: a model of transformers, `hf:…`.
-        parts: lists the model's parameters; transformers' own modules by default.
+        parts: returns the model's parameters; from transformers' own modules by default.
 
     Raises:
-        UsageError: the server could not be started so.
+        UsageError: the engine does not start with these options.
         WorkloadFailedError: the model cannot be built.
     """
     engine = engine_named(question.engine)
@@ -201,7 +201,7 @@ def kv_cache(workload: WorkloadRef, question: KvQuestion, *, parts: ListParts = 
 
 
 def engine_named(name: str) -> Engine:
-    """Serving engine with the given name; raises `UsageError` where there is none."""
+    """Serving engine with the given name; raises `UsageError` if there is none."""
     if name not in ENGINES:
         hint = did_you_mean(name, ENGINES)
         raise UsageError(f"--engine: {name!r} is not one of {', '.join(ENGINES)}.{hint}")
@@ -256,7 +256,7 @@ def _require_divisible(architecture: Architecture, question: KvQuestion) -> None
             f"--tensor-parallel {ranks} does not divide the model's {heads} attention heads: expected one of "
             f"{', '.join(fitting)}"
         )
-    # vllm/model_executor/models/llama.py: heads of keys are split, or each is on several ranks.
+    # vllm/model_executor/models/llama.py: heads of keys are split, or each is replicated on several ranks.
     is_latent = any(layer.kind is LayerKind.LATENT for layer in architecture.layers)
     if of_keys and not is_latent and max(of_keys, ranks) % min(of_keys, ranks):
         raise UsageError(

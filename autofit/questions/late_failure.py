@@ -12,22 +12,23 @@ from autofit.search.curves import CachedCurve
 from autofit.settings.goals import Batching
 from autofit.settings.lengths import BatchLengths
 
-_LARGER = (1.25, 1.5, 2.0, 3.0, 4.0)  # batches that are looked at, over the largest that always fits
-_STEP = 64  # tokens that lengths are looked at by, as kernels of attention round them
-_CAP = 0.99  # of the samples are not longer than the cap that is looked at
+_LARGER = (1.25, 1.5, 2.0, 3.0, 4.0)  # batch sizes that are checked, over the largest that always fits
+_STEP = 64  # tokens between the lengths that are checked, as attention kernels round lengths to it
+_CAP = 0.99  # share of the samples that are not longer than the length cap that is checked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateFailure:
-    """Risk that an epoch has a batch that does not fit, at one batch size.
+    """Risk that an epoch has a batch that does not fit, for one batch size.
 
     Attributes:
-        typical_length: the length that batches are padded to on average.
-        longest_fitting: the longest padded samples that fit in a batch of this size; None where none do.
-        num_too_long: how many samples are longer.
-        num_batches: batches of an epoch.
-        probability: that an epoch has a batch that does not fit.
-        median_batch: the batch by which half of the epochs had such a batch; None where it seldom comes.
+        typical_length: average length that batches are padded to.
+        longest_fitting: largest padded sample length that fits in a batch of this size; None if none does.
+        num_too_long: number of samples that are longer.
+        num_batches: number of batches in an epoch.
+        probability: probability that an epoch has a batch that does not fit.
+        median_batch: number of the batch by which half of the epochs had such a batch; None if most have
+            none.
     """
 
     batch_size: int
@@ -44,10 +45,10 @@ class LengthsAnswer:
     """Largest batches of a dataset with samples of different lengths, in tokens.
 
     Attributes:
-        batching: how batches are made.
-        longest, median_length, cap_length: of all samples, of half of them, and of 99%.
-        by_batch: the largest batch that always fits, or a batch of one where none does, and larger ones.
-        capped_batch: the largest batch with samples cut to `cap_length`; None where none fits.
+        batching: the way in which batches are made.
+        longest, median_length, cap_length: length of the longest sample, the median, and the 99th percentile.
+        by_batch: largest batch that always fits, or a batch of one if none does, and larger ones.
+        capped_batch: largest batch with samples cut to `cap_length`; None if none fits.
     """
 
     batching: Batching
@@ -71,9 +72,9 @@ def of_lengths(
     """Predicts which batches of a dataset with samples of different lengths fit a budget.
 
     Args:
-        surface: the surface of the setting that the batches are trained with.
-        largest_batch: the largest batch that fits with the longest sample; None where none does.
-        max_batch: the cap of the search.
+        surface: peak surface of the knob setting that the batches are trained with.
+        largest_batch: largest batch that fits with the longest sample; None if none does.
+        max_batch: largest batch size of the search.
     """
     cap = lengths.longest_of(_CAP)
     smallest = largest_batch or 1
@@ -110,7 +111,7 @@ def of_lengths(
 def _longest_fitting(
     lengths: BatchLengths, surface: PredictedSurface, batch_size: int, budget_bytes: int
 ) -> int | None:
-    """Largest padded sample length that fits, below the longest batch's; None where none fits."""
+    """Largest padded sample length that fits, below the longest batch's; None if none fits."""
     sizes = tuple(range(_step(lengths), lengths.worst(batch_size), _step(lengths)))
     curve = CachedCurve(surface.along_sizes(batch_size))
     return nearly_largest_batch(curve, budget_bytes, sizes=sizes) if sizes else None

@@ -1,4 +1,4 @@
-"""Levers: the single changes of a knob setting that may save memory, and their side effects."""
+"""Levers: single changes of a knob setting that may save memory, with their side effects."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from autofit_workers.spec.knobs.optimizer import NAMED
 from autofit_workers.spec.setup import GENERATE, INFER, TRAIN
 from autofit_workers.spec.trace import SampleSize, Trace
 
-_CAPABILITY = 80  # of a GPU: which one makes no difference to the costs that are compared here
+_CAPABILITY = 80  # of any GPU: the costs compared here do not depend on it
 
 
 class Effect(StrEnum):
     """Side effects of a change on a step besides its memory, the gentlest first.
 
-    `NONE`: numbers and speed stay about as they are.
+    `NONE`: numbers and speed stay about the same.
     `SLOWER`: the numbers stay, the step takes somewhat longer.
     `ROUNDS`: autocast computes parts of the step in half precision, or the optimizer's states have 8 bits.
-    `OTHER_RULE`: another optimizer's rule updates the weights, by a learning rate that has to be found anew.
-    `DRASTIC`: weights are in half precision or fewer bits, or convolutions may take many times as long.
+    `OTHER_RULE`: another optimizer's rule updates the weights, with a learning rate that has to be tuned
+    anew. `DRASTIC`: weights are in half precision or fewer bits, or convolutions may take many times as long.
     `LESS`: an adapter is trained beside frozen weights, or samples are shorter.
     `MORE_CARDS`: the step runs on two such cards.
     """
@@ -56,16 +56,16 @@ class Lever:
     """One change of a configuration that may save memory.
 
     Attributes:
-        name: what is changed, a knob such as `precision`, or `batch_size`.
-        value: the value that it is changed to.
-        how: what to type or to set for it.
-        knobs: the whole setting with that change.
-        allocator: the value of `PYTORCH_ALLOC_CONF` that it needs; empty for none.
-        effect: what it does beside saving memory.
-        may_save: False where it takes at least as much memory as any other value of its knob.
-        batch_size: the batch size, where it also takes batches of another size; None where they stay.
-        degree: how far it goes, 1 where it goes no less far: a quarter of a batch is 2, of a half is 1.
-        replaces_given: whether it replaces a knob value that was asked for.
+        name: name of the changed knob, such as `precision`, or `batch_size`.
+        value: value that it is changed to.
+        how: option to type, or variable to set.
+        knobs: whole knob setting with that change.
+        allocator: value of `PYTORCH_ALLOC_CONF` that it needs; empty for none.
+        effect: side effect besides saving memory.
+        may_save: False if it takes at least as much memory as any other value of its knob.
+        batch_size: new batch size, if the change includes one; else None.
+        degree: strength of the change, from 1: half of a batch is 1, a quarter is 2.
+        replaces_given: whether it replaces a knob value that the user set.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Lever:
         return f"{self.name} {self.value.partition(',')[0]}"
 
     def why_pointless(self, trace: Trace) -> str:
-        """Reason why the lever cannot save memory in a traced step; empty where it may."""
+        """Reason why the lever cannot save memory in a traced step; empty if it may."""
         knob = KNOBS.get(self.name)  # none for the size of a batch
         if trace.mode in (INFER, GENERATE) and knob is not None and knob.of_training:
             return "inference has neither an optimizer nor gradients"
@@ -107,7 +107,7 @@ class Lever:
 
 
 def _why_no_smaller_states(name: str, used: str) -> str:
-    """Reason why an optimizer has no smaller states than the used one; empty where it has."""
+    """Reason why an optimizer has no smaller states than the used one; empty if it has."""
     named = NAMED[name]
     if named.same_rule_as and used not in named.same_rule_as:
         return f"the step is not by {' or '.join(named.same_rule_as)}, whose states it makes smaller"
@@ -128,7 +128,7 @@ def levers(knobs: Knobs, mode: str = TRAIN) -> tuple[Lever, ...]:
     """All single changes of a knob setting that may save memory, the gentlest first.
 
     Args:
-        mode: the mode of the step, such as `train`.
+        mode: mode of the step, such as `train`.
     """
     found = (
         _lever(knob, value, knobs, changes)
@@ -144,12 +144,12 @@ def _values(knob: Knob) -> tuple[Any, ...]:
 
 
 def _changes(knob: Knob, value: Any, knobs: Knobs, mode: str) -> dict[str, Any] | None:
-    """`Knobs` fields to change for a knob's value; None where the value does not suit the knob setting.
+    """`Knobs` fields to change for a knob's value; None if the value does not suit the knob setting.
 
-    Quantized weights are not trained, so they bring an adapter.
+    Quantized weights are not trained, so they come with an adapter.
     """
     if knob.name == "adapter" and knobs.adapter is not None:
-        return None  # another adapter than the one that is asked for saves little
+        return None  # another adapter than the requested one saves little
     if knob.name == "base":
         if knobs.base in QUANTIZATIONS:
             return None
@@ -203,7 +203,7 @@ def smaller_batches(knobs: Knobs, batch_size: int, mode: str) -> tuple[Lever, ..
 
 
 def shorter_samples(knobs: Knobs, sample: SampleSize | None) -> tuple[Lever, ...]:
-    """Levers for samples of 3/4, 1/2 and 1/4 of their size; empty where the workload has one sample size."""
+    """Levers for samples of 3/4, 1/2 and 1/4 of their size; empty if the workload has one sample size."""
     size = knobs.seq_len or (None if sample is None else sample.size)
     if sample is None or size is None:
         return ()
@@ -234,8 +234,8 @@ def in_order(*changes: Lever) -> tuple[Lever, ...]:
 def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:
     """Sort key of a combination of changes: the number with each side effect, the most drastic first.
 
-    A change that goes further counts for several. To train what was asked for, by other values than were
-    asked for, is harsher than to round and gentler than to train something else.
+    A stronger change counts several times. To train the requested model with other values than requested
+    is harsher than rounding and gentler than training something else.
     """
     changes = tuple(changes)
     counts = {
@@ -257,7 +257,7 @@ def _effect(knob: Knob, before: Any, value: Any) -> Effect:
             return Effect.LESS
         case "base":
             return Effect.DRASTIC
-        case "conv_algo":  # cuDNN has several plans; what does without it is far from as fast
+        case "conv_algo":  # cuDNN has several plans; an algorithm without it is far slower
             return Effect.SLOWER if value.startswith("cudnn") else Effect.DRASTIC
         case _:
             return Effect.SLOWER if _is_costlier(knob, before, value) else Effect.NONE

@@ -26,7 +26,8 @@ from autofit_workers.spec.protocol import GROUND_TRUTH_SCHEMA, Evidence, Verdict
 
 OBSERVATION_SCHEMA = "autofit.observation/1"
 
-# What is so far off is a slip of the configuration or of the unit, not an error of a prediction.
+# A larger factor between observed and predicted peak shows a wrong configuration or unit, not a prediction
+# error.
 _FARTHEST = 10
 
 
@@ -35,7 +36,7 @@ class RealPeak:
     """Measured peak of a real run, as a user reports it.
 
     Attributes:
-        batch_size: the batch size of that run; None for a script's own.
+        batch_size: batch size of that run; None for a script's own.
     """
 
     kind: PeakKind
@@ -48,10 +49,10 @@ class ObservedPeak:
     """Observed peak with its prediction; `to_json()` is the document `autofit.observation/1`.
 
     Attributes:
-        observation: the observation as it was stored.
-        predicted: the peak of that kind as it was predicted before, in bytes.
-        interval: the reserved peak of that configuration as it is predicted from now on.
-        note: the data that the interval rests on, in words.
+        observation: the stored observation.
+        predicted: peak of that kind in bytes, as predicted before the observation.
+        interval: reserved peak of that configuration in bytes, as predicted from now on.
+        note: basis of the interval, in words.
     """
 
     observation: Observation
@@ -128,9 +129,9 @@ def run_observe(
     """Compares an observed peak with its prediction, and stores it for later answers on the workload.
 
     Raises:
-        UsageError: the peak cannot be of this card or configuration, or the card is not said.
+        UsageError: the peak cannot be of this card or configuration, or no card is named.
         WorkloadFailedError: the workload fails, or cannot be predicted.
-        StorageError: the observation cannot be kept.
+        StorageError: the observation cannot be stored.
     """
     kind, peak_bytes = peak.kind, peak.num_bytes
     if peak_bytes < 1:
@@ -202,9 +203,9 @@ class MeasuredPeak:
     """Reserved peak that a trial measured, as read from a document.
 
     Attributes:
-        workload: the workload's name.
+        workload: name of the workload.
         mode: `train` or `infer`.
-        gpu: the card that the trial ran on.
+        gpu: card that the trial ran on.
     """
 
     workload: str
@@ -219,7 +220,7 @@ def measured_in(path: Path) -> list[MeasuredPeak]:
     """Measured peaks on cards, from a file of `tune --json` or `autofit_workers.trials.record`.
 
     Raises:
-        UsageError: the file cannot be read, is no such document, or nothing in it was measured on a card.
+        UsageError: the file cannot be read, is no such document, or has no measurement on a card.
     """
     try:
         text = read_file(path).decode()

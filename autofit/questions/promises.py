@@ -1,11 +1,11 @@
 """Estimates from one trace how much memory changes may save, to choose which to try first.
 
-    passes      weights + states + activations (+ gradients, where batches are accumulated)
+    passes      weights + states + activations (+ gradients, if batches are accumulated)
     optimizer   weights + states + gradients + temporaries
 
 A change leaves about a known share of a part: checkpointing of activations, another optimizer of states. The
-peak with several changes is the higher of these two sums again. No answer rests on these estimates: what is
-proposed has been predicted from a trace of its own.
+peak with several changes is again the higher of these two sums. No answer rests on these estimates: proposed
+changes are predicted from a trace of their own.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _MOST_TOGETHER = 3  # changes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Memory of a step by purpose, such as weights and activations, each in bytes at its own largest.
+    """Memory of a step by purpose, such as weights and activations, each in bytes at its own peak.
 
     Attributes:
-        kept_gradients: the part of the gradients that is alive where activations are the most, as where
+        kept_gradients: part of the gradients that is alive when activations are at their peak, as when
             batches are accumulated.
     """
 
@@ -88,8 +88,8 @@ class Promises:
     """Estimates of the peaks with changes of a configuration, from one trace of the unchanged one.
 
     Args:
-        trace: the trace of the configuration as it is.
-        batch_size: the batch size of the trace.
+        trace: trace of the unchanged configuration.
+        batch_size: batch size of the trace.
     """
 
     def __init__(self, trace: Trace, knobs: Knobs, batch_size: int) -> None:
@@ -119,8 +119,8 @@ class Promises:
         """Estimated peak with changes made together, as a share of the present peak.
 
         Args:
-            num_shards: the ranks that share weights, gradients and optimizer states, a part each.
-            batch_share: the share of the batch that one of them has.
+            num_shards: number of ranks that share weights, gradients and optimizer states, a part each.
+            batch_share: share of the batch that one of them has.
         """
         changes = tuple(changes)
         values = {name: value for lever in changes for name, value in lever.changed(self._knobs).items()}
@@ -173,7 +173,7 @@ class Candidate:
     """Combination of changes with the estimated share of the peak that they leave.
 
     Attributes:
-        share: the share of the present peak that they leave.
+        share: share of the present peak that they leave.
     """
 
     changes: tuple[Lever, ...]

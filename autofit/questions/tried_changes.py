@@ -1,4 +1,4 @@
-"""Predicts the peaks of a configuration's changes, one after the other within a time limit."""
+"""Predicts the peaks of a configuration with changes, one after the other within a time limit."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.setup import Setup
 from autofit_workers.spec.trace import Trace
 
-_LEAST_SECONDS = 4.0  # in which more is tried after something was found
+_LEAST_SECONDS = 4.0  # for further trying after something was found
 Changes = tuple[Lever, ...]
 
 
 class TriedChanges:
-    """Predictor of changes of a configuration, made together; all cards share the traces.
+    """Predicts a configuration with changes made together; all cards share the traces.
 
     Args:
-        risk: the level of the peaks.
-        seconds: the time after which nothing further is tried, on any card.
-        clock: tells the time in seconds.
-        emit: is told of each change.
+        risk: level of the peaks.
+        seconds: time after which nothing more is tried, on any card.
+        clock: returns the time in seconds.
+        emit: called for each change.
 
     Attributes:
-        is_cut_short: whether anything was not tried as the time was over.
+        is_cut_short: whether anything was not tried because the time was over.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class TriedChanges:
         self._curves: dict[Changes, PredictedCurve] = {}
         self._peaks: dict[tuple[Changes, str], int | None] = {}
         self._traced: set[tuple[Knobs, int]] = set()
-        self._longest_seconds = 0.0  # that a trace took
+        self._longest_seconds = 0.0  # of one trace so far
 
     @property
     def trace(self) -> Trace:
@@ -88,7 +88,7 @@ class TriedChanges:
         self._ends_at = min(self._ends_at, now + max(_LEAST_SECONDS, now - self._began_at))
 
     def peak_bytes(self, changes: Changes, card: Card) -> int | None:
-        """Peak in bytes with the changes; None where they do not apply, or no time is left."""
+        """Peak in bytes with the changes; None if they do not apply, or no time is left."""
         key = changes, card.architecture
         if key not in self._peaks:
             traced, started = self._traced_as(changes), self._clock()
@@ -107,7 +107,7 @@ class TriedChanges:
         return self._peaks[key]
 
     def predicted_bytes(self, changes: Changes, card: Card) -> int:
-        """Peak in bytes with the changes, whatever the time; raises `AutofitError` if they do not apply."""
+        """Peak in bytes with the changes, without time limit; raises `AutofitError` if they do not apply."""
         key = changes, card.architecture
         if (known := self._peaks.get(key)) is not None:
             return known

@@ -27,13 +27,13 @@ class LeverResult:
     """Predicted savings and estimate of a configuration with one lever.
 
     Attributes:
-        saved_bytes: saved of the likely reserved peak on a card that is large enough; less than 0 where the
+        saved_bytes: bytes saved of the likely reserved peak on a card that is large enough; negative if the
             lever takes more.
-        saved_allocated_bytes: saved of the allocated peak there.
-        estimate: the estimate with the lever; None where it does not apply.
-        relative_step_time: how many times as long a step is predicted to take as without it; None where no
+        saved_allocated_bytes: bytes saved of the allocated peak there.
+        estimate: estimate with the lever; None if it does not apply.
+        relative_step_time: predicted time of a step with the lever over that without it; None if no
             times are predicted.
-        reason: why it does not apply; empty where it does.
+        reason: why it does not apply; empty if it does.
     """
 
     lever: Lever
@@ -70,9 +70,9 @@ class WhatIf:
     """Predicted savings of every lever of a configuration.
 
     Attributes:
-        base: the estimate of the configuration as it is.
-        results: levers that apply first, of these the largest saving first.
-        advice: what makes it fit on the named card; None where it fits anyway, or no card was named.
+        base: estimate of the unchanged configuration.
+        results: results of levers that apply first, of these the largest saving first.
+        advice: changes that make it fit on the named card; None if it fits anyway, or no card was named.
     """
 
     base: Estimate
@@ -108,15 +108,15 @@ def what_if(
     given: Container[str] = (),
     emit: EventSink = ignore,
 ) -> WhatIf:
-    """Predicts a configuration unchanged and with each lever; levers share traces where they can.
+    """Predicts a configuration unchanged and with each lever; levers share traces if they can.
 
     Args:
-        limit_bytes: the limit for the high end of the reserved peak; None where no card was named.
+        limit_bytes: limit for the high end of the reserved peak; None if no card was named.
         fixed, given: names of knobs, see `Adviser`.
-        emit: is told of each lever.
+        emit: called for each lever.
 
     Raises:
-        WorkloadFailedError: the workload fails, or cannot be predicted, as it is.
+        WorkloadFailedError: the unchanged workload fails, or cannot be predicted.
     """
     curve = predictor.curve_at(knobs, card, batch_size)
     base = curve(predictor.trace(knobs, batch_size).batch_size)
@@ -147,7 +147,7 @@ def _tried(
     """Result of one lever, compared with the unchanged configuration.
 
     Args:
-        base: the estimate without the lever, with unlimited memory: on a full card nothing would be saved.
+        base: estimate without the lever, with unlimited memory, as a full card would show no saving.
     """
     try:
         curve = predictor.curve_at(lever.knobs, card, base.batch_size)
