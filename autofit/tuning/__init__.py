@@ -1,1 +1,1 @@
-"""Runs one search, from its settings to its result."""
+"""Runs a search for the largest batch, from its settings to its result."""

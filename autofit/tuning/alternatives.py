@@ -40,13 +40,13 @@ def compare_kinds(
     """Largest batch for typical and for worst batches: one from the search, the other predicted.
 
     Args:
-        frontier: the frontier that the search found.
-        curves: the curves that the search was predicted from, or began at.
-        predict_other: predicts the curve of a knob setting with the other kind.
-        tuned_kind: the kind of batches that the search was of.
+        frontier: frontier that the search found.
+        curves: curves that answered the search, or gave its first sizes.
+        predict_other: returns the curves of a knob setting with the other kind of batches.
+        tuned_kind: kind of batches that was searched.
 
     Returns:
-        Both kinds' answers, None where there is no such curve; and notes that say why.
+        Answers for both kinds, None if there is no such curve; and notes with the reasons.
     """
     best, other_name = frontier.best(), TYPICAL if tuned_kind == WORST else WORST
     batch_size = space.min_batch if best is None else best.batch_size
@@ -98,13 +98,13 @@ def with_risks(
     sizes: Callable[[Knobs], Sequence[int]],
     emit: EventSink,
 ) -> tuple[FrontierEntry, ...]:
-    """Frontier entries; predicted ones are given their `largest_by_risk` and `likely_still_runs`.
+    """Frontier entries, with `largest_by_risk` and `likely_still_runs` added to predicted ones.
 
     Args:
-        curves: by knob setting, each at the risk that its entry was found at.
-        budget_bytes: of the search.
-        sizes: returns the batch sizes of interest of a setting.
-        emit: is told of each setting.
+        curves: curve of each knob setting, at the risk that its entry was found at.
+        budget_bytes: budget of the search.
+        sizes: returns the batch sizes of interest for a setting.
+        emit: called for each setting.
     """
     answered = []
     for entry in entries:
@@ -149,11 +149,11 @@ def card_answers(
     Cards that cannot run it at all are left out too.
 
     Args:
-        curve: of the setting, on any card.
-        cards: the smallest first.
+        curve: curve of the setting, on any card.
+        cards: cards, the smallest first.
         margin, reserve_bytes, mesh: see `budget_of`.
-        sizes: the batch sizes of interest, ascending.
-        emit: is told of each card.
+        sizes: batch sizes of interest, ascending.
+        emit: called for each card.
     """
     by_architecture: dict[str, PredictedCurve] = {}
     answers = []
@@ -163,11 +163,11 @@ def card_answers(
         if curve.why_unpredictable_on(named, sizes[0]) is not None:
             continue
         on_card = by_architecture.setdefault(gpu.architecture, curve.on(named))
-        if on_card.why_refused(sizes[0]) is not None:  # its kernels are not for that card
+        if on_card.why_refused(sizes[0]) is not None:  # the card cannot run its kernels
             continue
         try:
             budget = budget_of(gpu, margin=margin, reserve_bytes=reserve_bytes, mesh=mesh)
-        except BudgetError:  # the reserve may leave something on larger cards alone
+        except BudgetError:  # the reserve may leave memory only on larger cards
             largest = None
         else:
             largest = largest_fitting_batch(on_card, budget.usable_bytes, sizes=sizes).largest_batch

@@ -39,7 +39,7 @@ class Tried:
     """Results of a search's trials, with its frontier and recommendation, from its study.
 
     Attributes:
-        study: the name of the study.
+        study: name of the study.
     """
 
     frontier: Frontier
@@ -122,7 +122,7 @@ def _advice(
 ) -> Advice | None:
     """Advice on changes that would make the smallest batch size fit; None unless nothing fits.
 
-    There is none for a script, whose settings are its own, nor for a measured search.
+    There is none for a script, which decides its settings, nor for a measured search.
     """
     target, space = predicted.target, predicted.space
     nothing_fits = frontier.best() is None and frontier.stopped_by is None
@@ -138,7 +138,7 @@ def _advice(
             risk=settings.risk,
             emit=emit,
         )
-    except AutofitError:  # what cannot be predicted has no advice either; its trials say why
+    except AutofitError:  # a failed prediction has no advice either; its trials give the reason
         return None
 
 

@@ -16,13 +16,13 @@ class ParallelAnswer:
     """Answer of a search for one kind of parallelism, such as `fsdp:8`, among several compared.
 
     Attributes:
-        parallel: how the ranks share the work, `fsdp:8`; `ddp:1` for a process by itself.
-        num_ranks: the processes that train together.
-        budget: of one rank; what NCCL holds depends on the ranks. None if `refused` says why.
-        best: the best configuration; None when nothing fits.
+        parallel: kind of parallelism, such as `fsdp:8`; `ddp:1` for a single process.
+        num_ranks: number of processes that train together.
+        budget: budget of one rank, which depends on NCCL's memory. None if `refused` is set.
+        best: best configuration; None if nothing fits.
         frontier: one entry for each knob setting, see `TuneResult.frontier`.
-        study: the name of its study; empty if `refused` says why.
-        refused: why the workload cannot be trained so, or why it was not tried; else empty.
+        study: name of its study; empty if `refused` is set.
+        refused: why the workload cannot be trained with it, or why it was not tried; else empty.
     """
 
     parallel: str
@@ -48,8 +48,8 @@ class KindAnswer:
     """Largest batch and predicted peak for one kind of batches, typical or worst.
 
     Attributes:
-        largest_batch: the largest size that fits; None where none does.
-        evidence: how the largest size is known.
+        largest_batch: largest batch that fits; None if none does.
+        evidence: evidence for the largest batch.
         peak_bytes: predicted peak at `BatchKinds.batch_size`, of the memory that counts for the budget.
     """
 
@@ -63,8 +63,8 @@ class BatchKinds:
     """Largest batches and peaks for typical and for worst batches, under one budget and one knob setting.
 
     Attributes:
-        tuned: `typical` or `worst`, the kind that the search was asked for.
-        batch_size: the size that both peaks are of: the answer, or the smallest where nothing fits.
+        tuned: `typical` or `worst`, the kind that was searched.
+        batch_size: batch size of both peaks: the answer, or the smallest if nothing fits.
     """
 
     tuned: str

@@ -40,8 +40,8 @@ class Need:
     """Predicted memory need of one batch size.
 
     Attributes:
-        likely_bytes: the likely need of the memory that counts for the budget.
-        workspace_bytes: the part of it that operators take beside their outputs.
+        likely_bytes: likely need of the memory that counts for the budget.
+        workspace_bytes: part of it that operators take beside their outputs.
     """
 
     likely_bytes: int
@@ -49,9 +49,9 @@ class Need:
 
 
 class CurveSet:
-    """Peak curves of a search by knob setting; empty where nothing is predicted.
+    """Peak curves of a search by knob setting; empty if nothing is predicted.
 
-    Curves of the CPU only say where to begin: there every answer is measured.
+    Curves of the CPU only give the first sizes, as every answer there is measured.
     """
 
     def __init__(self) -> None:
@@ -128,7 +128,7 @@ class CurveSet:
         return Need(likely_bytes=estimate.interval.likely_bytes, workspace_bytes=estimate.breakdown.workspace)
 
     def cannot_run(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> bool:
-        """Whether even the low end of the predicted peak exceeds a budget; False where there is no curve."""
+        """Whether even the low end of the predicted peak exceeds a budget; False if there is no curve."""
         guide = self.guide(knobs)
         if guide is None or guide.needs_traces:
             return False
@@ -137,7 +137,7 @@ class CurveSet:
     def at_most(self, knobs: Knobs, budget_bytes: int, sizes: Sequence[int]) -> int | None:
         """Largest of `sizes` whose low predicted peak is within the budget, 0 for none; None without a curve.
 
-        The low end of the prediction says so: `cannot_run` is taken to be rising in the batch.
+        The low end of the prediction decides; `cannot_run` is assumed to stay true for larger batches.
         """
         if self.prior(knobs) is None:
             return None
@@ -160,12 +160,12 @@ def curves_of(
     """Peak curve of every knob setting that can be predicted, and notes.
 
     Args:
-        spec: the fields that all trials of the search have in common.
-        submit: runs the trial that shows what a process costs on the CPU, if one is needed.
-        address: of the cluster where trials run; None for this machine.
+        spec: fields that all trials of the search share.
+        submit: runs the trial that measures a CPU process without a workload, if one is needed.
+        address: address of the cluster where trials run; None for this machine.
 
     Raises:
-        AutofitError: the workload fails; or nothing measures it, and it cannot be predicted.
+        AutofitError: the workload fails; or it is not measured, and cannot be predicted.
     """
     if target.probe is Probe.CPU:
         process = functools.partial(host_process, spec, submit, address=address)
@@ -191,7 +191,8 @@ def _on_a_card(
             continue  # the trace is at that size
         if target.probe is None and (prior := curves.prior(knobs)) is not None:
             usable_bytes, sizes = target.budget.usable_bytes, space.sizes(knobs)
-            # What is too large by its likely peak, which takes the fewest replays, is so at every risk.
+            # A size that is too large by its likely peak, which takes the fewest replays, is too large at
+            # every risk.
             largest_fitting_batch(curves.of(knobs).at_risk(Risk.LIKELY), usable_bytes, sizes=sizes)
             scan = largest_fitting_batch(prior, usable_bytes, sizes=sizes)
             answer = scan.largest_batch or space.min_batch
@@ -225,7 +226,7 @@ _host_processes: dict[tuple[str | None, int | None], HostProcess] = {}
 def host_process(spec: TrialSpec, submit: Submit, *, address: str | None) -> HostProcess:
     """Memory of a CPU trial's process without a workload, measured once and kept for later searches.
 
-    It depends on where trials run and on their threads, not on what they run. Where it cannot be measured it
+    It depends on the place and the threads of trials, not on their workload. If it cannot be measured, it
     is assumed, and the next search tries again.
 
     Args:
@@ -244,10 +245,10 @@ def host_process(spec: TrialSpec, submit: Submit, *, address: str | None) -> Hos
 def _on_the_cpu(
     predictor: Predictor, process: Callable[[], HostProcess], space: SearchSpace, risk: Risk
 ) -> tuple[CurveSet, tuple[str, ...]]:
-    """Peak curves of all knob settings on the CPU, to begin the search at, and notes on those without one.
+    """Peak curves of all knob settings on the CPU, which give first sizes, and notes on settings without one.
 
     Args:
-        process: called once a size is asked for, and so not at all where no trial is left to choose.
+        process: called once a size is asked for, and so not at all if no trial is left to choose.
     """
     curves, failures = CurveSet(), []
     blocks: dict[Knobs, HostBlocks] = {}
@@ -258,7 +259,7 @@ def _on_the_cpu(
             failures.append(error)
     notes = _on_unguided(failures, space)
 
-    process = functools.cache(process)  # also where it has to be assumed
+    process = functools.cache(process)  # also if it has to be assumed
     for knobs, found in blocks.items():
         curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_identity=found.identity)
     if any(found.needs_traces for found in blocks.values()):
@@ -287,12 +288,13 @@ def _confirm(
     """Traces the largest sizes found on the curves; if a peak differs, replaces all curves by traced ones.
 
     Args:
-        answers: these sizes, by setting.
+        answers: these sizes, by knob setting.
 
     Returns:
-        Notes on sizes at which the user's script fails by itself, as one whose evaluation needs more data.
+        Notes on sizes at which the user's script itself fails, for example because its evaluation needs more
+        data.
     """
-    # All of them are looked at: a curve that differs is replaced. Settings that share traces share these.
+    # All sizes are checked, as a curve that differs is replaced. Settings that share traces share these.
     agreed, failures = [], {}
     for knobs, batch_size in answers:
         try:

@@ -1,12 +1,13 @@
-"""Storage of earlier answers, from which a repeated question is answered without a search.
+"""Storage of earlier answers, so that a repeated question is answered without a search.
 
-    question ─ digest ─▶ study `answer-<digest>` ─▶ its one trial: the answer, the user's files it is of
+    question ─ digest ─▶ study `answer-<digest>` ─▶ its one trial: the answer, and the user's files it depends
+    on
                                                        │ unchanged: the answer
-                                                       └ changed, or no answer that can be read: a search
+                                                       └ changed, or no readable answer: a search
 
-A question is all that decides an answer and is known before anything is traced. Which files a
-workload imports and reads is known afterwards: the answer holds as long as they are what they were.
-An entry is in the storage of the studies; one that cannot be read or written costs a warning and a
+A question is everything that decides an answer and is known before a trace. The files that a
+workload imports and reads are known only afterwards: the answer is valid as long as they do not change.
+An entry is in the storage of the studies; if it cannot be read or written, the user gets a warning and a
 search.
 """
 
@@ -47,16 +48,17 @@ from autofit_workers.spec.protocol import PROTOCOL_VERSION, WorkloadRef
 from autofit_workers.trials.door import processor_name
 
 _STUDY_PREFIX = "answer-"
-_IS_ANSWER = "autofit_answer"  # of the study, which nobody else's has
+_IS_ANSWER = "autofit_answer"  # marks studies that hold answers
 _SCHEMA_NUMBER = 1
 _SCHEMA = "schema"
 _RESULT = "result"
 _SOURCES = "sources"
 _QUESTION = "question"
 
-# Settings that say where and for how long to look, not for what: what a limit cut short is not kept.
+# Settings for where and how long to search, which do not decide an answer: an incomplete answer is not
+# stored.
 _NOT_DECIDING = frozenset(option.field for option in OPTIONS.values() if not option.decides)
-# Variables that allocators, CUDA's libraries and the CPU's read.
+# Environment variables that allocators, CUDA's libraries and the CPU's read.
 _VARIABLES = (
     "PYTORCH_",
     "TORCH_",
@@ -78,11 +80,11 @@ class Question:
     """All inputs that decide the answer of a search, as the key under which the answer is stored.
 
     Attributes:
-        parts: all that decides the answer, in JSON's types.
-        roots: the folders that the workload is imported from: copies of it in other places, such as
-            those that a cluster makes, ask the same.
-        own_file: the file of the workload, where it was given as one.
-        storage, wait_seconds: where answers are stored, and how long a lost database is waited for.
+        parts: everything that decides the answer, as JSON values.
+        roots: folders that the workload is imported from; copies of them in other places, such as
+            those on a cluster, ask the same question.
+        own_file: file of the workload, if it was given as one.
+        storage, wait_seconds: storage of the answers, and seconds to wait for a lost database.
     """
 
     parts: Mapping[str, Any]
@@ -106,14 +108,14 @@ def question(
 ) -> Question | None:
     """`Question` that settings ask of a workload; None if some input that decides the answer is unknown.
 
-    It is None where devices do not answer, and for a script.
+    It is None if devices do not answer, and for a script.
 
     Args:
-        local_gpus: returns the cards of this machine; called where one may be measured.
-        reachable: returns the devices of the cluster that the settings name; called likewise.
+        local_gpus: returns the cards of this machine; called if one may be measured.
+        reachable: returns the devices of the cluster in the settings; called if one may be measured.
     """
     if workload.script is not None:
-        return None  # it may read any variable of the environment, and any file
+        return None  # it may read any environment variable and any file
     try:
         devices = _devices(settings, local_gpus, reachable)
         is_measured = _is_measured(settings, local_gpus, reachable)
@@ -135,7 +137,7 @@ def question(
             name: value for name, value in sorted(os.environ.items()) if name.startswith(_VARIABLES)
         },
         "observations_sha256": Observations.load(workload).digest,
-        # A measured answer is what such steps are kept of, and so does not depend on them.
+        # Measured answers produce these records, and so do not depend on them.
         "step_times_sha256": "" if is_measured else MeasuredSteps.load(workload).digest,
         "versions": versions(),
         "protocol": PROTOCOL_VERSION,
@@ -156,7 +158,7 @@ def find(asked: Question) -> TuneResult | None:
     """Stored answer to a question; None if there is none, or a file of its workload has changed.
 
     Raises:
-        StorageError: a database cannot be reached, which the search would need as well.
+        StorageError: a database cannot be reached, which the search would need too.
     """
     from autofit.study.storage import is_journal, journal_path, open_storage, quiet_optuna
 
@@ -184,7 +186,7 @@ def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None)
     """Stores an answer for later calls, if it is complete and the workload's files are known.
 
     Args:
-        sources: the user's files that the workload used, path → digest; None where that is not known.
+        sources: user's files that the workload used, path → digest; None if unknown.
     """
     from autofit.study.storage import open_storage, quiet_optuna
 
@@ -197,7 +199,7 @@ def keep(asked: Question, result: TuneResult, sources: Mapping[str, str] | None)
         _SOURCES: [
             _placed(path, digest, asked.roots)
             for path, digest in sorted(sources.items())
-            if path != asked.own_file  # whose digest is in the question
+            if path != asked.own_file  # its digest is in the question
         ],
         _QUESTION: asked.parts,
     }
@@ -275,7 +277,7 @@ def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -
 
 
 def _held(entry: dict[str, Any], asked: Question) -> TuneResult | None:
-    """Result from a stored entry; None where a file of its workload has changed."""
+    """Result from a stored entry; None if a file of its workload has changed."""
     if entry[_QUESTION] != asked.parts:
         raise ValueError("it answers another question")
     for source in entry[_SOURCES]:
@@ -294,7 +296,7 @@ def _placed(path: str, digest: str, roots: tuple[str, ...]) -> dict[str, Any]:
     return {"root": None, "path": path, "digest": digest}
 
 
-# ── what decides ────────────────────────────────────────────────────────────────────────────────
+# ── parts of a question ─────────────────────────────────────────────────────────────────────
 
 
 def _is_measured(
@@ -304,7 +306,7 @@ def _is_measured(
 ) -> bool:
     """Whether trials would measure the answer; True also if no target meets the settings.
 
-    The search says then why they cannot, and its answer is not kept anyway.
+    The search then gives the reason, and its answer is not stored anyway.
     """
     try:
         return resolve_target(settings, local_gpus=local_gpus, reachable=reachable).probe is not None
@@ -320,7 +322,7 @@ def _devices(
     """Properties of the machine's or cluster's devices that decide the answer, by name."""
     on_cluster = settings.address is not None
     if settings.device == "cpu":
-        # The processors of a cluster cannot be told: its custom resources, which are settings, choose nodes.
+        # A cluster's processors are unknown: its custom resources, which are settings, choose nodes.
         processor = None if on_cluster else processor_name()
         return {"processor": processor, "num_threads": settings.num_threads or len(os.sched_getaffinity(0))}
     is_named = settings.gpu is not None or settings.gpu_mem_bytes is not None
@@ -341,7 +343,7 @@ def _devices(
 def _installed_packages() -> str:
     """Digest of the packages that can be imported here, with their versions."""
     folders = {Path(folder).absolute() for folder in sys.path if folder}
-    # What a package brings along for itself, as Ray does once it is imported, counts with its version.
+    # Packages that another package brings along, as Ray does once it is imported, count with its version.
     installed = {folder for folder in folders if folder.name in ("site-packages", "dist-packages")}
     names = sorted(
         entry.name

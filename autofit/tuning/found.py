@@ -18,22 +18,22 @@ class Best:
 
     Attributes:
         batch_size: samples a batch; with several ranks, of one rank.
-        knobs: the setting, such as `knobs.conv_algo`.
+        knobs: knob setting, such as `knobs.conv_algo`.
         peak_allocated_bytes, peak_reserved_bytes: live blocks and segments of PyTorch's allocator at
-            their peaks, in bytes; None when measured on the CPU, which has no caching allocator.
-        device_peak_bytes: on CUDA reserved memory and context; on the CPU the peak resident set.
+            their peaks, in bytes; None if measured on the CPU, which has no caching allocator.
+        device_peak_bytes: on CUDA, reserved memory and context; on the CPU, the peak resident set.
         evidence: `predicted`, `measured`, `emulated` (on a larger card under a limit) or `measured-cpu`.
-        interval: the predicted interval; None when measured on the CPU.
-        workspace_bytes: the predicted range of the convolution workspaces; None where they have one size.
-        step_seconds, samples_per_second: of measured steps; None when predicted. A step that accumulates
+        interval: predicted interval; None if measured on the CPU.
+        workspace_bytes: predicted range of the convolution workspaces; None if they have one size.
+        step_seconds, samples_per_second: of measured steps; None if predicted. A step that accumulates
             more than two batches is measured with two.
-        soak_steps: how many steps it ran for in a fresh process as its verification; None if it was not
+        soak_steps: number of steps that it ran in a fresh process for verification; None if it was not
             verified, as for a prediction.
-        grad_accumulation: batches that make an optimizer step.
-        parallel: how several processes train together, `fsdp:8`; empty for one by itself.
-        samples_per_step: the global batch: samples of an optimizer step, of all ranks and all its batches.
-        predicted_step_seconds, predicted_samples_per_second: what was predicted for it, in the same terms;
-            None where that is not sure enough to be said.
+        grad_accumulation: number of batches in an optimizer step.
+        parallel: kind of parallelism, such as `fsdp:8`; empty for a single process.
+        samples_per_step: global batch: samples of an optimizer step, of all ranks and accumulated batches.
+        predicted_step_seconds, predicted_samples_per_second: predictions of the same quantities;
+            None if they are too uncertain to be stated.
         step_time_error: (predicted − measured) / measured step.
     """
 
@@ -61,9 +61,9 @@ class Recommended(Best):
     """Recommended configuration, the reason for recommending it, and the largest batch of its knob setting.
 
     Attributes:
-        by: the reason why this configuration is recommended.
-        largest_batch, first_failing_batch, reason: of its setting, see `FrontierEntry`.
-        estimate: the prediction for it, where it is not the best configuration.
+        by: reason for recommending this configuration.
+        largest_batch, first_failing_batch, reason: of its knob setting, see `FrontierEntry`.
+        estimate: prediction for it, if it is not the best configuration.
     """
 
     by: RecommendedBy
@@ -78,31 +78,31 @@ class FrontierEntry:
     """One knob setting with its largest batch.
 
     Attributes:
-        knobs: the setting.
-        largest_batch: the largest batch that is known to fit; None if none that was tried fits.
-        peak_reserved_bytes: the reserved peak at the largest batch; None on the CPU.
-        device_peak_bytes: on CUDA reserved memory and context at the largest batch; on the CPU the peak
+        knobs: knob setting.
+        largest_batch: largest batch that is known to fit; None if no tried batch fits.
+        peak_reserved_bytes: reserved peak at the largest batch; None on the CPU.
+        device_peak_bytes: on CUDA, reserved memory and context at the largest batch; on the CPU, the peak
             resident set.
-        first_failing_batch: the next larger batch, known to fail; None where the cap was reached. Where
+        first_failing_batch: next larger batch, known to fail; None if the cap was reached. If
             the search was stopped, the smallest larger batch that failed, if any did.
-        reason: why the next batch fails, and how that is known; or why it is not known.
-        evidence: how the largest batch is known, see `Best.evidence`.
-        largest_thrashing_batch: the largest batch beyond `largest_batch` that would still run, with the
-            allocator emptying its cache and trying again; None if there is none or it is not known.
+        reason: why the next batch fails, with the evidence; or why that is unknown.
+        evidence: evidence for the largest batch, see `Best.evidence`.
+        largest_thrashing_batch: largest batch beyond `largest_batch` that would still run, with the
+            allocator emptying its cache and retrying; None if there is none or it is unknown.
         largest_by_risk: for predictions, the largest batch at each `Risk`; None if it was measured or
             each size costs a trace.
         likely_still_runs: True if the largest batch at the likely risk would run with the smallest
             workspaces even if everything else takes as much as at the high end; None if not predicted.
-        dominated_by: a setting that fits as much and takes no longer for a sample, by measured rates or,
+        dominated_by: knob setting that fits as much and takes no longer for a sample, by measured rates or,
             without them, by predicted ones or the usual cost of its knobs; None on the Pareto front.
         is_settled: True if every batch between `largest_batch` and `first_failing_batch` is known.
-        step_seconds, samples_per_second: of measured steps at the largest batch; None when predicted.
-        predicted_bytes: where the largest batch was measured, the likely peak that was predicted for it.
+        step_seconds, samples_per_second: of measured steps at the largest batch; None if predicted.
+        predicted_bytes: likely predicted peak, if the largest batch was measured.
         prediction_error: (predicted − measured) / measured peak.
         parallel, samples_per_step, predicted_step_seconds, predicted_samples_per_second, step_time_error: of
             the largest batch, see `Best`.
-        relative_sample_time: how many times as long a sample is predicted to take there as with the fastest
-            of the settings at their largest batches; None where no time is predicted.
+        relative_sample_time: predicted time of a sample over that of the fastest knob setting, both
+            at their largest batches; None if no time is predicted.
     """
 
     knobs: Knobs

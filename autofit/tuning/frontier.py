@@ -34,8 +34,8 @@ class Cap(NamedTuple):
     """Reason why batches above the search space's largest are not considered, for one knob setting.
 
     Attributes:
-        why: the reason in words.
-        is_refused: whether the next larger one is known not to run, whatever memory there is.
+        why: reason in words.
+        is_refused: whether the next larger batch is known not to run, whatever the memory.
     """
 
     why: str
@@ -46,16 +46,16 @@ class Frontier:
     """Largest batch of every knob setting, from a study's boundaries, outcomes and predictions.
 
     Args:
-        boundaries: by knob setting, in the order of the search space.
-        known: the outcome that counts of each configuration, see `decisive`.
-        curves: predictions of these settings on the card; empty where there are none.
-        budget_bytes: the budget that peaks are compared with.
-        architecture: of the card that the trials are on, see `Pace.of`.
-        objective: the quantity that the best configuration has most of.
-        verified: the configurations that ran through a soak, and for how many steps.
-        caps: why no larger batch than those of interest can be run, of settings where that is so.
-        parallel: how several processes train together; batches and peaks are those of one process.
-        stopped_by: the option whose limit ended the search, where one did: boundaries may be open.
+        boundaries: boundary of each knob setting, in the order of the search space.
+        known: outcome that counts for each configuration, see `decisive`.
+        curves: predictions of these settings on the card; empty if there are none.
+        budget_bytes: budget that peaks are compared with.
+        architecture: architecture of the card that the trials run on, see `Pace.of`.
+        objective: quantity that the best configuration maximizes.
+        verified: configurations that ran through a soak, with the number of steps.
+        caps: reason why larger batches than the space's cannot be run, for the settings that have one.
+        parallel: parallelism of the ranks; batches and peaks are those of one process.
+        stopped_by: option whose limit ended the search, so that boundaries may be open; None for none.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Frontier:
     def entries(self) -> tuple[FrontierEntry, ...]:
         """One entry per knob setting with a known boundary, in the order of the search space.
 
-        Where the search was stopped, also those that were tried and whose boundary is still open.
+        If the search was stopped, also settings that were tried and whose boundary is still open.
         """
         shown = self.settled if self.stopped_by is None else self._tried
         dominated = dominating(dict(self._points(shown)))
@@ -343,7 +343,7 @@ class Frontier:
         failing = self._boundaries[knobs].first_failing
         curve = self._curves.get(knobs)
         if failing is None or curve is None or curve.needs_traces or knobs.global_batch is not None:
-            return None  # of divisors the next is far away
+            return None  # among divisors the next is far away
         if curve.verdict(failing, self._budget_bytes) is not Verdict.THRASH:
             return None
         beyond = range(failing + 1, MAX_BATCH + 1)

@@ -23,10 +23,10 @@ from autofit_workers.spec.trace import SampleSize
 if TYPE_CHECKING:
     from autofit.search.space import SearchSpace
 
-_MOST_MULTIPLES = 16384  # looked at, of a model that nothing limits: a million tokens
-_NUM_OF_A_SURFACE = 8  # multiples among which are those that a surface is traced at
-_NUM_BEYOND = 8  # sizes that are looked at, as peaks do not rise with every one
-_SAME_PEAK = 0.002  # of it, by which two count as one
+_MOST_MULTIPLES = 16384  # sizes checked for a model without a limit: up to a million tokens
+_NUM_OF_A_SURFACE = 8  # fewest multiples that include the sizes at which a surface is traced
+_NUM_BEYOND = 8  # larger sizes that are checked, as peaks do not rise with every one
+_SAME_PEAK = 0.002  # relative difference up to which two peaks count as equal
 
 
 def at_their_longest(
@@ -41,21 +41,22 @@ def at_their_longest(
     """Search space in which each knob setting has the largest sample size that fits at `batch_size`.
 
     Returns:
-        The space, from the batch size on, and why no larger samples fit, a sentence for each setting.
+        Search space, whose batches start at `batch_size`, and a sentence for each setting on why no larger
+        samples fit.
 
     Raises:
         UsageError: the workload makes samples of one size.
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
     found, notes, capped = dict[Knobs, Knobs](), list[str](), list[Knobs]()
-    for knobs, name in setting_names(space.settings, convolves=False).items():  # of what differs alone
+    for knobs, name in setting_names(space.settings, convolves=False).items():  # names only knobs that differ
         search = _Search(predictor, knobs, target.card, batch_size, risk=risk, name=name)
         sample = _sample(predictor, knobs, batch_size)
         limit = None if allows_long else sample.longest
         longest, note = search.longest(sample.multiple, limit, target.budget.usable_bytes)
         found[knobs] = dataclasses.replace(knobs, seq_len=longest)
         notes.append(note)
-        if target.probe is None and longest != limit:  # memory ends it, of which larger batches take more
+        if target.probe is None and longest != limit:  # memory ends it, and larger batches take more
             capped.append(found[knobs])
     sizes_found = tuple(dict.fromkeys(knobs.seq_len for knobs in found.values()))
     widened = dataclasses.replace(
@@ -115,7 +116,7 @@ class _Search:
         self._batch_size = batch_size
         self._risk = risk
         self._surface = predictor.surface(knobs, card, risk=risk)
-        self._failures: dict[int, WorkloadFailedError] = {}  # what the workload fails with, by size
+        self._failures: dict[int, WorkloadFailedError] = {}  # errors of the workload, by size
 
     def longest(self, multiple: int, limit: int | None, budget_bytes: int) -> tuple[int, str]:
         """Largest sample size that fits, or the smallest if none fits; and a sentence on why none is larger.
@@ -123,14 +124,14 @@ class _Search:
         Sizes are the multiples of `multiple`, and the limit itself.
 
         Args:
-            limit: the size that the model was made for, where that ends the sizes; else None.
+            limit: size that the model was made for, if that is the largest; else None.
 
         Raises:
             WorkloadFailedError: the workload fails at every size.
         """
         multiples = _multiples(multiple, limit)
         sizes = multiples if limit is None else tuple(sorted({*multiples, limit}))
-        # The trace at the answer checks the surface, too; where it differs, more is traced before that.
+        # The trace at the answer also checks the surface; if it differs, more sizes are traced first.
         for is_checked in (False, True) if len(multiples) >= _NUM_OF_A_SURFACE else ():
             curve: Curve = CachedCurve(self._surface.along_sizes(self._batch_size, is_checked=is_checked))
             longest = _largest(curve, budget_bytes, multiples)
@@ -142,7 +143,7 @@ class _Search:
                 return limit, self._said(limit, f"the model was made for {limit}")
             if self._is_so(longest or sizes[0], curve):
                 break
-        else:  # from some size on the step is another
+        else:  # from some size on the step is a different one
             curve = CachedCurve(_TracedSizes(lambda size: self._peak_or(size, 2 * budget_bytes)))
             longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
         if longest is None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from autofit.study.study import TuningStudy
 
 
-# A size that fits for three steps may fail later, as fragments gather; the CPU's heap shows it sooner.
+# A size that fits for three steps may fail later as memory fragments; on the CPU the heap shows it sooner.
 _SOAK_STEPS = {Probe.CUDA: 20, Probe.CPU: 5}
 
 
@@ -53,7 +53,7 @@ def _identity(
 ) -> dict[str, Any]:
     """Inputs beside search space and budget that decide the outcomes of a study, by name.
 
-    The trace stands for the code that the workload's own file imports.
+    The trace covers the code that the workload's own file imports.
     """
     share, parallel = settings.setup.nonzero_share, settings.setup.parallel
     return {

@@ -2,10 +2,10 @@
 
     --search parallel=… ─┬▶ ddp:8  ─▶ a search with its own predictor, budget and study ─▶ TuneResult ┐
                          ├▶ fsdp:8 ─▶ …                                                               ├▶ best
-                         └▶ tp:8   ─▶ the model has no plan: refused, with why                        ┘
+                         └▶ tp:8   ─▶ the model has no plan: refused, with the reason                        ┘
 
-What NCCL holds depends on the ranks, so each has another budget; and each has traces of its own. Knob
-settings are compared within each, and the best ones of all by their global batches.
+NCCL's memory depends on the ranks, so each kind has its own budget and its own traces. Knob
+settings are compared within each kind, and the best ones of all kinds by their global batches.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from autofit.tuning.compared import ParallelAnswer
 from autofit.tuning.result import TuneResult
 from autofit_workers.spec.setup import Parallel
 
-# What one way of training together may meet where another does not.
+# Errors that one kind of parallelism may raise where another does not.
 _REFUSALS = (WorkloadFailedError, UsageError)
 
 
@@ -31,14 +31,14 @@ def compare_parallels(
 ) -> TuneResult:
     """Result for the best of several kinds of parallelism, with the answer for each of the others.
 
-    The best has the largest global batch, or the highest throughput; of equals the first given is the best.
-    The limits of the settings are for all of them together.
+    The best has the largest global batch, or the highest throughput; among equals, the first given is the
+    best. The limits in the settings hold for all kinds together.
 
     Args:
-        ask: answers for one of them alone.
+        ask: returns the answer for a single kind.
 
     Raises:
-        AutofitError: all of them are refused: why the first one is.
+        AutofitError: all kinds are refused; the error is the first one's.
     """
     began = time.monotonic()
     answers: dict[Parallel, TuneResult] = {}
@@ -100,7 +100,7 @@ def _alone(settings: TuneSettings, parallel: Parallel) -> TuneSettings:
     """Settings for one kind of parallelism, with a study of its own."""
     one = settings.with_parallel(parallel)
     if settings.study is None:
-        return one  # whose name follows from what decides it
+        return one  # its name follows from its settings
     name = str(parallel).replace(":", "-").replace(",", "-")
     return dataclasses.replace(one, study=f"{settings.study}-{name}")
 

@@ -13,8 +13,8 @@ from autofit.search.choice import EQUALLY_FAST_RATE, NEAR_THE_BEST_RATE, Configu
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Verdict
 
-_NUM_PREDICTED_HALVES = 7  # more than are measured: each costs milliseconds
-_WORTH_A_LOOK = 0.7  # of the best rate at largest batches, that a setting's smaller ones are looked at
+_NUM_PREDICTED_HALVES = 7  # more than are measured, as each costs milliseconds
+_WORTH_A_LOOK = 0.7  # of the best rate at largest batches: no smaller batches of slower settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +35,9 @@ class PredictedSpeeds:
     """Predicted step times of the configurations that fit.
 
     Args:
-        curves: by knob setting; settings without one have no times.
-        boundaries: of the settings.
-        budget_bytes: the budget that peaks are compared with.
+        curves: curve of each knob setting; settings without one have no times.
+        boundaries: boundaries of the settings.
+        budget_bytes: budget that peaks are compared with.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class PredictedSpeeds:
         self._smaller: dict[Knobs, tuple[TimedSize, ...]] = {}
 
     def at(self, configuration: Configuration) -> StepTime | None:
-        """Predicted step time of a configuration; None where it is not predicted."""
+        """Predicted step time of a configuration; None if it is not predicted."""
         knobs, batch_size = configuration
         curve = self._curves.get(knobs)
         return None if curve is None else curve.step_time(batch_size, self._budget_bytes)
@@ -72,7 +72,8 @@ class PredictedSpeeds:
         """Configuration with the most samples a second; the largest batch among equally fast ones.
 
         Args:
-            only_stated: only among configurations whose seconds are sure enough to be said.
+            only_stated: whether to consider only configurations whose seconds are certain enough to be
+                stated.
         """
         sizes = self._sizes(only_stated=only_stated)
         best = self._of_best_rate(sizes)
@@ -103,14 +104,14 @@ class PredictedSpeeds:
         return next(filter(self._fits, sorted(sizes, key=lambda each: -each.rate)), None)
 
     def _fits(self, size: TimedSize) -> bool:
-        """Whether a configuration fits; some sizes below the largest fail, as blocks are placed otherwise."""
+        """Whether a configuration fits; some sizes below the largest fail, as blocks are placed differently."""
         if size in self._largest:
             return True
         return self._curves[size.knobs].verdict(size.batch_size, self._budget_bytes) is Verdict.FITS
 
     @functools.cached_property
     def _largest(self) -> tuple[TimedSize, ...]:
-        """Largest batch of each knob setting, with its step time, where a time is predicted."""
+        """Largest batch of each knob setting, with its step time, if a time is predicted."""
         return tuple(
             TimedSize(knobs=knobs, batch_size=size, time=time)
             for knobs, boundary in self._boundaries.items()
@@ -121,8 +122,8 @@ class PredictedSpeeds:
         """Candidates for the fastest: each largest batch, and repeated halves of those that may be fastest.
 
         Args:
-            only_stated: only sizes whose seconds are sure enough; small sizes hardly are where the largest
-                is not.
+            only_stated: whether to consider only sizes whose seconds are certain enough; small sizes seldom
+                are if the largest is not.
         """
         best_rate = max((each.rate for each in self._largest), default=0.0)
         found = []

@@ -38,10 +38,10 @@ class Predicted:
     """Target, search space and predictions of a search, made before any trial.
 
     Attributes:
-        started: when the search began, monotonic.
-        spec: the part of a trial's spec that all its trials share.
-        caps: why no larger batch than those of the space can be run, by setting.
-        notes: what was left out, and what should be known of the curves.
+        started: time when the search began, by the monotonic clock.
+        spec: fields of a trial's spec that all its trials share.
+        caps: reason why larger batches than the space's cannot be run, by knob setting.
+        notes: sentences on left-out settings and on the curves, for the user.
     """
 
     started: float
@@ -64,19 +64,19 @@ def predict(
     """Finds the target of a search, its search space, and the peak curves of its knob settings.
 
     Args:
-        predictor_of: returns a predictor of the workload for a setup, where the target is only predicted;
+        predictor_of: returns a predictor of the workload for a setup, if the target is only predicted;
             None to make one.
 
     Raises:
-        AutofitError: what is asked for is not there, or the workload fails.
+        AutofitError: a requested device or model does not exist, or the workload fails.
     """
     started = time.monotonic()
     target = resolve_target(settings, local_gpus=gpus.local_gpus, reachable=measuring.devices)
     _require_times(settings, target)
     of_script = workload.script is not None
     algos = conv_algos(settings, target, of_script=of_script)
-    if not of_script:  # which gets processes of its own
-        with suppress(OSError):  # the first prediction says it in words
+    if not of_script:  # a script gets processes of its own
+        with suppress(OSError):  # the first prediction reports it
             start_predictor(for_host=target.probe is Probe.CPU, several=True)
     if target.probe is not None:
         measuring.begin_to_connect()
@@ -120,7 +120,7 @@ def predict(
 def predictor_for(spec: TrialSpec, target: Target, emit: EventSink) -> Predictor:
     """Predictor of the workload's memory on the target, which is the host or a card.
 
-    What PyTorch's release changes of a CPU step only guides the search.
+    Effects of PyTorch's release on a CPU step are ignored, as CPU predictions only guide the search.
     """
     if target.probe is Probe.CPU:
         return Predictor(
@@ -149,7 +149,8 @@ def _require_times(settings: TuneSettings, target: Target) -> None:
 def _num_threads(settings: TuneSettings, target: Target) -> int | None:
     """Number of threads of a CPU trial; None unless trials run on the CPU.
 
-    Threads move its memory, so the number is fixed for all trials of a study. Ranks share their node's cores.
+    The number of threads affects memory, so it is fixed for all trials of a study. Ranks share their node's
+    cores.
     """
     if target.probe is not Probe.CPU:
         return None

@@ -35,39 +35,40 @@ class TuneResult:
     """Result of a search, with its evidence; `to_json()` is the document `autofit.tune/1`.
 
     Attributes:
-        workload: the workload's name.
-        budget: the memory that was there, in bytes; `budget.usable_bytes` is what is left for PyTorch.
-        device: the device that was measured or assumed.
-        best: the best configuration that fits; None when nothing fits.
-        recommended: the configuration a practitioner would take, see `RecommendedBy`; None when nothing fits.
+        workload: name of the workload.
+        budget: memory of the device, in bytes; `budget.usable_bytes` is the part left for PyTorch.
+        device: device that was measured or assumed.
+        best: best configuration that fits; None if nothing fits.
+        recommended: configuration that a practitioner would take, see `RecommendedBy`; None if nothing fits.
         frontier: one entry for each knob setting, in the order of the search space.
-        trials: the outcomes in the study, in their order.
-        wall_seconds: how long the search took.
-        study: the name of the study.
-        fingerprint: identifies all that decides the answer; equal fingerprints have equal answers.
-        pruned: the settings whose search was cut short, because another one fits at least as much and is
+        trials: outcomes in the study, in their order.
+        wall_seconds: seconds that the search took.
+        study: name of the study.
+        fingerprint: digest of everything that decides the answer; equal fingerprints have equal answers.
+        pruned: knob settings whose search was cut short, because another one fits at least as much and is
             no slower.
-        versions: the versions of autofit, PyTorch and others.
-        estimate: the prediction for the best batch or, when nothing fits, for the smallest.
+        versions: versions of autofit, PyTorch and others.
+        estimate: prediction for the best batch or, if nothing fits, for the smallest.
         cards: with `gpu_mem`, the answer for each card that is sold with this memory.
-        lengths: with `--lengths`, what the lengths of the data mean for its batches.
-        batch_kinds: how far typical and worst batches get, where the workload makes both.
-        num_ranks: the processes that train together, of which the answer is for one; 1 for one by itself.
-        parallel: how the ranks share the work, `fsdp:8`; empty for one by itself.
-        parallels: the ways of sharing it that were compared, in the order they were given; the answer is that
-            of the one with the largest global batch. Empty where there was one alone.
-        conv_plan: the algorithm of every layer, where `mixed` is the best.
-        advice: what would make it fit, where nothing does and that was tried; otherwise None.
-        notes: what else to know about the answer, one sentence each.
-        risk: the level of the predicted peak that has to be within the budget.
-        architectures: the architectures that predictions cover, the likely one first; for a named card
+        lengths: with `--lengths`, the batches that fit with the sample lengths of the data.
+        batch_kinds: largest typical and worst batches, if the workload makes both.
+        num_ranks: number of processes that train together, of which the answer is for one; 1 for a single
+            process.
+        parallel: kind of parallelism of the ranks, such as `fsdp:8`; empty for a single process.
+        parallels: kinds of parallelism that were compared, in the order they were given; the answer is that
+            of the one with the largest global batch. Empty if only one was asked for.
+        conv_plan: algorithm of every layer, if `mixed` is the best.
+        advice: changes that would make it fit, if nothing does and changes were tried; else None.
+        notes: further sentences about the answer.
+        risk: level of the predicted peak that has to be within the budget.
+        architectures: architectures that predictions cover, the likely one first; for a named card
             its own.
-        objective: what makes the best one the best: `batch` or `throughput`.
-        knee: the throughput knee of all that was measured, or else of what is predicted; None without times.
-        epoch_samples: samples of an epoch, where they were said.
-        stopped_by: the option that ended the search early, such as `--max-trials`; None if none did.
-        answered_seconds: when the answer was found, in seconds since the epoch.
-        cached: True if it is an earlier answer, and nothing was run for it now.
+        objective: quantity that the best configuration maximizes: `batch` or `throughput`.
+        knee: throughput knee of the measured, or else the predicted, configurations; None without times.
+        epoch_samples: samples of an epoch, if the user gave them.
+        stopped_by: option that ended the search early, such as `--max-trials`; None if none did.
+        answered_seconds: time when the answer was found, in seconds of the epoch.
+        cached: True if it is an earlier answer, for which nothing was run now.
     """
 
     workload: str
@@ -227,14 +228,14 @@ class TuneResult:
         """Builds a result from the output of `to_dict`, or from that output read back from JSON.
 
         Raises:
-            ValueError: the document is of another schema, or lacks something.
+            ValueError: the document has another schema, or lacks a field.
         """
         if document.get("schema") != TUNE_SCHEMA:
             raise ValueError(f"expected a document of schema {TUNE_SCHEMA}, got {document.get('schema')!r}")
         result = from_plain(cls, document)
-        if result.num_ranks > 1 and not result.parallel:  # of 0.1, which knew no other kind
+        if result.num_ranks > 1 and not result.parallel:  # written by 0.1, which knew no other kind
             result = dataclasses.replace(result, parallel=f"{DDP}:{result.num_ranks}")
-        Parallel.named(result.parallel)  # which refuses what is none
+        Parallel.named(result.parallel)  # raises ValueError for an unknown kind
         return result
 
     def to_json(self) -> str:
@@ -251,8 +252,8 @@ class CardResults:
     """Results of one search on several cards; `to_json()` is the document `autofit.tune-cards/1`.
 
     Attributes:
-        answers: in the order of the cards.
-        unanswered: for each card without a prediction, by its key, why, and what can be done.
+        answers: results in the order of the cards.
+        unanswered: for each card without a prediction, by its key, the reason and advice.
     """
 
     answers: tuple[TuneResult, ...]

@@ -54,7 +54,7 @@ def conv_algos(settings: TuneSettings, target: Target, *, of_script: bool = Fals
 
 
 def default_algo(settings: TuneSettings, target: Target) -> str | None:
-    """Name of PyTorch's default convolution algorithm on the device; None where the user named algorithms."""
+    """Name of PyTorch's default convolution algorithm on the device; None if the user named algorithms."""
     is_named = settings.conv_algos not in (None, ALL_CONV_ALGOS)
     return None if is_named else conv.defaults(target.device.kind)[0]
 
@@ -65,7 +65,7 @@ def search_space(
     """Search space, and sentences on the knob settings that are left out of it.
 
     Raises:
-        UsageError: an algorithm that was named applies to nothing in the workload.
+        UsageError: a named algorithm applies to nothing in the workload.
         WorkloadFailedError: the workload fails with every combination of the knobs.
     """
     from autofit.search.space import SearchSpace
@@ -78,12 +78,12 @@ def search_space(
         combinations = list(_combinations(fixed, searched))
         for knobs in combinations:
             predictor.traces.expect(knobs, sizes[:1])
-        # Nearly always the first size runs; on the CPU an algorithm has its own traces.
+        # The first size nearly always runs; on the CPU an algorithm has its own traces.
         predictor.expect_curves([dataclasses.replace(knobs, conv_algo=algos[0]) for knobs in combinations])
         min_batch, failing = _smallest_batch(predictor, combinations, sizes[:2])
     runs = next(knobs for knobs in combinations if knobs not in failing)
     if settings.conv_algos is None and predictor.traces.convolves is False:
-        algos = algos[:1]  # they would change nothing
+        algos = algos[:1]  # other algorithms would change nothing
     reasons = {name: predictor.why_inapplicable(dataclasses.replace(runs, conv_algo=name)) for name in algos}
     inapplicable = {name: reason for name, reason in reasons.items() if reason is not None}
     if inapplicable and settings.conv_algos != ALL_CONV_ALGOS:
@@ -126,7 +126,7 @@ def _first_looks(
         predictor.expect_sizes(knobs, batch_size)
     try:
         return usual, *_smallest_batch(predictor, usual, [batch_size])
-    except (WorkloadFailedError, InapplicableError):  # as of a model that was made for one size
+    except (WorkloadFailedError, InapplicableError):  # for example, a model that was made for one size
         own = list(_combinations(fixed, searched))
         return own, *_smallest_batch(predictor, own, [batch_size])
 
@@ -155,7 +155,7 @@ def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> AutofitErro
         predictor.trace(knobs, batch_size)
     except AutofitError as error:
         if error.kind in UNPREDICTABLE:
-            return None  # which says nothing of whether it runs
+            return None  # this does not tell whether it runs
         if not isinstance(error, WorkloadFailedError | InapplicableError):
             raise
         return error
@@ -180,7 +180,7 @@ def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knob
     """Search space without batch sizes that PyTorch refuses whatever the memory; and caps by knob setting.
 
     Raises:
-        WorkloadFailedError: not even the smallest size of any setting can be run.
+        WorkloadFailedError: no knob setting can run even the smallest size.
     """
     caps = dict(space.caps)
     reasons = {
@@ -202,10 +202,10 @@ def capped(space: SearchSpace, curves: CurveSet) -> tuple[SearchSpace, dict[Knob
 def pruning_of(
     settings: TuneSettings, target: Target, space: SearchSpace, curves: CurveSet
 ) -> Pruning | None:
-    """Rule that prunes knob settings which need no trial; None where all of them are tried.
+    """Rule that prunes knob settings which need no trial; None if all of them are tried.
 
-    Everything is tried where predictions answer, which cost no trial; where the convolution algorithm alone
-    is searched, whose speed is not known; and where the fastest is wanted, which only trials tell.
+    Everything is tried if predictions answer, as they cost no trial; if only the convolution algorithm
+    is searched, whose speed is unknown; and if throughput is the objective, which only trials show.
     """
     if not settings.searched or target.probe is None or settings.objective is Objective.THROUGHPUT:
         return None

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 def _dispatcher(settings: TuneSettings, emit: EventSink) -> Dispatcher:
-    # A card of this machine was held against the one that is meant; a cluster's are told by their type.
+    # A card of this machine was compared with the target before; a cluster's cards are chosen by their type.
     card = settings.gpu if settings.address is not None else None
     return connected(
         settings.dispatch,
@@ -65,16 +65,16 @@ def run(
 ) -> TuneResult:
     """Result for resolved settings, stored or searched; used by `tune` and the command line.
 
-    Of several ways of training together each is a search with a study of its own.
+    With several kinds of parallelism, each is a search with a study of its own.
 
     Args:
-        emit: takes the events.
+        emit: called with each event.
         connect: makes the dispatcher of measured trials, once there are any.
-        predictor_of: returns a predictor for a setup, where the target is only predicted; None for new ones.
+        predictor_of: returns a predictor for a setup, if the target is only predicted; None for new ones.
     """
     if workload.script is None and settings.device != "cpu":
-        with suppress(OSError):  # the first prediction says it in words
-            start_predictor()  # its import of torch takes as long as the look for an earlier answer
+        with suppress(OSError):  # the first prediction reports it
+            start_predictor()  # importing torch takes as long as looking for an earlier answer
     with Measuring(lambda: connect(settings, emit), emit=emit) as measuring:
         if not settings.parallels:
             return _answered(settings, workload, measuring, emit, predictor_of)
@@ -111,7 +111,7 @@ def _answered(
         result, sources = _search(settings, workload, measuring, emit, predictor_of)
         if asked is not None:
             earlier_answers.keep(asked, result, sources)
-        # Of this run alone, so they are not kept with the answer.
+        # They are about this run only, so they are not stored with the answer.
         result = dataclasses.replace(result, notes=(*result.notes, *measuring.notes))
     best = result.best
     emit(
@@ -130,10 +130,10 @@ def run_each(on_cards: Sequence[TuneSettings], workload: WorkloadRef, *, emit: E
     """Results of one search on several cards, all predicted from the same traces.
 
     Args:
-        on_cards: settings that differ in the card alone.
+        on_cards: settings that differ only in the card.
 
     Raises:
-        UsageError: they ask for a measurement, or for times that no card has.
+        UsageError: the settings ask for a measurement, or for times that no card has.
         WorkloadFailedError: the workload fails, or is predicted on none of the cards.
     """
     _require_predicted(on_cards[0])
@@ -220,7 +220,7 @@ def _try(settings: TuneSettings, predicted: Predicted, measuring: Measuring, emi
                 None if recommended is None else (recommended.knobs, recommended.batch_size),
                 recommended_time,
             )
-        except StorageError as error:  # dashboards alone read it: the answer stands
+        except StorageError as error:  # only dashboards read it: the answer stays valid
             _log.warning("what is recommended could not be stored: %s", error)
         emit(
             RecommendationMade(

@@ -20,7 +20,7 @@ def learn_from(
 ) -> None:
     """Stores measured step times of a search with the predicted ones, to scale later predictions.
 
-    Of each setting the largest batch that fits is kept: its step depends least on the host.
+    The largest batch that fits is stored for each setting, as its step depends least on the host.
 
     Args:
         curves: predictions of these settings on the card that the trials ran on.
@@ -37,14 +37,14 @@ def learn_from(
             step = _measured(workload, trial, curves.get(knobs))
             if step is not None:
                 keep(workload, step)
-    except StorageError as error:  # the answer stands without it
+    except StorageError as error:  # the answer is valid without it
         _log.warning("measured steps could not be kept: %s", error)
 
 
 def _measured(
     workload: WorkloadRef, trial: TrialOutcome, curve: PredictedCurve | None
 ) -> MeasuredStep | None:
-    """Record of a trial's measured and predicted step time; None where no time was predicted."""
+    """Record of a trial's measured and predicted step time; None if no time was predicted."""
     if curve is None or curve.needs_traces or trial.step_seconds is None:
         return None
     time = curve.step_time(trial.batch_size)

@@ -2,10 +2,10 @@
 
     Tuner ─ submit ─▶ TrialsInReach ─┬─▶ Measuring ─▶ dispatcher    a setting that may fit
                                      └─▶ its prediction, as OOM     one that is out of reach
-    Tuner ─ submit ─▶ CurveTrials ─▶ a peak curve                   where nothing is measured
+    Tuner ─ submit ─▶ CurveTrials ─▶ a peak curve                   if nothing is measured
 
-A setting is out of reach when even the low end of its smallest batch is beyond the budget. A trial of it
-would tell nothing that its prediction does not, and may take the machine with it. Such an outcome is in the
+A knob setting is out of reach if even the low end of its smallest batch exceeds the budget. A trial of it
+would show nothing beyond its prediction, and may crash the machine. Such an outcome is in the
 study like any other, with the evidence `predicted`.
 """
 
@@ -28,9 +28,9 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import NOT_TRIED, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
 from autofit_workers.trials.door import ended_by, without_answer
 
-# The low end of a prediction beyond so many times the budget leaves no doubt.
+# A low end this many times the budget leaves no doubt.
 _FAR = 1.1
-_TELLING_SHARE = 0.5  # of the need: what takes less is not what is to be blamed
+_TELLING_SHARE = 0.5  # of the need; a smaller workspace is not to blame
 
 
 class Trials(Protocol):
@@ -44,14 +44,14 @@ class Trials(Protocol):
 class TrialsInReach:
     """Runs trials; answers from predictions those of knob settings that are far too large for the budget.
 
-    Where all settings are out of reach, the one with the smallest likely need is tried nevertheless.
+    If all settings are out of reach, the one with the smallest likely need is tried nevertheless.
 
     Args:
         trials: runs trials.
-        curves: the predictions; settings without one are tried.
-        settings: all settings that are searched.
-        min_batch: the smallest size of interest.
-        budget_bytes: the budget that peaks are compared with.
+        curves: predictions; settings without one are tried.
+        settings: all knob settings that are searched.
+        min_batch: smallest batch size of the search.
+        budget_bytes: budget that peaks are compared with.
     """
 
     def __init__(
@@ -84,7 +84,8 @@ class TrialsInReach:
     def _out_of_reach(self) -> frozenset[Knobs]:
         """Knob settings whose smallest batch is predicted far beyond the budget; at least one is left out.
 
-        They are found once there is a trial to run: a prediction may have to measure what a process takes.
+        They are determined once there is a trial to run, as a prediction may have to measure an empty
+        process.
         """
         far = {
             knobs
@@ -108,7 +109,7 @@ def _predicted(spec: TrialSpec, need: Need) -> TrialOutcome:
 
 
 def _what_takes_it(spec: TrialSpec, need: Need) -> str:
-    """Phrase for the convolution workspace, where it is at least half of the predicted need; else empty."""
+    """Phrase for the convolution workspace, if it is at least half of the predicted need; else empty."""
     if need.workspace_bytes < _TELLING_SHARE * need.likely_bytes:
         return ""
     algorithm = conv.find(spec.knobs.conv_algo)
@@ -140,10 +141,10 @@ class Measuring:
 
     Args:
         connect: makes the dispatcher.
-        emit: is told the dispatcher's notes, by whoever asks for it first.
+        emit: called with the dispatcher's notes, at its first use.
 
     Attributes:
-        notes: the dispatcher's notes, once something asked for it.
+        notes: notes of the dispatcher, once it was used.
     """
 
     def __init__(self, connect: Callable[[], Dispatcher], *, emit: EventSink = ignore) -> None:
@@ -158,13 +159,13 @@ class Measuring:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        self._unwanted.set()  # a connection that is being made is given up
+        self._unwanted.set()  # gives up a connection that is being made
         self._pool.shutdown()
         if self._connecting is not None and self._connecting.exception() is None:
             self._connecting.result().close()
 
     def begin_to_connect(self) -> None:
-        """Connects the dispatcher in a thread; a failure is raised where the dispatcher is first needed."""
+        """Connects the dispatcher in a thread; a failure is raised when the dispatcher is first needed."""
         if self._connecting is None:
             self._connecting = self._pool.submit(self._connect_while_wanted)
 

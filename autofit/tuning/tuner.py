@@ -2,9 +2,9 @@
 
     curves ─▶ study.ask ─▶ configurations ─▶ curve or workers ─▶ outcomes ─▶ study.tell ─▶ … ─▶ frontier
 
-As many trials are in flight as there are free workers, and outcomes are told in whatever order
-they come. The tuner is an ordinary object: study, curves, trials, clock and events enter by its
-constructor, so that it needs neither Ray nor torch.
+As many trials run as there are free workers, and outcomes are recorded in whatever order
+they come. The tuner is an ordinary object: its constructor takes study, curves, trials, clock and events,
+so that it needs neither Ray nor torch.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from autofit_workers.trials.door import answering
 if TYPE_CHECKING:
     from autofit.study.study import Ask, TuningStudy
 
-_NUM_TRIES = 2  # of a trial that was lost or hung, which says nothing of its size
+_NUM_TRIES = 2  # of a trial that was lost or hung, which shows nothing about its size
 _POLL_SECONDS = 0.5
 
 
@@ -40,8 +40,8 @@ class Limits:
     """Limits on trials and seconds at which a search ends early; None for no limit.
 
     Attributes:
-        num_trials: measured trials in the study, those of earlier runs included.
-        seconds: of this run, since the tuner began; trials still running then are given up.
+        num_trials: number of measured trials in the study, including those of earlier runs.
+        seconds: seconds of this run since the tuner began; trials still running then are given up.
     """
 
     num_trials: int | None = None
@@ -61,14 +61,14 @@ class Tuner:
     """Finds the largest batch of every knob setting, by prediction or by measurement.
 
     Args:
-        spec: the fields that all trials have in common; the search sets knobs, batch size and steps.
-        study: says what to try next, and records outcomes.
-        curves: the predictions, by knob setting.
-        trials: runs trials, several at once where it has the capacity.
-        emit: takes the events.
-        limits: when to end early.
-        caps: why no larger batch than the space has can be run, of settings where that is so.
-        pause: waits so many seconds, where another process is running the last trials.
+        spec: fields that all trials share; the search sets knobs, batch size and steps.
+        study: proposes trials, and records outcomes.
+        curves: predictions by knob setting.
+        trials: runs trials, several at once if it has the capacity.
+        emit: called with each event.
+        limits: limits at which the search ends early.
+        caps: reason why larger batches than the space's cannot be run, for the settings that have one.
+        pause: waits a number of seconds, while another process runs the last trials.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Tuner:
                 else:
                     self._wait_for_others()
         finally:
-            # Whatever ended the search, an outcome that is there is told before the study is closed.
+            # Whatever ended the search, finished outcomes are recorded before the study is closed.
             self._tell([future for future in self._in_flight if _has_outcome(future)])
             self._announce_end()
         complete = stopped_by is None or self._study.is_complete
@@ -200,7 +200,7 @@ class Tuner:
         told = self._tell([future for future in ended if _has_outcome(future)])
         for future in ended:
             if not _has_outcome(future):
-                future.result()  # raises why no worker could be had
+                future.result()  # raises the reason why no worker could be had
         self._announce_found()
         for outcome in told:
             self._stop_if_pointless(outcome)
