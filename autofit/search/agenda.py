@@ -4,8 +4,8 @@
         ▲    (throughput only)    │
         └──── the soak failed ────┘
 
-The boundaries themselves propose sizes by `Boundary.propose`. All here follows from the outcomes,
-so that a study which is resumed, or shared, goes on with the same steps.
+The boundaries themselves propose sizes by `Boundary.propose`. The agenda follows from the outcomes alone,
+so that a resumed or shared study goes on with the same trials.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class Goal:
     """Goal of a search: its objective, and the number of steps of its trials.
 
     Attributes:
-        num_steps: steps of an ordinary trial after its warm-up.
-        soak_steps: steps of the trial that verifies the winner; 0 for none.
+        num_steps: number of steps of an ordinary trial after its warm-up.
+        soak_steps: number of steps of the trial that verifies the winner; 0 for none.
     """
 
     objective: Objective = Objective.BATCH
@@ -65,11 +65,11 @@ class Agenda:
     Attributes:
         is_settled: whether every boundary is known.
         has_search: whether a boundary has a size to propose.
-        largest_fitting: the largest size of any setting that is known to fit; 0 for none.
-        known: the outcome that counts of every configuration, see `decisive`.
-        num_steps: of every configuration that fits, the most steps that one trial of it did.
-        in_flight: the configurations that are being tried.
-        min_batch: the smallest size of interest.
+        largest_fitting: largest batch of any setting that is known to fit; 0 for none.
+        known: outcome that counts for every configuration, see `decisive`.
+        num_steps: most steps of one trial of each configuration that fits.
+        in_flight: configurations of running trials.
+        min_batch: smallest batch size of the search.
     """
 
     goal: Goal
@@ -88,7 +88,7 @@ class Agenda:
         return self.is_settled and next(self._steps(), None) is None
 
     def next_step(self) -> Step | None:
-        """Next trial besides the boundaries'; None while boundaries are open, or all trials are in flight."""
+        """Next trial besides the boundaries'; None while boundaries are open, or if all trials run."""
         if not self.is_settled:
             return None
         open_steps = list(self._steps())
@@ -123,7 +123,7 @@ class Agenda:
             size = boundary.largest_fitting or 0
             largest = self.known.get((knobs, size))
             if largest is not None and largest.evidence is Evidence.PREDICTED:
-                continue  # nothing is timed
+                continue  # no trial was timed
             for _ in range(_NUM_TIMED_HALVES):
                 size = boundary.at_most(size // 2)
                 if size < self.min_batch:

@@ -1,7 +1,7 @@
 """Finds the largest batch that fits, for one knob setting.
 
-Two ways to it. `largest_fitting_batch` proves it from a peak curve, whose every size can be
-evaluated in milliseconds. `Boundary` finds it in few steps where every size costs a trial.
+There are two ways. `largest_fitting_batch` proves it from a peak curve, which evaluates any size
+in milliseconds. `Boundary` finds it in few trials if every size costs one.
 
 Reserved memory is not monotone in the batch: a larger batch may need fewer segments. Live bytes
 are monotone and bound it from below, so beyond the size whose live bytes alone exceed the budget
@@ -31,15 +31,15 @@ from autofit.search.sizes import Ranks
 MIN_BATCH = 1
 MAX_BATCH = 65536
 
-_NUM_PROVED = 1000  # sizes below the first that its lower bound allows; then some are left out
-_STRIDES = 500  # of a size, so large a part is left out at once
-_GROWTH = 8  # unguided, the next size is at most so many times the largest that fitted
-_NUM_GUIDED_TRIALS = 8  # from then on the bracket is bisected
+_NUM_PROVED = 1000  # sizes evaluated below the first that its lower bound allows; then some are skipped
+_STRIDES = 500  # a skip is this part of a size
+_GROWTH = 8  # without guidance, the next size is at most this many times the largest that fitted
+_NUM_GUIDED_TRIALS = 8  # after these, the bracket is bisected
 _PRIOR_BACKOFF = 0.85  # share of the budget to aim at when the predicted boundary failed
-_NUM_NEIGHBOURS = 1  # so many sizes beyond a failing one are tried, or found to fit, and no more
-_SPREAD = 0.25  # with several workers, sizes are tried so far around an estimate of a mere prediction
-_SPREAD_CORRECTED = 0.08  # and so far around one that measured peaks corrected
-_FAR_ENOUGH = 0.95  # two measured peaks give a slope when one was predicted below this share of the other
+_NUM_NEIGHBOURS = 1  # larger sizes than a failing one that are tried, or found to fit
+_SPREAD = 0.25  # with several workers: distance of sizes from an estimate that is only predicted
+_SPREAD_CORRECTED = 0.08  # and from one that measured peaks corrected
+_FAR_ENOUGH = 0.95  # two measured peaks give a slope if one was predicted below this share of the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +47,9 @@ class ScanResult:
     """Proved boundary of a peak curve under a budget.
 
     Attributes:
-        largest_batch: the largest size that fits; None where none does.
-        first_failing_batch: the next larger size, which does not fit; None where the cap fits.
-        num_evaluations: evaluations of the curve, of reserved peaks and of lower bounds.
+        largest_batch: largest batch that fits; None if none does.
+        first_failing_batch: next larger batch, which does not fit; None if the cap fits.
+        num_evaluations: number of evaluations of the curve, of reserved peaks and of lower bounds.
     """
 
     largest_batch: int | None
@@ -68,16 +68,16 @@ def largest_fitting_batch(
     """Largest batch whose reserved peak on a curve is within the budget, with a proof.
 
     Every size beyond the answer is known to fail: by its lower bound, which a search on monotone
-    values finds, or by its own reserved peak, which a scan down from there evaluates. Where 1,000 sizes in
-    a row fail, the lower bound is far from the peaks, and the scan goes down in strides of 1/500 of a size
-    until one fits; the size beyond the answer is known to fail then too.
+    values finds, or by its own reserved peak, which a downward scan from there evaluates. If 1,000 sizes in
+    a row fail, the lower bound is far from the peaks, and the scan goes on in strides of 1/500 of a size
+    until one fits; then the size after the answer is known to fail too.
 
     Args:
-        curve: evaluated as seldom as the proof allows.
-        budget_bytes: what the allocator may reserve.
-        min_batch: the smallest size of interest.
-        max_batch: the cap.
-        sizes: the sizes of interest, ascending, in place of all between the two.
+        curve: peak curve, evaluated as seldom as the proof allows.
+        budget_bytes: bytes that the allocator may reserve.
+        min_batch: smallest batch size to consider.
+        max_batch: largest batch size to consider.
+        sizes: batch sizes to consider, ascending, in place of all between the two.
     """
     num_evaluations = 0
     ranks = Ranks(range(min_batch, max_batch + 1) if sizes is None else sizes)
@@ -105,16 +105,16 @@ def largest_fitting_batch(
 def nearly_largest_batch(curve: Curve, budget_bytes: int, *, sizes: Sequence[int]) -> int | None:
     """Batch size that fits while the next larger one does not, found in a few evaluations of the curve.
 
-    Reserved memory is nearly a line, not monotone: a few sizes further another may fit, which
+    Reserved memory is nearly a line, but not monotone: a somewhat larger size may fit, which
     `largest_fitting_batch` would find.
 
     Args:
-        curve: its reserved peaks are searched as if they never fell.
-        budget_bytes: what the allocator may reserve.
-        sizes: the sizes of interest, ascending.
+        curve: curve whose reserved peaks are searched as if they never fell.
+        budget_bytes: bytes that the allocator may reserve.
+        sizes: batch sizes to consider, ascending.
 
     Returns:
-        The batch size; None where not even the first fits.
+        The batch size; None if not even the first fits.
     """
     ranks = Ranks(sizes)
     rank = _last_within(ranks.ranked(curve).peak_reserved_bytes, budget_bytes, ranks.first, ranks.last)
@@ -161,24 +161,24 @@ def _last_within(value_at: Callable[[int], int], limit: int, first: int, last: i
 class Boundary:
     """Finds the largest fitting batch of one knob setting with as few measured trials as possible.
 
-    It is settled when two neighbouring sizes are known, the smaller to fit and the larger not, or
-    when the cap fits, or the minimum fails. The search starts at the predicted boundary and goes on to its
+    The boundary is settled if two neighbouring sizes are known, the smaller to fit and the larger not, or
+    if the cap fits, or the minimum fails. The search starts at the predicted boundary and goes on to its
     next size; each measured peak corrects the prediction by a line, so that a disagreement costs a
     trial or two. Without a prediction it grows from the minimum and extrapolates the measured
     peaks. After a few guided trials it bisects, so that it ends in O(log max_batch) whatever the
     peaks do. Several workers get the estimate, its next size, and sizes spread around both.
 
-    A larger batch may fit where a smaller one fails. So where the corrected prediction has a larger
+    A larger batch may fit although a smaller one fails. So if the corrected prediction has a larger
     size below the first failure, that size is measured too; without a prediction, the size after the
-    first failure is. Where not even the minimum fits, no neighbour is tried.
+    first failure is. If not even the minimum fits, no neighbour is tried.
 
     Args:
-        budget_bytes: the budget that the measured peaks are compared with.
+        budget_bytes: budget that the measured peaks are compared with.
         prior: predicted peaks; wrap it in `CachedCurve` when several boundaries are built from it.
-        sizes: the sizes of interest, ascending, in place of all between the minimum and the cap.
+        sizes: batch sizes to consider, ascending, in place of all between the minimum and the cap.
     """
 
-    # Inside, every size is its rank among the sizes of interest: a range's are the sizes themselves.
+    # In this class every size is its rank among the sizes to consider; in a range, ranks equal the sizes.
 
     def __init__(
         self,
@@ -259,8 +259,8 @@ class Boundary:
     def observe(self, batch_size: int, *, fits: bool, peak_bytes: int | None = None) -> None:
         """Records the outcome of a trial at a batch size.
 
-        A size that fitted and failed in turn counts as failing. Of a trial that failed, only a peak above
-        the budget counts: any other is just how far the trial came.
+        A size that both fitted and failed counts as failing. For a failed trial only a peak above
+        the budget counts, as any other only shows how far the trial came.
         """
         rank = self._ranks.of(batch_size)
         self._in_flight.discard(rank)
@@ -269,7 +269,7 @@ class Boundary:
             self._peaks[rank] = peak_bytes
 
     def propose(self) -> int | None:
-        """Next batch size to try, marked as in flight; None when no size is to be tried now."""
+        """Next batch size to try, marked as in flight; None if no size is to be tried now."""
         if not self.has_proposal:
             return None
         size = self._neighbour() if self._is_closed else self._choose()
@@ -373,8 +373,8 @@ class Boundary:
     def _target(self) -> int | None:
         """Predicted peak (or size) at which the measured peak should reach the budget; None if unknown.
 
-        The model is the predicted peak or, without a prediction, the batch size itself; measured
-        peaks are taken for a line in it: through the origin for one peak, through the one nearest
+        The model is the predicted peak or, without a prediction, the batch size itself. Measured
+        peaks are assumed to lie on a line in it: through the origin for one peak, through the one nearest
         the budget and another, far enough from it, for several.
         """
         model = {size: self._model(size) for size in self._peaks}

@@ -14,9 +14,9 @@ from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import TrialOutcome, Verdict
 
-NEAR_THE_BEST_RATE = 0.95  # where the knee is
-# Predicted rates that are nearer to each other count as equal, and of equals the larger batch is taken: how a
-# setting's rate changes with the batch is predicted no better than that.
+NEAR_THE_BEST_RATE = 0.95  # at which the knee is
+# Predicted rates nearer to each other than this count as equal, and the larger batch is taken, because the
+# change of a setting's rate with the batch is not predicted any better.
 EQUALLY_FAST_RATE = 0.98
 
 Configuration = tuple[Knobs, int]
@@ -27,7 +27,8 @@ class Knee:
     """Throughput knee: the smallest batch whose samples a second are within 5 % of the best.
 
     Attributes:
-        best_samples_per_second: of all configurations that were measured and fit, or that are predicted to.
+        best_samples_per_second: highest rate of all configurations that were measured, or are predicted, to
+            fit.
         is_predicted: whether the rates are predicted, as nothing was measured.
     """
 
@@ -42,14 +43,14 @@ class RecommendedBy(StrEnum):
     """Reason why a configuration is recommended.
 
     Attributes:
-        OBJECTIVE: it has most samples a second, which was asked for.
-        CONV_ALGO: the largest with the algorithms that were asked for.
+        OBJECTIVE: it has the most samples a second, which was asked for.
+        CONV_ALGO: it is the largest with the algorithms that the user named.
         LARGEST: all settings have one algorithm, and it has the largest batch.
         ONLY_FIT: PyTorch's default backend fits at no size.
-        PREDICTED_RATE: no other is predicted to take in more samples a second, by more than predictions tell
-            apart (`EQUALLY_FAST_RATE`), or else it is the larger.
-        MEASURED_RATE: the largest, measured to be no slower than PyTorch's default backend.
-        DEFAULT_BACKEND: the largest with PyTorch's default backend.
+        PREDICTED_RATE: no other is predicted to process more samples a second by more than predictions can
+            distinguish (`EQUALLY_FAST_RATE`), or it is the largest of those.
+        MEASURED_RATE: it is the largest, and measured to be no slower than PyTorch's default backend.
+        DEFAULT_BACKEND: it is the largest with PyTorch's default backend.
     """
 
     OBJECTIVE = "objective"
@@ -64,8 +65,8 @@ class RecommendedBy(StrEnum):
 def decisive(outcomes: Iterable[TrialOutcome]) -> dict[Configuration, TrialOutcome]:
     """Outcome that counts for each configuration: the latest, and a failure rather than a fit.
 
-    Of several outcomes the latest counts, but one that did not fit counts more than one that did. Outcomes
-    that say nothing of the size are left out.
+    The latest of several outcomes counts, but one that did not fit counts more than one that did. Outcomes
+    that show nothing about the size are left out.
     """
     telling = [outcome for outcome in outcomes if outcome.verdict.is_about_memory]
     telling.sort(key=lambda outcome: outcome.verdict is not Verdict.FITS)
@@ -78,12 +79,13 @@ def best_of(
     objective: Objective,
     architecture: str = DEFAULT_ARCHITECTURE,
 ) -> TrialOutcome | None:
-    """Outcome of the best configuration that fits, for an objective; None where none fits.
+    """Outcome of the best configuration that fits, for an objective; None if none fits.
 
-    By batch: the largest, or where a sample's size is said, the largest batch times that size. Of equals the
-    one with the shorter step, measured or else predicted or else known from its knobs, and of those the
-    first algorithm.
-    By throughput: the one with most samples a second, of equals the larger; where no step was
+    By batch: the largest or, if a sample size is set, the largest product of batch and that size. Among
+        equals,
+    the one with the shorter step, measured or else predicted or else known from its knobs, and among those
+    the first algorithm.
+    By throughput: the one with the most samples a second, among equals the larger; if no step was
     timed, by batch.
     """
     if objective is Objective.THROUGHPUT and (timed := _timed(known)):
@@ -114,12 +116,12 @@ def recommended_of(
     *,
     default_algo: str | None,
 ) -> tuple[TrialOutcome, RecommendedBy] | None:
-    """Outcome of the recommended configuration, and the reason; None where nothing fits.
+    """Outcome of the recommended configuration, and the reason; None if nothing fits.
 
     An algorithm that fits a little more than PyTorch's default backend may be several times slower.
 
     Args:
-        default_algo: PyTorch's default backend; None where the algorithms were named by who asks.
+        default_algo: PyTorch's default backend; None if the user named the algorithms.
     """
     best = best_of(known, boundaries, objective, architecture)
     if best is None:
@@ -144,7 +146,7 @@ def recommended_of(
 
 
 def knee_of(known: Mapping[Configuration, TrialOutcome]) -> Knee | None:
-    """Throughput knee of all configurations that were measured and fit; None where no step was timed."""
+    """Throughput knee of all configurations that were measured and fit; None if no step was timed."""
     timed = _timed(known)
     if not timed:
         return None

@@ -23,7 +23,7 @@ class Curve(Protocol):
 
 
 class PeakMemory:
-    """Cache of a curve's peaks by batch size, with lower bounds where an evaluation was stopped."""
+    """Cache of a curve's peaks by batch size, with lower bounds for evaluations that were stopped."""
 
     def __init__(self) -> None:
         self._peaks: dict[int, int] = {}
@@ -69,10 +69,10 @@ class CachedCurve:
 class LineCurve:
     """Straight line through two batch sizes of a curve whose every size costs a trace, as a first guess.
 
-    The line rises as the live bytes do, which know of no segments.
+    The line rises as the live bytes do, which do not depend on segments.
 
     Raises:
-        ValueError: the curve does not rise between the two.
+        ValueError: the curve does not rise between the two sizes.
     """
 
     def __init__(self, curve: Curve, low: int, high: int) -> None:

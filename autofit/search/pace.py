@@ -1,7 +1,7 @@
 """Orders knob settings by the time of a sample, as far as it is known without running them.
 
-An order, not a time: settings that differ in anything whose effect depends on the model or the card
-are not compared. Measured times, where there are any, count instead (`autofit.search.pareto`).
+It is an order, not a time: settings that differ in anything whose effect depends on the model or the card
+are not compared. Measured times, if there are any, count instead (`autofit.search.pareto`).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _COSTS = sorted(
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Relative speed of a knob setting, by which two are compared in the time of a sample.
+    """Relative speed of a knob setting, which compares two settings by the time of a sample.
 
     Attributes:
-        alike: values of knobs that have to be equal for two settings to be compared.
+        alike: values of knobs that must be equal for two settings to be compared.
         costs: costs of the other knobs; where each is at most another setting's, a sample takes no longer.
     """
 
@@ -37,8 +37,8 @@ class Pace:
         """Relative speed of a knob setting on cards of an architecture.
 
         Args:
-            architecture: of the card, or `HOST_ARCHITECTURE`.
-            conv_cost: the predicted time of its convolutions over that of the backend's choice;
+            architecture: architecture of the card, or `HOST_ARCHITECTURE`.
+            conv_cost: predicted time of its convolutions over that of the backend's choice;
                 without it settings of different algorithms are not compared.
         """
         left = dataclasses.asdict(knobs)

@@ -13,8 +13,8 @@ from autofit_workers.spec.knobs import Knobs
 class Point:
     """Knob setting's largest batch, with its measured or predicted rate, or its pace.
 
-    Attributes:
-        samples_per_second: measured, or predicted well enough; None where it is neither.
+    samples_per_second: measured rate, or one predicted well enough; None if there is neither.
+        pace: pace, which is compared if there is no rate.
         pace: the pace that is compared then.
     """
 

@@ -5,7 +5,7 @@
     B           90    A fits 138                             pruned
     C          150    A fits 138                             139 is tried: pruned if it fails
 
-What a setting could fit at most is what the low end of its prediction allows, or one less than a
+The most that a setting could fit is the batch that the low end of its prediction allows, or one less than a
 size that failed.
 """
 
@@ -25,9 +25,9 @@ class PrunedSetting:
     """Knob setting whose boundary was not searched to its end.
 
     Attributes:
-        at_most: the largest batch that it could fit; 0 for none.
-        failing_batch: the size that was tried and failed and says so; None where the prediction does.
-        faster: the setting that fits as much and is no slower.
+        at_most: largest batch that it could fit; 0 for none.
+        failing_batch: size that was tried and failed, which shows it; None if the prediction does.
+        faster: knob setting that fits as much and is no slower.
     """
 
     knobs: Knobs
@@ -40,10 +40,10 @@ class Pruning:
     """Finds knob settings that need no trials, as another one is no slower and fits as much.
 
     Args:
-        settings: in the order of the space; of two that are alike in all the first counts.
-        paces: of every setting.
-        at_most: the largest batch that a setting could fit at best, 0 for none; None where nothing
-            predicts it. Asked of a setting only where it has rivals.
+        settings: knob settings in the order of the space; among equal ones the first counts.
+        paces: pace of every setting.
+        at_most: returns the largest batch that a setting could fit, 0 for none; None without a
+            prediction. Called for a setting only if it has rivals.
     """
 
     def __init__(
@@ -71,8 +71,8 @@ class Pruning:
         """Record of why a knob setting is pruned; None if it still may be the best.
 
         Args:
-            largest: the largest batch of the settings whose boundary is known; 0 for none.
-            boundary: the setting's own boundary.
+            largest: largest batch of the settings whose boundary is known; 0 for none.
+            boundary: boundary of the setting itself.
         """
         rival = self.best_rival(knobs, largest)
         if rival is None:

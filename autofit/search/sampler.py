@@ -29,9 +29,9 @@ class BoundarySampler:
     """Chooses trials to find the largest fitting batch of every knob setting of a search space.
 
     Args:
-        inner: chooses among the settings that are open; random by default, since all of them are
+        inner: sampler that chooses among the open settings; random by default, since all of them are
             searched to their end, and TPE reads every trial for every choice.
-        seed: the seed of the default inner sampler.
+        seed: seed of the default inner sampler.
     """
 
     def __init__(
@@ -51,10 +51,10 @@ class BoundarySampler:
         """Chooses the next trial's configuration: its knobs one at a time, then its batch size.
 
         Args:
-            study: for the inner sampler.
-            boundaries: of every setting; the proposed size is in flight in its boundary from now on.
-            open_settings: those with a size to propose, at least one.
-            deciding_size: returns a size of a setting to be tried before its boundary proposes any, or None.
+            study: Optuna study for the inner sampler.
+            boundaries: boundary of every setting; it marks the proposed size as in flight.
+            open_settings: settings with a size to propose, at least one.
+            deciding_size: returns a size to try before the boundary of a setting proposes any, or None.
         """
         params: dict[str, Any] = {}
         for name in self._space.choices:

@@ -1,7 +1,7 @@
 """Batch sizes that a search considers: all of a range, or those that divide a global batch.
 
-A boundary looks for the largest that fits among numbers that follow each other. Divisors do not, so
-it is given their ranks instead:
+A boundary searches consecutive numbers for the largest that fits. Divisors are not consecutive, so
+it searches their ranks instead:
 
     global batch 240     1  2  3  4  5  6  8 10 12 15 16 …     sizes
                          1  2  3  4  5  6  7  8  9 10 11 …     ranks
@@ -31,7 +31,7 @@ class Ranks:
     """Mapping between batch sizes and their ranks, from 1; in a plain range the two are equal.
 
     Args:
-        sizes: ascending, at least one.
+        sizes: batch sizes, ascending, at least one.
     """
 
     def __init__(self, sizes: Sequence[int]) -> None:

@@ -22,15 +22,15 @@ class SearchSpace:
     """Search space of a study: its knob settings and batch sizes.
 
     Attributes:
-        choices: for each searched knob, the values it may take, in the order of the user.
-        fixed: the values of the other knobs.
-        caps: by setting, the largest batch that may be tried, where it is not `max_batch`.
+        choices: values of each searched knob, in the order of the user.
+        fixed: values of the other knobs.
+        caps: largest batch of settings for which it is not `max_batch`.
         left_out: combinations that the workload cannot be run with.
-        settings: every other combination of the choices; knobs in the order of `Knobs`, so that the
+        settings: all other combinations of the choices; knobs in the order of `Knobs`, so that the
             order of the settings does not depend on how `choices` was written.
 
     Raises:
-        ValueError: for a knob or value that does not exist, no values, or a value given twice.
+        ValueError: a knob or value does not exist, a knob has no values, or a value is given twice.
     """
 
     choices: Mapping[str, tuple[str | bool | int | None, ...]]
