@@ -59,7 +59,7 @@ class Dispatcher(ABC):
 
     @abstractmethod
     def capacity(self, trial: Probe | TrialSpec) -> int:
-        """Number of trials of a probe, or with the given spec, that may run at once.
+        """Number of trials that may run at once, for a way of measuring or for one spec.
 
         0 if there is no device for them. With a spec, the trial's threads and memory count too.
         """

@@ -46,7 +46,7 @@ _NVLS_OF_BLACKWELL = ((48, 32), (96, 8))
 
 
 def communicator_interval(num_ranks: int, architecture: str | None = None) -> ContextInterval:
-    """Low, likely and high bytes of NCCL on each of `num_ranks` ranks, 2 or more, for one communicator.
+    """Low, likely and high bytes that NCCL holds on a rank for one communicator of `num_ranks` ranks.
 
     Args:
         architecture: architecture of the cards; None if unknown, which counts nothing for NVLink SHARP.
@@ -63,7 +63,7 @@ def communicator_interval(num_ranks: int, architecture: str | None = None) -> Co
 def communicators_interval(
     degrees: Sequence[int], architecture: str | None = None, num_ranks: int | None = None
 ) -> ContextInterval:
-    """Low, likely and high bytes of NCCL on each rank, with one communicator per mesh dimension or group.
+    """Low, likely and high bytes that NCCL holds on a rank, with a communicator per mesh dimension.
 
     A dimension that contains all ranks uses the default process group (`_init_one_process_group` of
     torch/distributed/device_mesh.py): FSDP2 on one dimension has one, HSDP and FSDP with tensor parallelism

@@ -184,7 +184,7 @@ class JobRecord:
 
     @cached_property
     def gist(self) -> _Result | _Failure | DamagedError | None:
-        """Most used values of the answer, or the error in reading it; None if there is no answer yet."""
+        """Main values of the job's answer, or the error in reading it; None if there is no answer yet."""
         _, gist = self._unpack()
         return gist
 
@@ -200,12 +200,12 @@ class JobRecord:
 
     @property
     def damage(self) -> DamagedError | None:
-        """Error raised in reading the answer; None if the answer is sound or missing."""
+        """Error raised in reading the job's answer; None if the answer is readable or missing."""
         return self.gist if isinstance(self.gist, DamagedError) else None
 
     @property
     def result(self) -> _Result | None:
-        """Values of the answer if it is the result of a search; else None."""
+        """Values of the job's answer if it is the result of a search; else None."""
         return self.gist if isinstance(self.gist, _Result) else None
 
     @property

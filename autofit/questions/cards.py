@@ -326,7 +326,7 @@ class _Kind:
         self._estimate: Estimate = curve.unlimited(batch_size)
 
     def on(self, gpu: Gpu, settings: TuneSettings) -> CardFit:
-        """Result for a card of the architecture; call it for the largest card first."""
+        """Predicted result for a card of the architecture; to be called for the largest card first."""
         context_bytes, usable_bytes = _budget(gpu, settings, self._estimate)
         limit_bytes = max(0, gpu.total_bytes - settings.reserve_bytes - context_bytes)
         there = self._curve.within(self._batch_size, limit_bytes)

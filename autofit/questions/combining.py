@@ -25,7 +25,7 @@ class Combining:
         self._levers = levers
 
     def first_fitting(self, card: Card, limit_bytes: int) -> Changes:
-        """Gentlest changes with which the step fits, without unneeded ones; empty if none fit."""
+        """Changes with the mildest side effects with which the step fits; empty if none fit."""
         alone = self._first_alone(card, limit_bytes)
         taken: Changes = ()
         for effect in Effect:
@@ -40,7 +40,7 @@ class Combining:
         return alone
 
     def _first_alone(self, card: Card, limit_bytes: int) -> Changes:
-        """Gentlest single change with which the step fits; empty if none does."""
+        """Single change with the mildest side effect with which the step fits; empty if none does."""
         is_above = self._tried.lower_bound_bytes(card) > limit_bytes
         # Changes that keep the tensors cannot suffice if the tensors alone exceed the limit.
         tried = [lever for lever in self._levers if not (is_above and lever.name in _AROUND_TENSORS)]

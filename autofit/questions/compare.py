@@ -68,7 +68,7 @@ class ForwardPass:
 
     @classmethod
     def of(cls, trace: Trace, estimate: Estimate) -> Self:
-        """Builds a forward pass from a trace that lists its tensors, and its predicted peaks."""
+        """Record of a forward pass, built from its predicted peaks and a trace that lists its tensors."""
         return cls(
             workload=trace.workload,
             tensors=tuple(sorted(_rows(trace), key=lambda row: (-row.num_elements, row.name))),
@@ -191,7 +191,7 @@ def compare_workloads(
 def _outputs(
     workloads: Sequence[WorkloadRef], batch_size: int, seq_len: int | None, permissions: Permissions
 ) -> tuple[OutputComparison, ...]:
-    """Comparisons of the models' outputs; if their process dies or takes too long, only the reason for each."""
+    """Comparisons of the models' outputs; with a reason instead if their process dies or takes too long."""
     try:
         return compare_outputs(
             workloads,

@@ -1,4 +1,4 @@
-"""Levers: single changes of a knob setting that may save memory, with their side effects."""
+"""Single changes of a knob setting that may save memory (levers), with their side effects."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Lever:
 
 
 def _why_no_smaller_states(name: str, used: str) -> str:
-    """Reason why an optimizer has no smaller states than the used one; empty if it has."""
+    """Reason why an optimizer cannot replace the used one to save memory; empty if it can."""
     named = NAMED[name]
     if named.same_rule_as and used not in named.same_rule_as:
         return f"the step is not by {' or '.join(named.same_rule_as)}, whose states it makes smaller"

@@ -85,7 +85,7 @@ def parts_of(trace: Trace) -> Parts:
 
 
 class Promises:
-    """Estimates of the peaks with changes of a configuration, from one trace of the unchanged one.
+    """Estimates of a configuration's peak after changes, from one trace without changes.
 
     Args:
         trace: trace of the unchanged configuration.

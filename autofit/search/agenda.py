@@ -1,4 +1,4 @@
-"""Trials left once all boundaries are known: step times at smaller sizes, then the winner's soak.
+"""Lists the trials left once all largest batches are known: timed smaller ones, and a long check of the best.
 
     boundaries ──▶ rates ──▶ verification ──▶ done
         ▲    (throughput only)    │
@@ -24,7 +24,7 @@ _NUM_TIMED_HALVES = 3
 
 
 class Purpose(StrEnum):
-    """Purpose of a trial: to find a boundary, to measure a rate, or to verify the winner."""
+    """Purpose of a trial: to find a largest batch, to measure a rate, or to verify the best configuration."""
 
     BOUNDARY = "boundary"
     RATE = "rate"
@@ -47,7 +47,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Trial to run besides those that search the boundaries."""
+    """Trial to run besides those that search for the largest batches."""
 
     purpose: Purpose
     knobs: Knobs
@@ -88,7 +88,7 @@ class Agenda:
         return self.is_settled and next(self._steps(), None) is None
 
     def next_step(self) -> Step | None:
-        """Next trial besides the boundaries'; None while boundaries are open, or if all trials run."""
+        """Next trial once all largest batches are known; None before that, or if all trials run."""
         if not self.is_settled:
             return None
         open_steps = list(self._steps())
@@ -97,7 +97,7 @@ class Agenda:
         return next((step for step in open_steps if step.configuration not in self.in_flight), None)
 
     def num_steps_of(self, knobs: Knobs, batch_size: int, purpose: Purpose) -> int:
-        """Number of training steps of a trial; as many as a soak's if it may verify the winner."""
+        """Number of training steps of a trial; more if the trial may verify the best configuration."""
         if purpose is Purpose.RATE or (purpose is Purpose.BOUNDARY and not self._may_win(knobs, batch_size)):
             return self.goal.num_steps
         return max(self.goal.soak_steps, self.goal.num_steps)
@@ -116,7 +116,7 @@ class Agenda:
             yield Step(purpose=Purpose.VERIFY, knobs=best.knobs, batch_size=best.batch_size)
 
     def _rates(self) -> Iterator[Step]:
-        """Trials to time at half of each boundary, then its half, as long as the rate stays near the best."""
+        """Trials to time at repeated halves of each largest batch, while the rate stays near the best."""
         fitting = [outcome for outcome in self.known.values() if outcome.verdict is Verdict.FITS]
         best_rate = max((outcome.samples_per_second or 0.0 for outcome in fitting), default=0.0)
         for knobs, boundary in self.boundaries.items():

@@ -44,7 +44,7 @@ _FAR_ENOUGH = 0.95  # two measured peaks give a slope if one was predicted below
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanResult:
-    """Proved boundary of a peak curve under a budget.
+    """Largest batch that fits a budget on a peak curve, with the next larger one that does not.
 
     Attributes:
         largest_batch: largest batch that fits; None if none does.
@@ -227,7 +227,7 @@ class Boundary:
         return self._ranks.at_most(batch_size)
 
     def may_be_last(self, batch_size: int) -> bool:
-        """Whether a batch size would be the boundary if it fitted, by the outcomes or peaks so far."""
+        """Whether a batch size would be the largest if it fitted, by the outcomes or peaks so far."""
         rank = self._ranks.of(batch_size)
         if rank + 1 == self._bracket()[1]:
             return True
@@ -313,7 +313,7 @@ class Boundary:
         return size if size > first else None
 
     def _num_surprises(self) -> int:
-        """Number of times that a batch size fitted although a smaller one had failed."""
+        """Number of batch sizes that fitted although the next smaller tried size failed."""
         pairs = itertools.pairwise(sorted(self._fits))
         return sum(self._fits[size] and not self._fits[smaller] for smaller, size in pairs)
 

@@ -63,7 +63,7 @@ class RecommendedBy(StrEnum):
 
 
 def decisive(outcomes: Iterable[TrialOutcome]) -> dict[Configuration, TrialOutcome]:
-    """Outcome that counts for each configuration: the latest, and a failure rather than a fit.
+    """Outcome that decides about each configuration: the latest, and a failure rather than a fit.
 
     The latest of several outcomes counts, but one that did not fit counts more than one that did. Outcomes
     that show nothing about the size are left out.

@@ -11,7 +11,7 @@ from autofit_workers.spec.knobs import Knobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Knob setting's largest batch, with its measured or predicted rate, or its pace.
+    """Largest batch of a knob setting, with its samples per second, or its usual speed if they are unknown.
 
     samples_per_second: measured rate, or one predicted well enough; None if there is neither.
         pace: pace, which is compared if there is no rate.

@@ -22,7 +22,7 @@ from autofit_workers.spec.knobs import Knobs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrunedSetting:
-    """Knob setting whose boundary was not searched to its end.
+    """Knob setting whose search for the largest batch was cut short, with the reason.
 
     Attributes:
         at_most: largest batch that it could fit; 0 for none.
@@ -87,12 +87,12 @@ class Pruning:
         return PrunedSetting(knobs=knobs, at_most=predicted, failing_batch=None, faster=rival)
 
     def best_rival(self, knobs: Knobs, largest: Mapping[Knobs, int]) -> Knobs | None:
-        """Knob setting of known boundary, no slower than `knobs`, with the largest batch; None if none."""
+        """Knob setting with the largest known batch among those no slower than `knobs`; None if none is."""
         rivals = [rival for rival in self._rivals[knobs] if largest.get(rival)]
         return max(rivals, key=lambda rival: (largest[rival], -self._index[rival]), default=None)
 
     def leading(self, open_settings: Sequence[Knobs], unsettled: Collection[Knobs]) -> list[Knobs]:
-        """Open knob settings that no unsettled one is predicted to prune; all of them if each waits."""
+        """Knob settings to search now: those that no unfinished one is predicted to prune, or else all."""
         leading = [
             knobs
             for knobs in open_settings

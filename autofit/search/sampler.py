@@ -1,4 +1,4 @@
-"""Chooses the configuration to try next: Optuna chooses the knobs, a boundary the batch size.
+"""Chooses the configuration to try next: Optuna chooses the knobs, a search the batch size.
 
 TPE alone wastes trials on the batch, whose effect on memory is nearly monotone and well predicted;
 a boundary search needs a handful.
@@ -22,7 +22,7 @@ _NUM_TRIES = 8
 
 
 def no_curve(knobs: Knobs) -> None:
-    """Returns None for every knob setting: the curves of a search without predictions."""
+    """Returns None for every knob setting, as a search without predictions has no peak curves."""
 
 
 class BoundarySampler:

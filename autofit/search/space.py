@@ -73,7 +73,7 @@ class SearchSpace:
         return dataclasses.replace(self.fixed, **{name: params[name] for name in self.choices})
 
     def to_params(self, knobs: Knobs) -> dict[str, str | bool | None]:
-        """Parameters of an Optuna trial for a knob setting."""
+        """Parameters of an Optuna trial by name, for a knob setting."""
         return {name: getattr(knobs, name) for name in self.choices}
 
     @classmethod

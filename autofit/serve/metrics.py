@@ -218,7 +218,7 @@ class Metrics:
 
 
 class _Series:
-    """Prometheus metrics of autofit; those with labels known in advance exist from the start.
+    """Prometheus metrics of autofit; metrics whose labels are known in advance exist from the start.
 
     A counter that appears with its first increment hides that increment from rate().
     """

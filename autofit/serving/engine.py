@@ -143,7 +143,7 @@ class Engine:
 
 
 def outside(gpu: Gpu, num_ranks: int, *, context: bool, nccl: bool, kernels: bool) -> Spans:
-    """Memory outside PyTorch's allocator: the sum of the requested parts of context, NCCL and kernels."""
+    """Memory outside PyTorch's allocator: the sum of CUDA context, NCCL and kernels, as far as requested."""
     several = nccl and num_ranks > 1
     return Spans.of(
         {

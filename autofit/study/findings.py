@@ -1,4 +1,4 @@
-"""Makes the events that announce changed boundaries of a search."""
+"""Makes the events that announce changes of a search's largest known batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofit_workers.spec.protocol import Peaks, TrialOutcome, Verdict
 
 
 class Findings:
-    """Makes events that announce changed boundaries of a search, each change once.
+    """Makes events that announce changes of a search's largest known batches, each change once.
 
     Args:
         study: name of the study.
@@ -24,13 +24,13 @@ class Findings:
 
     @property
     def told(self) -> list[BoundaryMoved]:
-        """Latest event of each knob setting whose boundary has moved."""
+        """Latest event of each knob setting whose largest known batch has changed."""
         return list(self._told.values())
 
     def moved(
         self, boundaries: Mapping[Knobs, Boundary], known: Mapping[Configuration, TrialOutcome]
     ) -> list[BoundaryMoved]:
-        """Events for those of `boundaries` that changed since they were last announced.
+        """Events for knob settings whose largest known batch changed since it was last announced.
 
         Args:
             known: outcome that counts for each configuration, see `decisive`.

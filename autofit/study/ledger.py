@@ -37,7 +37,7 @@ class Running:
 
 
 class Ledger:
-    """State of a search in memory: boundaries, outcomes, running trials and pruned knob settings.
+    """State of a search in memory: largest batches, outcomes, running trials and pruned knob settings.
 
     Args:
         budget_bytes: budget that measured peaks are compared with.
@@ -137,7 +137,7 @@ class Ledger:
             self.boundaries[knobs].withdraw(batch_size)
 
     def open_settings(self) -> list[Knobs]:
-        """Knob settings whose boundary has a size to try, in the order of the search space.
+        """Knob settings that have a batch size to try, in the order of the search space.
 
         Settings that may become pointless wait for the settings that decide it.
         """
@@ -145,7 +145,7 @@ class Ledger:
         return found if self._pruning is None else self._pruning.leading(found, self._unsettled)
 
     def deciding_size(self, knobs: Knobs) -> int | None:
-        """Batch size that likely prunes the knob setting, to try first; None to take the boundary's own."""
+        """Batch size to try first, as its failure would prune the knob setting; None for the usual order."""
         rival = None if self._pruning is None else self._pruning.best_rival(knobs, self._settled)
         if rival is None:
             return None
@@ -216,7 +216,7 @@ class Ledger:
         )
 
     def _look_at(self, knobs: Knobs) -> None:
-        """Updates the state that depends on a knob setting's boundary, and prunes knob settings by it."""
+        """Updates what depends on a knob setting's largest batch, and prunes other knob settings by it."""
         boundary = self.boundaries[knobs]
         self._is_open[self._index[knobs]] = boundary.has_proposal
         (self._unsettled.discard if boundary.is_settled else self._unsettled.add)(knobs)
@@ -235,7 +235,7 @@ class Ledger:
                 self._prune(self._pruning, other)
 
     def _prune(self, pruning: Pruning, knobs: Knobs) -> None:
-        """Prunes a knob setting that known boundaries rule out, or reopens it if they do not."""
+        """Prunes a knob setting that other settings' known largest batches rule out, or else reopens it."""
         boundary = self.boundaries[knobs]
         if boundary.is_settled:
             self.pruned.pop(knobs, None)

@@ -312,22 +312,22 @@ class TuningStudy:
         return self._lease_seconds / 3
 
     def boundaries(self) -> Mapping[Knobs, Boundary]:
-        """Boundary of each knob setting, in the order of the space; the mapping is updated in place."""
+        """Largest fitting and smallest failing batch by knob setting; the mapping is updated in place."""
         self._storage.run(self._catch_up)
         return self._ledger.boundaries
 
     def boundary(self, knobs: Knobs) -> Boundary:
-        """Boundary of a knob setting, as far as it is known in this process."""
+        """Largest fitting and smallest failing batch of a knob setting, as far as this process knows."""
         return self._ledger.boundaries[knobs]
 
     @property
     def pruned(self) -> tuple[PrunedSetting, ...]:
-        """Knob settings whose search was cut short, as another one is no slower and fits as much."""
+        """Knob settings whose search was cut short, as another is no slower and fits as large a batch."""
         return tuple(self._ledger.pruned.values())
 
     @property
     def known(self) -> Mapping[Configuration, TrialOutcome]:
-        """Outcome that counts for each configuration, see `decisive`, without its environment and log."""
+        """Outcome of each configuration, the decisive one of several, without its environment and log."""
         return self._ledger.known
 
     def take_changed(self) -> list[Knobs]:
@@ -350,7 +350,7 @@ class TuningStudy:
         ]
 
     def verified(self) -> dict[Configuration, int]:
-        """Configurations that fit and ran through a soak, each with its number of steps."""
+        """Configurations that fit and passed a long verifying trial, each with its number of steps."""
         soak_steps = self.goal.soak_steps
         return self._ledger.verified(soak_steps) if soak_steps else {}
 
@@ -360,7 +360,7 @@ class TuningStudy:
 
     @property
     def is_settled(self) -> bool:
-        """Whether every boundary is known; those of pruned knob settings count as known."""
+        """Whether the largest batch of every knob setting is known; pruned knob settings count as known."""
         self._storage.run(self._catch_up)
         return self._ledger.agenda(self.goal).is_settled
 

@@ -149,7 +149,7 @@ def _kinds(
     measuring: Measuring,
     emit: EventSink,
 ) -> tuple[BatchKinds | None, tuple[str, ...]]:
-    """Largest typical and worst batch, and notes on unknown ones; None if the workload has one kind alone."""
+    """Largest batch of each kind, typical and worst, and notes; None if the workload makes only one kind."""
     if not predicted.predictor.traces.has_batch_kinds:
         return None, ()
     target, spec, space = predicted.target, predicted.spec, predicted.space

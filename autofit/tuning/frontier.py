@@ -43,7 +43,7 @@ class Cap(NamedTuple):
 
 
 class Frontier:
-    """Largest batch of every knob setting, from a study's boundaries, outcomes and predictions.
+    """Largest batch of every knob setting, from the outcomes and predictions of a study.
 
     Args:
         boundaries: boundary of each knob setting, in the order of the search space.
@@ -91,7 +91,7 @@ class Frontier:
         return tuple(knobs for knobs, boundary in self._boundaries.items() if boundary.is_settled)
 
     def entries(self) -> tuple[FrontierEntry, ...]:
-        """One entry per knob setting with a known boundary, in the order of the search space.
+        """One entry for each knob setting whose largest batch is known, in the order of the search space.
 
         If the search was stopped, also settings that were tried and whose boundary is still open.
         """
@@ -285,7 +285,7 @@ class Frontier:
         }
 
     def _steps_verified(self, outcome: TrialOutcome) -> int | None:
-        """Number of soak steps that were done, at most as many as were asked for; None without a soak."""
+        """Number of steps that verified a configuration, at most as many as requested; None without any."""
         asked = self._verified.get((outcome.knobs, outcome.batch_size))
         return None if asked is None else min(asked, outcome.num_steps_done)
 
@@ -339,7 +339,7 @@ class Frontier:
         return f"{size} was run and ran out of memory"
 
     def _largest_thrashing(self, knobs: Knobs) -> int | None:
-        """Largest batch above the boundary predicted to run with allocator retries; None if there is none."""
+        """Largest batch predicted to run with allocator retries, if larger than all that fit; else None."""
         failing = self._boundaries[knobs].first_failing
         curve = self._curves.get(knobs)
         if failing is None or curve is None or curve.needs_traces or knobs.global_batch is not None:

@@ -104,7 +104,7 @@ class PredictedSpeeds:
         return next(filter(self._fits, sorted(sizes, key=lambda each: -each.rate)), None)
 
     def _fits(self, size: TimedSize) -> bool:
-        """Whether a configuration fits; some sizes below the largest fail, as blocks are placed differently."""
+        """Whether a configuration fits; some below the largest fail, as blocks are placed differently."""
         if size in self._largest:
             return True
         return self._curves[size.knobs].verdict(size.batch_size, self._budget_bytes) is Verdict.FITS

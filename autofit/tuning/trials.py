@@ -34,7 +34,7 @@ _TELLING_SHARE = 0.5  # of the need; a smaller workspace is not to blame
 
 
 class Trials(Protocol):
-    """Interface of a runner of trials: a dispatcher, or one that answers from the peak curves."""
+    """Interface of an object that runs trials, such as a dispatcher, or answers them from peak curves."""
 
     def submit(self, spec: TrialSpec) -> Future[TrialOutcome]: ...
 
@@ -42,7 +42,7 @@ class Trials(Protocol):
 
 
 class TrialsInReach:
-    """Runs trials; answers from predictions those of knob settings that are far too large for the budget.
+    """Runs trials, except for knob settings far too large for the budget, which predictions answer.
 
     If all settings are out of reach, the one with the smallest likely need is tried nevertheless.
 

@@ -103,7 +103,7 @@ class Tuner:
         self._num_losses: collections.Counter[tuple[Knobs, int]] = collections.Counter()
 
     def run(self) -> Frontier:
-        """Runs trials until all boundaries are known and the best is verified, or a limit is reached.
+        """Runs trials until all largest batches are known and the best is verified, or a limit is reached.
 
         Raises:
             WorkloadFailedError: the workload fails, whatever the batch.
@@ -251,7 +251,7 @@ class Tuner:
         )
 
     def _announce_found(self) -> None:
-        """Emits an event for each knob setting whose boundary has moved."""
+        """Emits an event for each knob setting whose largest known batch has changed."""
         changed = {knobs: self._study.boundary(knobs) for knobs in self._study.take_changed()}
         for moved in self._findings.moved(changed, self._study.known):
             self._emit(moved)

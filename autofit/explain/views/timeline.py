@@ -275,7 +275,7 @@ def _phase_shares(timing: Timing, shown: Sequence[Phase]) -> tuple[float, ...]:
 
 
 class _Reader:
-    """Reads the moments of highest memory from a course, within given phases.
+    """Finds the moments of highest memory of a device within given phases.
 
     Args:
         clock: times of the events, if the axis is time.

@@ -44,17 +44,17 @@ _EXIT_GRACE_SECONDS = 5.0
 
 
 class Attendant(Protocol):
-    """Interface of an object that handles a child's other lines while its answer is awaited."""
+    """Interface of an object that handles a child process's lines, such as heartbeats, before its answer."""
 
     def hears(self, line: str) -> bool:
-        """Handles a line of the child; returns False if the line is the answer."""
+        """Handles a line of the child process; returns False if the line is the answer."""
 
     def attend(self) -> None:
-        """Runs while there is nothing to read from the child; may raise to end the wait."""
+        """Called while there is nothing to read from the child process; may raise to end the wait."""
 
 
 class NoAttendant:
-    """Attendant that takes the child's first line as the answer."""
+    """Handler for a child process without heartbeats, whose first line is its answer."""
 
     def hears(self, line: str) -> bool:  # noqa: ARG002 - the attendant's signature
         return False

@@ -47,7 +47,7 @@ class Scratch:
 
 
 class Notes:
-    """Notes in a scratch folder on what a script makes, written by the process that runs the script.
+    """Notes in a scratch folder on files that a script makes, written by the process that runs it.
 
     Args:
         folder: path of the scratch folder.

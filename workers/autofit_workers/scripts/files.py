@@ -130,7 +130,7 @@ class KeptFiles:
     # ── resolving paths ─────────────────────────────────────────────────────────────────────────
 
     def written(self, path: Any, mode: str = "w", *, always: bool = False) -> str:
-        """Path to write to: a copy in place of a user's file; `path` itself if it may, or cannot, be written.
+        """Path for writing: of a copy in place of a user's file, else `path` itself.
 
         Args:
             mode: mode that the path is opened with.

@@ -24,12 +24,12 @@ class KeptIn:
         self.is_on = False
 
     def by(self, line: str, method: _Method) -> _Method:
-        """Records that `line` calls a container's adding method, such as `append`; returns the method."""
+        """Records that a script's `line` calls a container's `method`, such as `append`; returns `method`."""
         self.here(line, getattr(method, "__self__", None))
         return method
 
     def here(self, line: str, container: object) -> None:
-        """Records that `line` adds to `container`, if that is a list, set, dictionary or deque."""
+        """Records that a script's `line` adds to `container`, if that is a list, set, dictionary or deque."""
         if self.is_on and isinstance(container, _KINDS) and len(self._lines) < _MOST:
             self._lines[id(container)] = line
 

@@ -43,7 +43,7 @@ class Ranks:
         return self.rank % self.num_local
 
     def start(self, num_ranks: int, num_local: int, launcher: str) -> None:
-        """Records that `num_ranks` ranks start; ends the script if only one may or the asked one is absent.
+        """Records that `num_ranks` ranks start; ends the script if it may not, or the asked rank is missing.
 
         Args:
             num_local: number of ranks on each machine.

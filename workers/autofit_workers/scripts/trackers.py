@@ -28,7 +28,7 @@ _INSTALLED = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), sysc
 
 
 class _SilentType(type):
-    """Metaclass that gives a tracker's classes any attribute, as a function that returns a silent object."""
+    """Metaclass of a tracker's stand-in classes, which have any attribute, as a callable without effect."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):

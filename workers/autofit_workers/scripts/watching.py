@@ -88,7 +88,7 @@ class StepWatch:
 
     @property
     def kind(self) -> StepKind:
-        """Event that ends the script's steps (optimizer, backward or forward), by what was seen so far."""
+        """Kind of event that counts as the script's step: optimizer step, backward pass or forward pass."""
         if self._num_optimizers and (self._most_steps or not self._num_backwards):
             return StepKind.OPTIMIZER
         return StepKind.BACKWARD if self._num_backwards else StepKind.FORWARD
@@ -281,7 +281,7 @@ class StepWatch:
         self._follower.counted(kind)
 
     def refuse(self, error: Exception) -> NoReturn:
-        """Ends the script because autofit cannot follow it; enough steps seen before still make an answer."""
+        """Ends a script that cannot be followed; if enough steps were seen before, they make the answer."""
         if not self.has_ended:
             if self.has_enough:
                 self.notes.append(f"from {self.kind.counted(self.num_steps)}; the script then: {error}")

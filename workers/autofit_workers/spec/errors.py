@@ -24,7 +24,7 @@ _MOST_CHARACTERS = 1000  # of an exception's text
 
 
 class InvalidTrialError(Exception):
-    """A trial ran but did not do the work it was asked for, so its memory size means nothing."""
+    """A trial ran but did not train as requested, so its memory size means nothing."""
 
 
 class WorkerError(Exception):
@@ -62,13 +62,13 @@ class NoBatchKindsError(InapplicableError):
 
 
 class UnknownNameError(WorkerError):
-    """A library has no model, or a module no attribute, of a given name, as its import showed."""
+    """A library has no model, or a module no attribute, of a given name; found out by importing it."""
 
     kind = "unknown-model"
 
 
 class DeviceError(WorkerError):
-    """The machine lacks what the probe needs."""
+    """The machine lacks a device or a permission that a trial needs."""
 
     kind = "environment"
 

@@ -53,7 +53,7 @@ class Verdict(StrEnum):
 
     @property
     def is_about_memory(self) -> bool:
-        """Whether a verdict is about memory: FITS, OOM or THRASH; others say nothing of the size."""
+        """Whether a verdict is about memory, as FITS, OOM and THRASH are; other verdicts show no size."""
         return self in (Verdict.FITS, Verdict.OOM, Verdict.THRASH)
 
 
@@ -104,7 +104,7 @@ class ScriptCall:
 
     @property
     def sets_loader(self) -> bool:
-        """Whether the data loader is given the batch size, as no argument, variable or constant is named."""
+        """Whether the data loader's batch size is set, as no argument, variable or constant is named."""
         return self.batch_argument is None and self.batch_variable is None and self.batch_name is None
 
     def arguments_at(self, batch_size: int) -> list[str]:
@@ -215,7 +215,7 @@ _LEAST = {"batch_size": 1, "num_nodes": 1, "num_warmup_steps": 0, "num_steps": 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSpec:
-    """Spec of a trial: one probe of one configuration under one budget.
+    """Spec of a trial: one measured or predicted run of one configuration under one memory budget.
 
     Attributes:
         budget_bytes: bytes that the allocator may reserve on CUDA and in predictions, and that the process

@@ -160,7 +160,7 @@ class Parallel:
 
     @property
     def members(self) -> str:
-        """Plural noun for what shares the work: `cards` of one process, or `ranks`."""
+        """Plural noun for the members of the parallelism: `cards` of one process, or `ranks`."""
         return "cards" if self.is_one_process else "ranks"
 
     @property
@@ -175,7 +175,7 @@ class Parallel:
 
     @property
     def num_replicas(self) -> int:
-        """Number of ranks with batches of their own; ranks of a pipeline or a context share one.
+        """Number of ranks with batches of their own; ranks of a pipeline or of context parallelism share one.
 
         For a script the number is unknown and counted as one.
         """

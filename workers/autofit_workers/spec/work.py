@@ -112,7 +112,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Facts about one operator call from which its time is predicted; equal for calls that are alike.
+    """Operator call by name, inputs, outputs and flags, from which its time is predicted.
 
     Attributes:
         operator: PyTorch's name, `aten.addmm`.

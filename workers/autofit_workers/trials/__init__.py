@@ -1,4 +1,4 @@
-"""Runs trials: one spec in, one outcome out; only child processes import torch.
+"""Runs trials, each a few steps of one configuration in a child process, which alone imports torch.
 
 door.py       everything that `autofit` may import of this package beside `spec`, `process`, `replay`
 run.py        runs a trial in the right process: a fresh one, one for each rank, or a shared one

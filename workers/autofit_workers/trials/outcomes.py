@@ -43,7 +43,7 @@ def without_answer(
 
 
 def answering(spec: TrialSpec, outcome: TrialOutcome) -> TrialOutcome:
-    """`outcome` itself, or an `INVALID` one if its configuration is not the one in `spec`.
+    """`outcome` itself, or an outcome `INVALID` if its configuration differs from that of `spec`.
 
     A size is called measured only if exactly that configuration ran, whatever a worker did with the
     spec. An outcome that is not about memory stays as it is.

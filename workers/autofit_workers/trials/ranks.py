@@ -116,7 +116,7 @@ def ran_here(
 
 
 def took_all_steps(outcome: TrialOutcome | None) -> bool:
-    """Whether a rank took all its steps, so that the other ranks can too."""
+    """Whether a rank completed all its steps, so that the other ranks can complete theirs."""
     return outcome is not None and outcome.verdict in (Verdict.FITS, Verdict.THRASH)
 
 

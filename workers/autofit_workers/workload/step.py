@@ -22,7 +22,7 @@ _NO_SCALER = torch.amp.GradScaler(enabled=False)  # neither scales losses nor ch
 
 
 def no_phase(_name: str) -> None:
-    """Does nothing: the `phase` argument of steps whose phases nobody follows."""
+    """Does nothing; default callback for the phases of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -100,7 +100,7 @@ class Ranks:
         return model
 
     def dealt(self, model: torch.nn.Module, base: str | None) -> Dealt | None:
-        """Distribution of a model's modules over several devices; None if there is one device.
+        """Assignment of a model's modules to several devices; None if there is one device.
 
         Raises:
             InapplicableError, MissingLibraryError: see `Strategy.dealt`.

@@ -145,7 +145,7 @@ class Strategy:
         return model
 
     def dealt(self, _model: torch.nn.Module, _base: str | None) -> Dealt | None:
-        """Distribution of a model's modules over several devices; None if there is one device.
+        """Assignment of a model's modules to several devices; None if there is one device.
 
         Args:
             _base: value of the knob `base`, which names the type of the model's own weights.
@@ -208,7 +208,7 @@ class Strategy:
 
     @staticmethod
     def followed() -> Followed:
-        """Library methods, by their class, each with the category of the memory that it allocates."""
+        """Library methods by class, each with the category of memory that it allocates, such as gradients."""
         return {}
 
 

@@ -28,7 +28,7 @@ from autofit_workers.process.boundary.tree import enter_tree
 
 
 def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, ...] = ()) -> Entered:
-    """Forks a process that continues inside the boundary; the calling process stays outside as its warden.
+    """Forks a process that continues inside the boundary; the calling process stays outside to supervise it.
 
     The warden ends with the process inside. The calling process must have one thread. If the kernel refuses,
     the same process goes on outside.
@@ -67,7 +67,7 @@ def go_inside(life: int, *, most_bytes: int, network: bool, closed: tuple[int, .
 def _through_the_door(
     tell: int, mapped: int, kept: tuple[int, ...], *, most_bytes: int, network: bool
 ) -> Entered:
-    """Runs the door process and process 1 of the boundary; returns in the workload's process alone."""
+    """Makes the new namespaces and their process 1; returns only in the workload's process inside."""
     try:
         kernel.unshare(
             kernel.CLONE_NEWUSER
@@ -158,7 +158,7 @@ def _reap(workload: int, tell: int) -> NoReturn:
 
 
 def _stand_by(door: int, told: int, life: int) -> NoReturn:
-    """Runs the warden: kills the door process once the command is gone; exits as the workload's did."""
+    """Kills the processes inside the boundary once the command is gone; exits as the workload did."""
     faulthandler.disable()  # the workload's process has already printed the traceback of the signal
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     poll = select.poll()

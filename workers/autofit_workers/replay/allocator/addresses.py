@@ -32,7 +32,7 @@ class AddressSpace:
         raise AssertionError("the address space is larger than any sum of requests")
 
     def release(self, address: int, num_bytes: int) -> None:
-        """Gives a range of addresses back, and joins it with the free ranges that it touches."""
+        """Frees a range of addresses, and merges it with adjacent free ranges."""
         holes, start, end = self._holes, address, address + num_bytes
         first = last = bisect_left(holes, (address, 0))
         if first > 0 and holes[first - 1][1] == start:

@@ -239,7 +239,7 @@ class BlockPools:
         return block
 
     def give(self, block: Block) -> None:
-        """Takes an allocated block back, merges it with its cached neighbours and caches it."""
+        """Frees an allocated block: merges it with its cached neighbours, and caches it."""
         if block.state != ALLOCATED:
             raise ValueError(f"the block at address {block.address} is not allocated: it was freed before")
         cached = block.pool.cached
@@ -272,7 +272,7 @@ class BlockPools:
             self.pending.use(block, stream)
 
     def take_after_events(self, size: int, pool: Pool) -> Block:
-        """Hands out a block like `take`, after taking back the pending blocks whose events are complete."""
+        """Allocates a block like `take`, after freeing the pending blocks whose CUDA events are complete."""
         self._take_back(self.pending.over())
         return self.take(size, pool)
 
@@ -411,7 +411,7 @@ def _is_whole_segment(block: Block) -> bool:
 
 
 def _least_extensible(cached: list[tuple[int, int, Block]], index: int) -> int:
-    """Index of the block to take: from the best fit on, until the next block has no less room to grow.
+    """Index of the cached block to use: the best fit, or a later block that could grow to a smaller size.
 
     In expandable segments, a block before unmapped address space counts with the size that it could grow
     to, so that the growing end of a segment is used last.

@@ -76,7 +76,7 @@ def copies(call: Convolution, plans: Sequence[Plan]) -> tuple[Copies, ...]:
 
 
 def _copies(call: Convolution, plan: Plan, grid: int, exact_bytes: int) -> Copies:
-    """Encodes one plan, its workspace by few copies of the call's tensors that leave a small remainder.
+    """Encodes one plan, with its workspace as few copies of the call's tensors and a small remainder.
 
     A rest up to `exact_bytes` is stored to the byte, and a larger one rounded up, because a workspace reuses
     the segment that another one of the same copies left only if it is not larger.
@@ -345,7 +345,7 @@ class PlanTable:
         return tuple(plan_of(call, self._codes[code]) for code in self._plans[number])
 
     def _rows(self, key: str) -> Iterator[tuple[Features, int]]:
-        """Yields the features of each call of one kind, and the index of its plans."""
+        """Yields features (samples, channels, …) of a kind's convolutions, with the index of their plans."""
         question, shape = split_key(key)
         if shape not in self._shapes:
             return
@@ -356,7 +356,7 @@ class PlanTable:
                     yield (int(num_samples), *geometry), number
 
     def _most_alike(self, key: str, vector_channels: int) -> Neighbours:
-        """Calls of the table's kind that is most similar to a kind that the table lacks.
+        """Calls in the table of the kind that is most similar to a missing kind.
 
         Raises:
             ValueError: the table is empty.

@@ -134,7 +134,7 @@ def _other(work: Work) -> tuple[Kernel, ...]:
 
 
 def _of_class(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
-    """Returns a function from work to a kernel of class `kind` that goes through each operand once."""
+    """Returns a function from an operator call to a kernel of class `kind` that reads each operand once."""
 
     def make(work: Work) -> tuple[Kernel, ...]:
         is_elementwise = kind is KernelClass.ELEMENTWISE  # it computes in the type of its result
@@ -161,7 +161,7 @@ def _softmax(work: Work) -> tuple[Kernel, ...]:
 
 
 def _one_by_one(kind: KernelClass) -> Callable[[Work], tuple[Kernel, ...]]:
-    """Returns a function from work to a kernel of class `kind` with one access per element, as in vLLM."""
+    """Returns a function from an operator call to a kernel with one access per element, as in vLLM."""
 
     def make(work: Work) -> tuple[Kernel, ...]:
         return (Kernel(kind, _bytes(*work.inputs, *work.outputs), work.inputs[0].dtype, None, "one_by_one"),)

@@ -102,7 +102,7 @@ class WorkLines:
 
     @classmethod
     def through(cls, traces: Sequence[Trace]) -> Self:
-        """Fits the work of a step to traces of one workload and knob setting at different batch sizes.
+        """Fits each operator's dimensions as lines in the batch size to traces at different batch sizes.
 
         Raises:
             BatchDependentWorkError: the traces differ in more than dimensions that are lines.

@@ -163,7 +163,7 @@ class _Launched:
 
 
 class _Lanes:
-    """Simulated timelines of the streams of one device, side by side.
+    """Simulation of the streams of one device, which run kernels and collectives side by side.
 
     Args:
         start: time in seconds at which the step begins.

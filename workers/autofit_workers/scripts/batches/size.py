@@ -252,7 +252,7 @@ class Batches:
         self._note(proof, _Rank.TRAINED)
 
     def stepped(self, num_backwards: int) -> None:
-        """Counts a step of the script that has ended.
+        """Counts a finished step of the script, and checks its accumulated batches.
 
         Args:
             num_backwards: number of backward passes so far.

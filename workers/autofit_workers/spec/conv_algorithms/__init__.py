@@ -82,7 +82,7 @@ def rank(name: str) -> tuple[int, int]:
 
 
 def offered() -> tuple[ConvAlgorithm, ...]:
-    """One convolution algorithm of each family; a family that takes a number has a usual one."""
+    """One convolution algorithm of each family, with a default number if its family takes a number."""
     return (*_PLAIN.values(), *(make(_NUMBERS[family]) for family, make in _WITH_NUMBER.items()))
 
 

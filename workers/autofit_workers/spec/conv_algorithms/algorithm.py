@@ -33,7 +33,7 @@ class ConvAlgorithm:
     source: str = ""
 
     def lines_on(self, device_kind: str) -> tuple[str, ...]:  # noqa: ARG002 - a rewrite is the same on all
-        """Lines that a user adds to a training script for this algorithm on a kind of device."""
+        """Lines of Python that a user adds to a training script for this algorithm on `cuda` or `cpu`."""
         return self.python_lines
 
     def why_not(self, call: Convolution) -> str | None:  # noqa: ARG002 - most apply to all
@@ -106,7 +106,7 @@ def extents(call: Convolution) -> tuple[int, ...]:
 
 
 def peak(changes: Iterable[int]) -> int:
-    """Peak of a sequence of sizes that are taken (positive) and given back (negative), in order."""
+    """Peak of memory in use after a sequence of allocations (positive sizes) and frees (negative sizes)."""
     current = highest = 0
     for change in changes:
         current += change

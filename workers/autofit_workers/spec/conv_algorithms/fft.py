@@ -49,7 +49,7 @@ class Fft(Rewrite):
         return int(len(tiles.corners) * per_tile + filters * transforms)
 
     def moved_bytes(self, call: Convolution) -> int:
-        """Bytes read and written, with the sums over channels, read and written for each channel."""
+        """Bytes read and written: tensors, spectra, and the sums over channels once for each channel."""
         tiles = self._tiling(call)
         _, filters, _ = _counts(call)
         sums = 3 * call.output_shape[0] * filters * tiles.num_frequencies * 2 * call.element_bytes

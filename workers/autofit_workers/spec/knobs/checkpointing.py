@@ -33,7 +33,7 @@ def _read(value: object) -> str:
 
 
 def _recomputed(value: str) -> float:
-    """Relative cost of a checkpointing value: 0 if nothing of forward is recomputed, 3 if all is."""
+    """Relative time cost of a checkpointing value: 0 if nothing of forward is recomputed, 3 if all is."""
     kind, number = split_checkpointing(value)
     if kind == "none":
         return 0

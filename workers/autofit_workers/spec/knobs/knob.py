@@ -126,7 +126,7 @@ class Knob:
 
 
 def one_of(values: tuple[str, ...]) -> Read:
-    """Reader that checks that a value is one of `values`."""
+    """Function that returns a value unchanged if it is one of `values`, and else raises `ValueError`."""
 
     def read(value: Any) -> str:
         if value not in values:
@@ -137,7 +137,7 @@ def one_of(values: tuple[str, ...]) -> Read:
 
 
 def whole_number(*, minimum: int = 1, maximum: float = math.inf) -> Read:
-    """Reader of a whole number from `minimum` to `maximum`, given as an int or in digits."""
+    """Function that reads a whole number from `minimum` to `maximum`, given as an int or in digits."""
 
     def read(value: Any) -> int:
         is_number = isinstance(value, int) and not isinstance(value, bool)
@@ -161,7 +161,7 @@ def positive_number(value: Any) -> float:
 
 
 def or_none(read: Read) -> Read:
-    """Reader that keeps None and reads every other value with `read`."""
+    """Function that returns None for None, and reads every other value with `read`."""
     return lambda value: None if value is None else read(value)
 
 

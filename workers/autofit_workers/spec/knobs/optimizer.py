@@ -115,7 +115,7 @@ _FEW_STATES = 0.5  # bytes for each byte of gradients: levers for short memory k
 
 
 def _leaves(value: str | None) -> dict[Part, float]:
-    """Share of optimizer temporaries left: 0 for other libraries, which step parameters one by one."""
+    """Share of the optimizer step's temporaries left: 0 for libraries that step parameters one by one."""
     is_of_torch = value is None or NAMED[value].library == "torch"
     return {} if is_of_torch else {Part.TEMPORARIES: 0.0}
 

@@ -166,7 +166,7 @@ class ListedLayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Operator that ran, with the facts that a memory plan of a whole step needs.
+    """Operator call of a step, with its inputs and outputs, for memory plans of the whole step.
 
     Attributes:
         position: number of events before its own.

@@ -42,7 +42,7 @@ def integers(values: Iterable[Any]) -> tuple[int, ...]:
 def allocation_rows(
     allocations: Sequence[Allocation], strings: Table[str], convolutions: Table[Convolution]
 ) -> tuple[list[list[Any]], dict[str, Any]]:
-    """Rows of the allocations, and the document's fields for rare attributes."""
+    """JSON rows of a trace's allocations, and the document's fields for their rare attributes."""
     rows = [
         [
             a.num_bytes,
@@ -179,7 +179,7 @@ def _stream(number: Any) -> int:
 
 
 def call_rows(calls: Iterable[Call], strings: Table[str]) -> list[list[Any]]:
-    """Rows of the operators that ran."""
+    """JSON rows of a trace's operator calls, with indices of repeated names in `strings`."""
     return [
         [
             c.position,
@@ -195,7 +195,7 @@ def call_rows(calls: Iterable[Call], strings: Table[str]) -> list[list[Any]]:
 
 
 def read_calls(rows: Iterable[list[Any]], strings: Sequence[str]) -> tuple[Call, ...]:
-    """Operators that ran, read from the rows of `call_rows`."""
+    """Operator calls of a trace, read from the JSON rows that `call_rows` made."""
     return tuple(_call(row, strings) for row in rows)
 
 
@@ -214,12 +214,12 @@ def _call(row: list[Any], strings: Sequence[str]) -> Call:
 
 
 def host_wait_rows(waits: Iterable[HostWait]) -> list[list[Any]]:
-    """Rows of the host's waits."""
+    """JSON rows of a trace's host waits: position, stream and the events waited for."""
     return [[wait.position, wait.stream, wait.up_to, *([True] if wait.releases else ())] for wait in waits]
 
 
 def read_host_waits(rows: Iterable[list[Any]]) -> tuple[HostWait, ...]:
-    """Waits of the host, read from the rows of `host_wait_rows`."""
+    """Host waits of a trace, read from the JSON rows that `host_wait_rows` made."""
     return tuple(map(_host_wait, rows))
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """Part of a run that was traced.
+    """Part of a script's or workload's run that a trace covers: its steps, loops and phases.
 
     Attributes:
         step_ends: positions in the events at which a step had ended, of the optimizer with the most steps,

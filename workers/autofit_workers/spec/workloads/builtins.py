@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuiltinWorkload:
-    """Facts about a built-in workload, known without importing it.
+    """Description of a built-in workload, available without importing its module.
 
     Attributes:
         description: description in one line.

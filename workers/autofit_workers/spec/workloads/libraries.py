@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
-    """Library that models come from.
+    """Model library, such as timm, whose models can be named as workloads.
 
     Attributes:
         prefix: beginning of its references, before the colon.

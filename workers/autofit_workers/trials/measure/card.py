@@ -22,7 +22,7 @@ _IDLE_BYTES = 128 * _MIB
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Other process that holds memory on the card.
+    """Process, other than this one, that holds memory on the card.
 
     Attributes:
         pid: process id as the driver counts, which within a container is the host's count.

@@ -114,7 +114,7 @@ def _outcome(  # noqa: PLR0917 - what a trial has learned
 
 @dataclass(slots=True)
 class _Learned:
-    """Facts learned in a trial besides its progress: context size, phase out of memory, environment.
+    """Results of a trial besides its progress: context size, phase in which memory ran out, environment.
 
     Attributes:
         context_bytes: size of the context; None if the steps did not complete, as it may then be unreadable.

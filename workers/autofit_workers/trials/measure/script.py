@@ -45,7 +45,7 @@ class ScriptTrial:
         self._step_began = 0.0
 
     def take_steps(self) -> None:
-        """Runs the script until it has made the trial's steps.
+        """Runs the training script until it has made the steps of the trial.
 
         Raises:
             InvalidTrialError: the script made no steps, or another batch, or used no memory of the device.

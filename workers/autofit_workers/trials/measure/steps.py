@@ -166,7 +166,7 @@ class Trial:
                 self._workload, self._optimizer = engine.stepped(workload), engine.optimizer
 
     def take_steps(self) -> None:
-        """Runs warm-up and steps under the meter.
+        """Runs the warm-up and the steps of a trial, and records their peaks and times.
 
         Raises:
             InapplicableError: the model should be compiled, and nothing was.

@@ -75,7 +75,7 @@ def compared() -> Callable[[Head], Batches]:
 def _batches(
     every_way: tuple[Callable[..., Batch], ...], method: str, names: tuple[str, ...], head: Head
 ) -> Batches:
-    """Batches of texts with images or sounds, long enough for the tokens that the class makes of one."""
+    """Batches of texts with images or sounds, long enough for the tokens of one image or sound."""
     token = _placeholder(head, names)
     media, num_tokens = (every_way[0], 0) if token is None else _taken(every_way, method, head)
     text = sizes.of_texts(head.config)
@@ -92,7 +92,7 @@ def _batches(
 def _taken(
     every_way: tuple[Callable[..., Batch], ...], method: str, head: Head
 ) -> tuple[Callable[..., Batch], int]:
-    """First form of images or sounds that the class takes, and the number of tokens it makes of one."""
+    """First layout of images or sounds that the model class accepts, and its number of tokens for one."""
     refused = []
     for media in every_way:
         try:
@@ -157,7 +157,7 @@ def _texts(
 
 
 def _images(head: Head, batch_size: int, device: torch.device) -> Batch:
-    """Images of a batch, one for each sample, in the layout that the class takes."""
+    """Images of a batch, one for each sample, in the layout that the model class accepts."""
     config = head.config
     if head.takes("image_grid_thw"):
         return _patches_in_one_list(head, batch_size, device)
