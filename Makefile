@@ -1,5 +1,5 @@
 # The words of the house; CONTRIBUTING.md says when to use which.
-.PHONY: test test-all coverage lint bench docs
+.PHONY: test test-all coverage lint bench bench-smoke docs
 
 # What starts no processes of its own: minutes.
 test:
@@ -26,6 +26,10 @@ bench:
 	python tests/bench/allocator_speed.py
 	python tests/bench/estimate_speed.py
 	python tests/bench/profile_speed.py
+
+# Every bench in its smallest form, also those of ten seconds or more: after a change of what benches import.
+bench-smoke:
+	pytest -m process tests/bench
 
 # That the commands, options and links of the documentation are there.
 docs:

@@ -179,6 +179,7 @@ def test_plan_table(run: Run, tmp_path: Path) -> None:
     assert re.search(r"sm_80 cuDNN 9.20.0 float32 contiguous: .*all 100 % / \d+ % \(\d+\)", done.out)
 
 
+@pytest.mark.bench
 @of("tests/bench/advice.py")
 def test_advice(run: Run) -> None:
     done = run("lstm")
@@ -208,6 +209,7 @@ def test_allocator_speed(run: Run) -> None:
     assert all(float(line.split()[-1]) > 0 for line in lines[3:])
 
 
+@pytest.mark.bench
 @of("tests/bench/estimate_speed.py")
 def test_estimate_speed(run: Run) -> None:
     done = run("lstm", "--questions", 1, "--runs", 1, code=None)
@@ -232,6 +234,7 @@ def test_study_load(run: Run) -> None:
     assert min(map(float, row_of(done.out, "journal")[1:-1])) > 0
 
 
+@pytest.mark.bench
 @of("tests/bench/serve_load.py")
 def test_serve_load(run: Run) -> None:
     small = ("--trials", 30, "--jobs", 2, "--studies", 2, "--scrapes", 5, "--crowd", 1, "--share", 0.02)
@@ -247,6 +250,7 @@ def test_serve_load(run: Run) -> None:
 # ── times that others measured ───────────────────────────────────────────────
 
 
+@pytest.mark.bench
 @needs_tables
 @of("tests/bench/step_times.py")
 def test_step_times(run: Run) -> None:
@@ -261,6 +265,7 @@ def test_step_times(run: Run) -> None:
     }
 
 
+@pytest.mark.bench
 @needs_tables
 @of("tests/bench/matmul_heuristics.py")
 def test_matmul_heuristics(run: Run) -> None:
@@ -284,6 +289,7 @@ def test_collectives(run: Run, tmp_path: Path) -> None:
         assert re.search(r"nvlink: tree = [\d.]+; off by [\d.]+", run("--tables", tmp_path, "--fit").out)
 
 
+@pytest.mark.bench
 @needs_tables
 @needs("scipy")
 @of("tests/bench/time/fit.py")
@@ -295,6 +301,7 @@ def test_fit(run: Run) -> None:
     assert len(re.findall(r"^  emb +(?:a100|a40|h100) +[\d.]+%", done.out, re.MULTILINE)) == 3
 
 
+@pytest.mark.bench
 @needs_tables
 @needs("scipy")
 @of("tests/bench/time/fit_steps.py")
@@ -341,6 +348,7 @@ def listed(tmp_path: Path) -> tuple[Path, str]:
     return tmp_path / "list.toml", f"--root={tmp_path}"
 
 
+@pytest.mark.bench
 @of("tests/bench/scripts.py")
 def test_scripts(run: Run, listed: tuple[Path, str]) -> None:
     done = run(*listed, "--allowed", 1000)
@@ -359,6 +367,7 @@ def test_script_data(run: Run, tmp_path: Path) -> None:
     assert len(set(text)) == 65  # as many characters as Shakespeare's works have
 
 
+@pytest.mark.bench
 @of("tests/bench/script_events.py")
 def test_script_events(run: Run, listed: tuple[Path, str]) -> None:
     _, num_events, num_bytes, said = row_of(run(*listed, "--only", "mine/train").out, "mine/train")
@@ -367,6 +376,7 @@ def test_script_events(run: Run, listed: tuple[Path, str]) -> None:
     assert int(num_bytes.replace(",", "")) > 64 * 32 * 4
 
 
+@pytest.mark.bench
 @needs("accelerate")
 @of("tests/stacks/run.py")
 def test_stacks(run: Run) -> None:
@@ -376,6 +386,7 @@ def test_stacks(run: Run) -> None:
     assert 0 < float(peak.replace(",", "")) < float(twice.replace(",", ""))
 
 
+@pytest.mark.bench
 @needs("transformers")
 @of("tests/stacks/materials.py")
 def test_materials(run: Run, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.process, pytest.mark.timeout(900)]
 WIDE = ("--model", "tests/bench/wide_workload.py:wide", "--gpu-mem", "930M", "--dispatch", "inline")
 
 
+@pytest.mark.bench
 @of("tests/bench/host_accuracy.py")
 def test_host_accuracy(run: Run) -> None:
     *_, last = run("mlp", "--sizes", 1).out.splitlines()
@@ -33,6 +34,7 @@ def test_conv_memory(run: Run) -> None:
         assert row_of(done.out, f"native | {what}")[2] == "2"
 
 
+@pytest.mark.bench
 @of("tests/bench/dispatch_speed.py")
 def test_dispatch_speed(run: Run) -> None:
     done = run("lstm", "--trials", 1, "--evaluations", 10, code=None)
@@ -43,6 +45,7 @@ def test_dispatch_speed(run: Run) -> None:
     assert_says_what_it_exceeds(done)
 
 
+@pytest.mark.bench
 @of("tests/bench/service_load.py")
 def test_service_load(run: Run) -> None:
     done = run("journal", "--jobs", 1, "--drivers", 1, "--run", "journal", code=None)
@@ -51,6 +54,7 @@ def test_service_load(run: Run) -> None:
     assert "lost: 0; wrong: 0; more than one driver: 0" in done.out
 
 
+@pytest.mark.bench
 @of("tests/bench/sweep.py")
 def test_sweep(run: Run) -> None:
     done = run(*WIDE, "--reach", 0, "--times", 1)
@@ -72,6 +76,7 @@ def without_us(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.bench
 @needs("pytorch_lightning")
 @of("tests/bench/peers.py", "tests/bench/lightning_scaler.py")
 def test_peers(run: Run, without_us: Path) -> None:
@@ -85,6 +90,7 @@ def test_peers(run: Run, without_us: Path) -> None:
     assert done.code == ("the criterion holds" not in done.out)
 
 
+@pytest.mark.bench
 @of("tests/bench/time/cpu_steps.py")
 def test_cpu_steps(run: Run) -> None:
     done = run("mlp", "--precision", "fp32", "--sizes", 1)
@@ -93,6 +99,7 @@ def test_cpu_steps(run: Run) -> None:
     assert "knee: " in done.out.splitlines()[-1]
 
 
+@pytest.mark.bench
 @needs("scipy")
 @of("tests/bench/time/fit_cpu.py", "tests/bench/time/cpu_runs.py")
 def test_fit_cpu(run: Run, tmp_path: Path) -> None:
