@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from autofit_workers.pytorch.compiling import compile_counters
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.knobs import Knobs
@@ -50,8 +51,7 @@ def what_was_compiled() -> str:
     Raises:
         InapplicableError: no graph was compiled, so the step ran uncompiled.
     """
-    from torch._dynamo.utils import counters  # imports the compiler
-
+    counters = compile_counters()
     num_graphs = counters["stats"]["unique_graphs"]
     if not num_graphs:
         raise InapplicableError(

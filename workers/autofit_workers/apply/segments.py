@@ -20,8 +20,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import get_device_states, set_device_states
+
+from autofit_workers.pytorch.pytree import tree_leaves, tree_map
 
 _Forward = Callable[..., Any]
 

@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 from torch.utils.checkpoint import (
     CheckpointPolicy,
     SelectiveCheckpointContext,
     create_selective_checkpoint_contexts,
 )
 
+from autofit_workers.pytorch.pytree import tree_leaves
 from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 
 # Names rather than operators, because not every build of PyTorch has them all.

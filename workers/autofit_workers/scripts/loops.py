@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 
 from torch.utils.data import dataloader
 
+from autofit_workers.pytorch.data_loading import DataLoaderIterator
 from autofit_workers.scripts.kept import KeptIn
 from autofit_workers.workload.workload import tensors_of
 
@@ -151,7 +152,7 @@ class Loops:
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Context manager that counts data loaders' batches; a loader that was ended loads no more."""
-        kind: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
+        kind = DataLoaderIterator
         loader: Any = dataloader.DataLoader
         advance, initialize = kind.__next__, loader.__init__
 

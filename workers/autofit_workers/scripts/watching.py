@@ -20,6 +20,7 @@ import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.optim import optimizer as optimizers
 
+from autofit_workers.pytorch.autograd import RUN_BACKWARD
 from autofit_workers.scripts.batches.size import Batches, Pass
 from autofit_workers.scripts.follower import Follower, StepKind
 from autofit_workers.scripts.loops import Loops
@@ -165,8 +166,7 @@ class StepWatch:
 
     @contextmanager
     def _backward_followed(self) -> Iterator[None]:
-        engine: Any = torch.autograd
-        run_backward = engine._engine_run_backward  # noqa: SLF001 - no public name
+        run_backward = RUN_BACKWARD.get()
         depth = 0
 
         def followed(*args: Any, **kwargs: Any) -> Any:
@@ -187,11 +187,11 @@ class StepWatch:
                     self._batches.after_backward()
                 self._follower.after_backward()
 
-        engine._engine_run_backward = followed  # noqa: SLF001
+        RUN_BACKWARD.replace(followed)
         try:
             yield
         finally:
-            engine._engine_run_backward = run_backward  # noqa: SLF001
+            RUN_BACKWARD.replace(run_backward)
 
     def _enter(self, module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         self._depth += 1

@@ -6,12 +6,11 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch._subclasses.fake_tensor import (
+from autofit_workers.pytorch.fake_tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedOperatorException,
 )
-
 from autofit_workers.spec.errors import DataDependentError, UnsupportedError, WorkerError
 from autofit_workers.tracing.kernels.following import how_to_register
 from autofit_workers.tracing.kernels.registry import is_pytorchs

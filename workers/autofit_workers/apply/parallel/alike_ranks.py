@@ -51,14 +51,15 @@ def _sizes_of_shards(model: torch.nn.Module) -> list[Callable[[dict[str, int]], 
 
 
 def _size_of_shard(shape: tuple[int, ...], spec: Any) -> Callable[[dict[str, int]], int]:
-    from torch.distributed.tensor import _utils
+    from autofit_workers.pytorch.dtensors import local_shape_and_offset
 
-    local_shape: Any = _utils._compute_local_shape_and_global_offset  # noqa: SLF001 - of any rank
     names = spec.mesh.mesh_dim_names
 
     def size(place: dict[str, int]) -> int:
         coordinate = [place[name] for name in names]
-        local, _ = local_shape(shape, spec.mesh.shape, coordinate, spec.placements, skip_offset=True)
+        local, _ = local_shape_and_offset(
+            shape, spec.mesh.shape, coordinate, spec.placements, skip_offset=True
+        )
         return math.prod(local)
 
     return size

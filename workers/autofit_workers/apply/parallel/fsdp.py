@@ -84,7 +84,7 @@ class FullyShardRanks(Strategy):
             category
         later, as all gradients do.
         """
-        from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+        from autofit_workers.pytorch.shards import FSDPParamGroup
 
         return {
             FSDPParamGroup: {

@@ -56,7 +56,7 @@ class FirstFsdpRanks(Strategy):
     @staticmethod
     def followed() -> Followed:
         """Memory category by method of `FlatParamHandle` (torch/distributed/fsdp/_flat_param.py)."""
-        from torch.distributed.fsdp._flat_param import FlatParamHandle
+        from autofit_workers.pytorch.shards import FlatParamHandle
 
         return {
             FlatParamHandle: {

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
+
+from autofit_workers.pytorch.dispatch import disable_current_modes
 
 
 class LeftOut(nn.Identity):
@@ -38,7 +39,7 @@ def _shallow(module: nn.Module) -> nn.Module:
 
 def without_data(model: nn.Module) -> nn.Module:
     """Copy of a model whose parameters and buffers are on the device `meta`: shapes without data."""
-    with _disable_current_modes():
+    with disable_current_modes():
         tensors = [*model.parameters(), *model.buffers()]
         memo: dict[int, Any] = {id(each): nowhere(each.shape, each.dtype) for each in tensors}
         memo |= {
@@ -49,5 +50,5 @@ def without_data(model: nn.Module) -> nn.Module:
 
 def nowhere(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """Tensor on the device `meta`, made outside all active modes; floating-point ones require gradients."""
-    with _disable_current_modes():
+    with disable_current_modes():
         return torch.empty(shape, dtype=dtype, device="meta", requires_grad=dtype.is_floating_point)

@@ -18,9 +18,9 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import _disable_current_modes
 
 from autofit_workers.apply.parallel.model_copies import LeftOut, nowhere, with_parts, without_data
+from autofit_workers.pytorch.dispatch import disable_current_modes
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.workload.workload import Workload
 
@@ -271,7 +271,7 @@ def _shapes_nowhere(model: nn.Module, blocks: str, inputs: Tensor) -> tuple[Tens
     first = next(model.get_submodule(blocks).children())
     handle = first.register_forward_pre_hook(lambda _module, args: taken.append(args[0]))
     try:
-        with _disable_current_modes(), torch.no_grad():
+        with disable_current_modes(), torch.no_grad():
             output = model(torch.empty(inputs.shape, dtype=inputs.dtype, device="meta"))
     finally:
         handle.remove()

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch.utils import data
-from torch.utils.data import dataloader
 
+from autofit_workers.pytorch.data_loading import DataLoaderIterator
 from autofit_workers.scripts.batches.loading import few_samples_loaded
 from autofit_workers.workload.workload import tensors_of
 
@@ -124,7 +124,7 @@ class Loaders:
     def followed(self) -> Iterator[None]:
         """Context manager that records the batches of data loaders, and sets the loaders' batch size."""
         loader: Any = data.DataLoader
-        iterator: Any = dataloader._BaseDataLoaderIter  # noqa: SLF001 - no public name
+        iterator = DataLoaderIterator
         sampler: Any = data.BatchSampler
         plain = loader.__init__, iterator.__next__, sampler.__init__
         loader.__init__ = self._making_loader(loader.__init__)

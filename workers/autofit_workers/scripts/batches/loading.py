@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
-from torch.utils.data._utils import fetch
+
+from autofit_workers.pytorch.data_loading import MapDatasetFetcher
+from autofit_workers.pytorch.pytree import tree_flatten
 
 _NUM_LOADED = 16  # samples of a batch
 
@@ -19,7 +20,7 @@ _NUM_LOADED = 16  # samples of a batch
 @contextmanager
 def few_samples_loaded() -> Iterator[None]:
     """Context manager in which data loaders load a few samples and repeat these if all have one shape."""
-    fetcher: Any = fetch._MapDatasetFetcher  # noqa: SLF001 - no public name
+    fetcher = MapDatasetFetcher
     whole = fetcher.fetch
 
     def fetched(each: Any, index: Any) -> Any:

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 from torch.nn.utils.rnn import PackedSequence
-from torch.utils._pytree import tree_leaves
 
+from autofit_workers.pytorch.pytree import tree_leaves
 from autofit_workers.scripts.batches.loaders import LoadedBatch, Loaders
 from autofit_workers.spec.errors import InvalidTrialError
 from autofit_workers.spec.protocol import ScriptCall

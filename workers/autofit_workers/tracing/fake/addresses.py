@@ -10,7 +10,8 @@ import functools
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
+
+from autofit_workers.pytorch.fake_tensors import FakeTensor
 
 _BITS = 9  # blocks of PyTorch's allocator begin at multiples of 512
 

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autofit_workers.pytorch.autograd import current_node
+from autofit_workers.pytorch.operators import OpOverload, has_kernel, operator_names
 from autofit_workers.spec.errors import InapplicableError
 from autofit_workers.spec.versions import parse_release
 from autofit_workers.tracing.fake import recurrent
@@ -57,8 +59,8 @@ def _lacking_a_cuda_kernel() -> list[str]:
     The dispatcher prefers the composite kernel where the backend has none, and the decomposition
     would show temporaries that no GPU allocates (`silu_backward` has five).
     """
-    has: Any = torch._C._dispatch_has_kernel_for_dispatch_key
-    names: list[str] = torch._C._dispatch_get_all_op_names()
+    has: Any = has_kernel
+    names: list[str] = operator_names()
     return [
         name
         for name in names
@@ -329,9 +331,9 @@ _IN_PLACE_IN_BACKWARD: dict[Any, Any] = {
 }
 
 
-def as_no_subclass(func: torch._ops.OpOverload) -> torch._ops.OpOverload:
+def as_no_subclass(func: OpOverload) -> OpOverload:
     """In-place operator that PyTorch's gradient formulas run on plain tensors; else `func` itself."""
-    in_place: torch._ops.OpOverload | None = _IN_PLACE_IN_BACKWARD.get(func)
+    in_place: OpOverload | None = _IN_PLACE_IN_BACKWARD.get(func)
     return func if in_place is None or not _in_a_formula() else in_place
 
 
@@ -339,7 +341,7 @@ def _in_a_formula() -> bool:
     """Whether autograd is running a node's C++ formula, not a Python function or a recomputed forward."""
     if torch.is_grad_enabled():
         return False
-    node: Any = torch._C._current_autograd_node()
+    node: Any = current_node()
     return node is not None and not isinstance(node, torch.autograd.function.BackwardCFunction)
 
 
@@ -373,7 +375,7 @@ WITH_TEMPORARIES: dict[Any, Callable[..., Any]] = {
 }
 
 
-def consists_of_operators(func: torch._ops.OpOverload) -> bool:
+def consists_of_operators(func: OpOverload) -> bool:
     """Whether the operators that `WITH_TEMPORARIES[func]` calls do all the work of `func`."""
     if func.namespace in NAMESPACES:  # a collective moves what it is given, beside what its function does
         return False

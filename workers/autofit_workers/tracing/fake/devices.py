@@ -11,9 +11,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 
+from autofit_workers.pytorch.dispatch import DisableTorchDispatch, is_functorch_tensor
+from autofit_workers.pytorch.fake_tensors import FakeTensor
+from autofit_workers.pytorch.tensors import is_all_true, parse_to
 from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.tracing.fake import streams
 from autofit_workers.tracing.fake.tensor_types import constructed
@@ -31,12 +33,12 @@ _OF_NUMBERS = frozenset(
 # What makes a tensor of numbers, also of those that lie in others, which it reads one after another.
 _OF_LISTS = frozenset({torch.tensor, torch.as_tensor, torch.Tensor.new_tensor})
 # What `torch._check_tensor_all` asks of a condition, and nothing else does.
-_ALL = torch.Tensor._is_all_true
+_ALL = is_all_true
 # What is more than passed on, beside calls that name a device.
 _NAMING = frozenset(
     {
         torch.device,
-        torch._C._nn._parse_to,
+        parse_to,
         torch.Tensor.type,
         torch.Tensor.new,
         torch.Tensor.new_tensor,
@@ -61,7 +63,7 @@ class NamedDevices(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         if func is torch.from_numpy or (func in _OF_NUMBERS and not kwargs and all(map(_is_plain, args))):
-            with torch._C._DisableTorchDispatch():
+            with DisableTorchDispatch():
                 return func(*args)
         kwargs = kwargs or {}
         if func not in _NAMING and "device" not in kwargs and not any(map(_has_made_up, args)):
@@ -73,7 +75,7 @@ class NamedDevices(TorchFunctionMode):
             return self.numbered(func(*_card(args), **kwargs)) if args else func(**kwargs)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": self._chosen(kwargs["device"])}
-        if func is torch._C._nn._parse_to:
+        if func is parse_to:
             return func(*map(self._chosen, args), **kwargs)
         if func in _MADE_HERE:
             return _MADE_HERE[func](*args, **kwargs)
@@ -134,9 +136,7 @@ def _is_plain(value: Any) -> bool:
     A tensor that `torch.func` wraps says that it is a plain one, whatever is inside.
     """
     return type(value) in (int, float) or (
-        type(value) is torch.Tensor
-        and not torch._C._functorch.is_functorch_wrapped_tensor(value)
-        and not is_made_up(value)
+        type(value) is torch.Tensor and not is_functorch_tensor(value) and not is_made_up(value)
     )
 
 
@@ -209,7 +209,7 @@ def _is_there_already(tensor: torch.Tensor, args: tuple[Any, ...], kwargs: dict[
     """Whether `tensor.to(…)` returns the tensor itself, as device and dtype stay the same."""
     if not isinstance(tensor, FakeTensor) or "copy" in kwargs or len(args) > 3:
         return False
-    device, dtype, _non_blocking, memory_format = torch._C._nn._parse_to(*args, **kwargs)
+    device, dtype, _non_blocking, memory_format = parse_to(*args, **kwargs)
     return device in (None, tensor.fake_device) and dtype in (None, tensor.dtype) and memory_format is None
 
 

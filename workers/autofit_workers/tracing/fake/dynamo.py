@@ -20,9 +20,11 @@ from typing import Any
 
 import torch
 
+from autofit_workers.pytorch.compiling import DYNAMO, DYNAMO_MODULE, INDUCTOR_MODULE
+from autofit_workers.pytorch.tensors import set_deterministic_algorithms
 from autofit_workers.tracing.fake import flex_attention
 
-_NAME = "torch._dynamo"
+_NAME = DYNAMO_MODULE
 _UTILS = f"{_NAME}.utils"
 
 
@@ -94,7 +96,7 @@ class _RealFirst(MetaPathFinder):
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname == "torch._inductor" and sys.modules.get(_NAME) is self._light:
+        if fullname == INDUCTOR_MODULE and sys.modules.get(_NAME) is self._light:
             self._light.give_way()
             importlib.import_module(_NAME)
         return None
@@ -109,7 +111,7 @@ def install() -> None:
     sys.modules[_NAME] = light
     sys.modules[_UTILS] = _LightUtils(light)
     package: Any = torch
-    package._dynamo = light
+    DYNAMO.replace(light)
     package.compile = not_compiled
     package.use_deterministic_algorithms = _use_deterministic_algorithms
     sys.meta_path.insert(0, _RealFirst(light))
@@ -123,7 +125,7 @@ def not_compiled(model: Any = None, **_options: object) -> Any:
 
 def _use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
     """Sets deterministic mode for eager code, without PyTorch's import of the compiler."""
-    torch._C._set_deterministic_algorithms(mode, warn_only=warn_only)
+    set_deterministic_algorithms(mode, warn_only=warn_only)
 
 
 def _as_it_is(function: Any) -> Any:

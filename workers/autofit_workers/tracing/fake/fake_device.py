@@ -12,13 +12,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Self
 
 import torch
-from torch._ops import HigherOrderOperator
-from torch._prims_common import make_contiguous_strides_for
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.nn.parameter import UninitializedParameter
-from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 
 from autofit_workers.apply.base import quantized_before_sharding
+from autofit_workers.pytorch.dispatch import (
+    DisableTorchDispatch,
+    DisableTorchFunction,
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass,
+)
+from autofit_workers.pytorch.fake_tensors import FakeTensor, FakeTensorMode
+from autofit_workers.pytorch.operators import HigherOrderOperator, OpOverload, make_contiguous_strides_for
+from autofit_workers.pytorch.tensors import INFERENCE_MODE, MAKE_SUBCLASS, swap_tensor_impl
+from autofit_workers.pytorch.training import OPTIMIZER_STEP_OF_SCALER, TRUNCATED_NORMAL
 from autofit_workers.spec.errors import StaleTensorError
 from autofit_workers.tracing.fake import composites, dynamo, flex_attention
 from autofit_workers.tracing.fake.devices import NamedDevices
@@ -75,7 +81,7 @@ class FakeDeviceMode(TorchDispatchMode):
         self._sizes = Sizes(self._fresh, self._run)
         self._named_devices = devices or NamedDevices()
         self.kept: dict[str, torch.Tensor] = {}  # what libraries keep for the life of a process, by name
-        self._strangers: dict[torch._ops.OpOverload, None] = {}  # operators of nobody that is known
+        self._strangers: dict[OpOverload, None] = {}  # operators of nobody that is known
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -115,7 +121,7 @@ class FakeDeviceMode(TorchDispatchMode):
         """Batch as a step gets it: fake on a fake CPU, unchanged otherwise."""
         return batch
 
-    def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, HigherOrderOperator):
             return flex_attention.run(self, func, args, kwargs)
         if self.device.type == "cuda" and sparse.concerns(func, args, kwargs):
@@ -125,9 +131,7 @@ class FakeDeviceMode(TorchDispatchMode):
             return _READS[func](*args)
         return self._run_on_strided(func, args, kwargs)
 
-    def _run_on_strided(
-        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _run_on_strided(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rule = rule_of(func)
         if rule is not None:
             result = rule(self._sizes, *args, **kwargs)
@@ -148,7 +152,7 @@ class FakeDeviceMode(TorchDispatchMode):
         followed(func, given, kwargs, result)
         return result
 
-    def _result(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _result(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         kernel = following.kernel_of(func)
         if kernel is not None and kernel.outputs is not None:
             with self.fake_mode:
@@ -171,9 +175,7 @@ class FakeDeviceMode(TorchDispatchMode):
         """New fake tensor on the mode's device; the observer is not called."""
         return self._on_device.strided(shape, make_contiguous_strides_for(shape), dtype)
 
-    def note(
-        self, operator: torch._ops.OpOverload, inputs: tuple[torch.Tensor, ...], result: torch.Tensor
-    ) -> None:
+    def note(self, operator: OpOverload, inputs: tuple[torch.Tensor, ...], result: torch.Tensor) -> None:
         """Calls `worked` with an operator whose allocations the observer has seen already."""
         self.worked(operator, inputs, {}, result)
 
@@ -228,7 +230,7 @@ class FakeDeviceMode(TorchDispatchMode):
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Reports to the observer a storage that was resized without an operator."""
-        with torch._C._DisableTorchDispatch():
+        with DisableTorchDispatch():
             elem = torch.empty(0, dtype=torch.uint8, device="meta").set_(storage)
         made = self._on_device(elem)
         self.observer(aten.resize_.default, (made, made.size()), {}, made)
@@ -280,7 +282,6 @@ def _let_scalers_step_without_values() -> None:
     The step with the optimizer in it is the one that needs the most memory. The check for overflow copies
     one number to the host and allocates nothing on the GPU; fused optimizers do without it.
     """
-    scaler: Any = torch.amp.GradScaler
 
     def step(
         _self: torch.amp.GradScaler,
@@ -291,18 +292,17 @@ def _let_scalers_step_without_values() -> None:
     ) -> Any:
         return optimizer.step(*args, **kwargs)
 
-    scaler._maybe_opt_step = step
+    OPTIMIZER_STEP_OF_SCALER.replace(step)
 
 
 def _let_initializers_leave_fake_parameters() -> None:
     """Makes `trunc_normal_`, which redraws values outside its bounds, skip fake tensors."""
-    init: Any = torch.nn.init
-    draw = init._no_grad_trunc_normal_
+    draw = TRUNCATED_NORMAL.get()
 
     def draw_unless_fake(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         return tensor if isinstance(tensor, FakeTensor) else draw(tensor, *args, **kwargs)
 
-    init._no_grad_trunc_normal_ = draw_unless_fake
+    TRUNCATED_NORMAL.replace(draw_unless_fake)
 
 
 def _let_inference_mode_decompose() -> None:
@@ -311,8 +311,7 @@ def _let_inference_mode_decompose() -> None:
     Without autograd's dispatch keys they would reach the mode whole, and a convolution would be another
     operator, of which no workspace is known. Allocations are the same as without gradients.
     """
-    c: Any = torch._C
-    c._InferenceMode = lambda enabled: torch.set_grad_enabled(not enabled)
+    INFERENCE_MODE.replace(lambda enabled: torch.set_grad_enabled(not enabled))
 
 
 def _let_models_be_copied() -> None:
@@ -326,7 +325,7 @@ def _become(tensor: torch.Tensor, other: torch.Tensor) -> None:
 
     `torch.utils.swap_tensors` refuses where there are weak references, which do no harm here.
     """
-    torch._C._swap_tensor_impl(tensor, other)
+    swap_tensor_impl(tensor, other)
     tensor.__class__, other.__class__ = other.__class__, tensor.__class__
     tensor.__dict__, other.__dict__ = other.__dict__, tensor.__dict__
 
@@ -352,7 +351,7 @@ def _let_data_be_moved() -> None:
             if issubclass(kind, torch.nn.Parameter):
                 tensor.__class__ = _fake_class(kind)
             return
-        with torch._C.DisableTorchFunction():  # a mode would come back here
+        with DisableTorchFunction():  # a mode would come back here
             plain.__set__(tensor, data)
 
     def given(tensor: FakeTensor, data: torch.Tensor) -> None:
@@ -431,8 +430,7 @@ def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
     `Parameter` itself, or a library's class that is made of one, makes a fake parameter too, given fake data.
     """
     fake: Any = FakeTensor
-    tensor: Any = torch.Tensor
-    make, initialize, make_subclass = fake.__new__, fake.__init__, tensor._make_subclass
+    make, initialize, make_subclass = fake.__new__, fake.__init__, MAKE_SUBCLASS.get()
 
     def made(cls: type, *args: Any, **kwargs: Any) -> Any:
         if not (args and isinstance(args[0], torch.Tensor)):
@@ -453,12 +451,12 @@ def parameters_made_like_others(mode: FakeDeviceMode) -> Iterator[None]:
         return make_subclass(cls, data, requires_grad, **kwargs)
 
     fake.__new__, fake.__init__ = staticmethod(made), initialized
-    tensor._make_subclass = staticmethod(made_of_class)
+    MAKE_SUBCLASS.replace(staticmethod(made_of_class))
     try:
         yield
     finally:
         fake.__new__, fake.__init__ = make, initialize
-        tensor._make_subclass = make_subclass
+        MAKE_SUBCLASS.replace(make_subclass)
 
 
 def _of_no_class(data: torch.Tensor) -> torch.Tensor:

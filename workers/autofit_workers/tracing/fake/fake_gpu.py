@@ -23,10 +23,11 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
-from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
+from autofit_workers.pytorch.cuda import EXCHANGE_DEVICE
+from autofit_workers.pytorch.fake_tensors import INIT_GPU_CONTEXT, FakeTensor, only_lift_cpu_tensors
+from autofit_workers.pytorch.operators import HigherOrderOperator, OpOverload
+from autofit_workers.pytorch.training import FOREACH_DEVICES, FOREACH_TYPES
 from autofit_workers.tracing.fake import (
     composites,
     fake_device,
@@ -82,7 +83,7 @@ class FakeGpuMode(FakeDeviceMode):
 
     def __torch_dispatch__(
         self,
-        func: torch._ops.OpOverload,
+        func: OpOverload,
         types: tuple[type, ...],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -112,9 +113,7 @@ class FakeGpuMode(FakeDeviceMode):
         is_to_host = func is torch.ops.aten._to_copy.default and kwargs.get("device") == _CPU
         return self._kept_on_host(result, kwargs) if is_to_host else result
 
-    def _on_host_alone(
-        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _on_host_alone(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.offloads and is_large_new(func, args):
             with self.fake_mode:
                 return func(*args, **kwargs)
@@ -142,9 +141,7 @@ def _is_on_gpu(args: tuple[Any, ...]) -> bool:
     return any(isinstance(each, FakeTensor) and each.fake_device.type == "cuda" for each in args)
 
 
-def _copied_to_host(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> torch.Tensor | None:
+def _copied_to_host(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor | None:
     """Real CPU tensor that a copy from GPU to CPU returns; None for any other operator."""
     if func is torch.ops.aten.copy_.default and not isinstance(args[0], FakeTensor):
         target, source = args[:2]
@@ -187,7 +184,7 @@ def install() -> None:
     tensor_types.install(GPU)
     streams.install()
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
-    torch._C._set_only_lift_cpu_tensors(True)
+    only_lift_cpu_tensors(True)
     _installed.append(composites.register())
     sys.meta_path.insert(0, ExecutingFinder((*_LOOKING_FOR_KERNELS, *_REPLACEMENTS), _execute_unseen))
 
@@ -240,7 +237,8 @@ def _pretend_that_cuda_is_available() -> None:
     cuda.is_bf16_supported = lambda including_emulation=True: including_emulation or True
     cuda.device_count = lambda: 1
     cuda.current_device = lambda: 0
-    cuda._exchange_device, cuda._maybe_exchange_device = (lambda _index: 0), (lambda _index: 0)
+    for exchange in EXCHANGE_DEVICE:
+        exchange.replace(lambda _index: 0)
     cuda.get_rng_state = lambda *_args, **_kwargs: torch.get_rng_state()  # of a generator that is not there
     # No code of ours, but many a model's and of kernels, asks; a trace is one for all architectures.
     properties = card_properties(_ASKED_OF, _TOTAL_BYTES)
@@ -249,8 +247,7 @@ def _pretend_that_cuda_is_available() -> None:
     cuda.get_device_capability = lambda *_args, **_kwargs: (properties.major, properties.minor)
     cuda.amp.common.amp_definitely_not_available = lambda: False
     # Both would create a CUDA context where there is a GPU.
-    fake: Any = fake_tensor
-    fake.init_gpu_context = _doing_nothing()
+    INIT_GPU_CONTEXT.replace(_doing_nothing())
     fake_tensor_type: Any = FakeTensor
     fake_tensor_type.is_cuda = property(lambda self: self.device.type == "cuda")
     fake_tensor_type.type = _type_of
@@ -279,12 +276,7 @@ def _let_optimizers_take_fake_tensors() -> None:
 
     Clipping goes by the device that C++ names.
     """
-    from torch.optim import optimizer
-    from torch.utils import _foreach_utils
-
-    for supported in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
-        types: list[Any] = supported
+    for types in FOREACH_TYPES:
         types.append(FakeTensor)
-    utils: Any = _foreach_utils
-    devices = utils._get_foreach_kernels_supported_devices
-    utils._get_foreach_kernels_supported_devices = lambda: [*devices(), TOLD.type]
+    devices = FOREACH_DEVICES.get()
+    FOREACH_DEVICES.replace(lambda: [*devices(), TOLD.type])

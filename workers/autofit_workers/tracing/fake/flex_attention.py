@@ -20,11 +20,11 @@ import sys
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
-from torch._higher_order_ops.flex_attention import flex_attention, flex_attention_backward
-from torch._ops import HigherOrderOperator
-from torch.utils._pytree import tree_leaves
 
+from autofit_workers.pytorch.dispatch import DispatchKey
+from autofit_workers.pytorch.flex_attention import flex_attention, flex_attention_backward
+from autofit_workers.pytorch.operators import HigherOrderOperator
+from autofit_workers.pytorch.pytree import tree_leaves
 from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.tracing.fake.running import MODES, RunningDevice
 

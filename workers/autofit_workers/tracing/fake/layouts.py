@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
+
+from autofit_workers.pytorch.operators import OpOverload, suggest_memory_format
 
 aten: Any = torch.ops.aten
 
@@ -31,7 +32,7 @@ def convolution_format(input: Tensor, weight: Tensor) -> torch.memory_format:  #
     return wanted if wanted in formats else torch.contiguous_format
 
 
-def as_cudnn_returns(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> Any:
+def as_cudnn_returns(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
     """Result of an operator; a convolution's is in the memory format that cuDNN returns."""
     if func is aten.convolution.default:
         return _in_format(result, convolution_format(args[0], args[1]))

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _get_current_dispatch_mode
 
+from autofit_workers.pytorch.dispatch import current_mode
 from autofit_workers.replay.spans import NO_WORKSPACE, between
 from autofit_workers.tracing.fake import recurrent_sizes
 from autofit_workers.tracing.fake.devices import GPU
@@ -228,7 +228,7 @@ def _in_half(params: list[Tensor], num_weights: int) -> tuple[Tensor, list[Tenso
 
 def _dropout_state() -> Tensor:
     """Tensor of cuDNN's dropout states, made once for all recurrent networks of a process."""
-    mode: Any = _get_current_dispatch_mode()  # the fake GPU, which stands for the process
+    mode: Any = current_mode()  # the fake GPU, which stands for the process
     kept: dict[str, Tensor] = mode.kept
     if "dropout state" not in kept:
         with torch.no_grad():

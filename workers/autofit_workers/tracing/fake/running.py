@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from autofit_workers.pytorch.fake_tensors import FakeTensorMode
+from autofit_workers.pytorch.operators import OpOverload
 
 # An operator, its arguments, and what it returned.
-OperatorObserver = Callable[[torch._ops.OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
+OperatorObserver = Callable[[OpOverload, tuple[Any, ...], dict[str, Any], Any], None]
 
 
 class RunningDevice(AbstractContextManager[Any], Protocol):

@@ -14,13 +14,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
-from torch._subclasses.fake_tensor import (
+
+from autofit_workers.pytorch.dispatch import DisableTorchDispatch
+from autofit_workers.pytorch.fake_tensors import (
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
     disable_fake_tensor_cache,
     in_kernel_invocation_manager,
+    throw_on_mutable_data_ptr,
+    warn_on_mutable_data_ptr,
 )
+from autofit_workers.pytorch.operators import OpOverload, has_kernel
+from autofit_workers.pytorch.tensors import make_subclass
 
 aten: Any = torch.ops.aten
 
@@ -45,7 +51,7 @@ class _Fresh:
     dtype: torch.dtype
 
 
-def as_computed(_func: torch._ops.OpOverload, _args: tuple[Any, ...], result: Any) -> Any:
+def as_computed(_func: OpOverload, _args: tuple[Any, ...], result: Any) -> Any:
     """Returns `result` unchanged; default of `ShapeCache`'s `finish`."""
     return result
 
@@ -69,7 +75,7 @@ class ShapeCache:
         self._finish = finish
         self._make = FakeTensors(fake_mode, device)
 
-    def run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Result of an operator on fake tensors, from the cache where the shapes are known."""
         if returns_its_first_argument(func):
             return args[0] if func._schema.returns else None
@@ -92,11 +98,11 @@ class ShapeCache:
             self._known[key] = _describe(args, result, self._device)
         return result
 
-    def _cache_of(self, func: torch._ops.OpOverload) -> AbstractContextManager[None]:
+    def _cache_of(self, func: OpOverload) -> AbstractContextManager[None]:
         """Context without the fake mode's cache if `func` takes a storage, which a cached key would keep."""
         return disable_fake_tensor_cache(self._fake_mode) if _takes_a_storage(func) else nullcontext()
 
-    def _key(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _key(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Cache key that decides the result shapes of a call; None if the call cannot be cached."""
         of_args = _key(args, self._device)
         if of_args is None:
@@ -112,7 +118,7 @@ class ShapeCache:
         return self._make.strided(fresh.size, fresh.stride, fresh.dtype)
 
 
-def _called(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _called(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Result of a call; raises `RuntimeError` if CUDA would not take its mix of dtypes.
 
     The fake function of grouped products takes bfloat16 alone. Other types are multiplied group by group into
@@ -157,14 +163,12 @@ class FakeTensors:
         self._device = device
         # As their class does: copies of parameters look at an address, which is 0.
         self._guard_data = (
-            torch._C._set_warn_deprecated_on_mutable_data_ptr
-            if fake_mode._allow_unsafe_data_ptr_access
-            else torch._C._set_throw_on_mutable_data_ptr
+            warn_on_mutable_data_ptr if fake_mode._allow_unsafe_data_ptr_access else throw_on_mutable_data_ptr
         )
 
     def __call__(self, elem: torch.Tensor) -> FakeTensor:
         """Fake tensor with the shape and storage of `elem`, a tensor on the device `meta`."""
-        made: FakeTensor = torch.Tensor._make_subclass(
+        made: FakeTensor = make_subclass(
             FakeTensor,
             elem,
             elem.requires_grad,
@@ -177,12 +181,12 @@ class FakeTensors:
 
     def strided(self, size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> FakeTensor:
         """New fake tensor with its own storage, of the given size, strides and dtype."""
-        with torch._C._DisableTorchDispatch():
+        with DisableTorchDispatch():
             return self(torch.empty_strided(size, stride, dtype=dtype, device=_META))
 
 
 @functools.cache
-def returns_its_first_argument(func: torch._ops.OpOverload) -> bool:
+def returns_its_first_argument(func: OpOverload) -> bool:
     """Whether an operator writes its first argument in place and changes no shape.
 
     Fused optimizers and the gradient scaler write to several of their arguments.
@@ -199,25 +203,25 @@ def returns_its_first_argument(func: torch._ops.OpOverload) -> bool:
 
 
 @functools.cache
-def _takes_a_storage(func: torch._ops.OpOverload) -> bool:
+def _takes_a_storage(func: OpOverload) -> bool:
     """Whether an operator has a storage among its arguments, as `set_`, which `copy.deepcopy` uses."""
     return any(str(argument.type) == "Storage" for argument in func._schema.arguments)
 
 
 @functools.cache
-def _returns_a_view(func: torch._ops.OpOverload) -> bool:
+def _returns_a_view(func: OpOverload) -> bool:
     returns = func._schema.returns
     return func is aten._unsafe_view.default or (
         len(returns) == 1
         and isinstance(returns[0].type, torch.TensorType)
         and returns[0].alias_info is not None
         and not returns[0].alias_info.is_write
-        and not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
+        and not has_kernel(func.name(), "CompositeImplicitAutograd")
     )
 
 
 @functools.cache
-def _returns_fresh_tensors(func: torch._ops.OpOverload) -> bool:
+def _returns_fresh_tensors(func: OpOverload) -> bool:
     """Whether an operator's results have new storages, and shapes that follow from the arguments' shapes."""
     dynamic = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
     schema = func._schema
@@ -244,7 +248,7 @@ def _key(value: Any, device: torch.device) -> Any:
         return _key(tuple(value.items()), device)
     if isinstance(value, _PLAIN):
         return (kind, value)  # 1, 1.0 and True are equal, and not the same argument
-    return value if isinstance(value, torch._ops.OpOverload) else None
+    return value if isinstance(value, OpOverload) else None
 
 
 def _describe(

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.nn.parameter import is_lazy
-from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from autofit_workers.pytorch.dispatch import is_traceable_wrapper_subclass
+from autofit_workers.pytorch.fake_tensors import FakeTensor, FunctionalTensor
 
 
 def allocator_peak_bytes(step: Callable[[], None]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.replay.spans import Workspace, certain
 from autofit_workers.spec.conv_algorithms import ConvAlgorithm, ConvPolicy, Rewrite
 from autofit_workers.spec.work import Convolution
@@ -25,7 +26,7 @@ _MOST_COLUMNS_BYTES = 256 * 1024**2  # of one sample; several are run to learn w
 
 
 def known(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
+    func: OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
 ) -> list[Workspace | None] | None:
     """Workspace of each output of a convolution on the CPU; None if the call has to be run to know."""
     if func not in _CONVOLUTIONS:
@@ -35,7 +36,7 @@ def known(
 
 
 def reasons(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
+    func: OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
 ) -> list[str | None]:
     """Reasons why a rewrite leaves each of a call's convolutions to the backend; None where it does not."""
     if func not in _CONVOLUTIONS or not isinstance(algorithm, Rewrite):
@@ -45,7 +46,7 @@ def reasons(
 
 
 def _spans(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
+    func: OpOverload, args: tuple[Any, ...], result: Any, algorithm: ConvAlgorithm
 ) -> Iterator[tuple[Convolution | None, Workspace | None]]:
     calls = convolutions(func, args, result)
     numbers = [0] if func is aten.convolution.default else [n for n, wanted in enumerate(args[-1]) if wanted]
@@ -54,7 +55,7 @@ def _spans(
 
 
 def _span(
-    func: torch._ops.OpOverload,
+    func: OpOverload,
     args: tuple[Any, ...],
     output: int,
     call: Convolution,

@@ -14,10 +14,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
 
 from autofit_workers.apply import setting
+from autofit_workers.pytorch.fake_tensors import FakeTensor
+from autofit_workers.pytorch.operators import OpOverload
+from autofit_workers.pytorch.pytree import tree_leaves
 from autofit_workers.tracing.fake.fake_device import FakeDeviceMode, has_wrapper
 from autofit_workers.tracing.fake.running import OperatorObserver
 from autofit_workers.tracing.host import scratch
@@ -46,7 +47,7 @@ class FakeCpuMode(FakeDeviceMode):
 
     def __torch_dispatch__(
         self,
-        func: torch._ops.OpOverload,
+        func: OpOverload,
         types: tuple[type, ...],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
@@ -68,9 +69,7 @@ class FakeCpuMode(FakeDeviceMode):
             return self._run(func, args, kwargs)
         return func(*args, **kwargs)
 
-    def _makes_several_numbers(
-        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> bool:
+    def _makes_several_numbers(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         result = self._shapes.run(func, args, kwargs)
         return isinstance(result, Tensor) and result.numel() > 1
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch.utils._pytree import tree_leaves
-
+from autofit_workers.pytorch.operators import OpOverload
+from autofit_workers.pytorch.pytree import tree_leaves
 from autofit_workers.replay.spans import Workspace
 from autofit_workers.spec.conv_algorithms import ConvAlgorithm, Rewrite
 from autofit_workers.spec.errors import InapplicableError
@@ -33,13 +32,13 @@ class HostRecorder(Recorder):
         self._algorithm = algorithm
         self._reasons: list[str | None] = []  # why a convolution was not rewritten, None for one that was
 
-    def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:  # noqa: ARG002
+    def _takes_nothing(self, func: OpOverload, result: Any) -> bool:  # noqa: ARG002
         """Whether an operator surely allocates nothing: False, as CPU kernels may take scratch memory."""
         return False
 
     def _record(  # noqa: PLR0917 - an operator's call and where it came from
         self,
-        func: torch._ops.OpOverload,
+        func: OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],  # noqa: ARG002 - convolutions are called without
         result: Any,

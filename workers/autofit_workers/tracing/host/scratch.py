@@ -17,10 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.profiler import profile
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from autofit_workers.process import host_memory
+from autofit_workers.pytorch.dispatch import disable_current_modes
+from autofit_workers.pytorch.operators import OpOverload
+from autofit_workers.pytorch.pytree import tree_leaves
 from autofit_workers.replay.spans import Workspace, between
 from autofit_workers.tracing.host.allocator_peak import block_changes, peak_of
 
@@ -78,7 +79,7 @@ class Pass:
             where the largest of the outputs is made.
     """
 
-    func: torch._ops.OpOverload
+    func: OpOverload
     outputs: tuple[int, ...]
     output_lines: tuple[_Line, ...]
     blocks: tuple[Block, ...]
@@ -111,7 +112,7 @@ class Pass:
         return spans
 
 
-def passes(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ...]:
+def passes(func: OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ...]:
     """Passes of a convolution or a oneDNN LSTM layer; none for other operators, which take little scratch."""
     if func not in _BATCH_DIMENSIONS or _batch_size(func, args) == 0:
         return ()
@@ -127,7 +128,7 @@ def passes(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> tuple[Pass, ..
     return tuple(made)
 
 
-def with_workspace(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> Any:
+def with_workspace(func: OpOverload, args: tuple[Any, ...], result: Any) -> Any:
     """Result of an operator, with the workspace that an LSTM layer keeps for backward filled in."""
     if func is not aten.mkldnn_rnn_layer.default or _batch_size(func, args) == 0:
         return result
@@ -142,7 +143,7 @@ def with_workspace(func: torch._ops.OpOverload, args: tuple[Any, ...], result: A
 _known: dict[Any, Pass] = {}
 
 
-def _pass(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
+def _pass(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
     """Pass that makes the outputs `outputs` of a call (None for all), measured once for each kind of call."""
     dimensions = _BATCH_DIMENSIONS[func]
     key = (
@@ -153,12 +154,12 @@ def _pass(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple[int
         tuple(_described(arg, dimensions.get(index)) for index, arg in enumerate(args)),
     )
     if key not in _known:
-        with _disable_current_modes():  # not the mode of gradients, which decides what a layer keeps
+        with disable_current_modes():  # not the mode of gradients, which decides what a layer keeps
             _known[key] = _measured(func, args, outputs)
     return _known[key]
 
 
-def _batch_size(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> int:
+def _batch_size(func: OpOverload, args: tuple[Any, ...]) -> int:
     return int(args[0].shape[_BATCH_DIMENSIONS[func][0]])
 
 
@@ -182,7 +183,7 @@ def _layout(tensor: Tensor) -> torch.memory_format:
     return torch.contiguous_format if is_plain else wanted
 
 
-def _measured(func: torch._ops.OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
+def _measured(func: OpOverload, args: tuple[Any, ...], outputs: tuple[int, ...] | None) -> Pass:
     fewer, more = _BATCHES
     real = _real_arguments(func, args, more)
     changes, sizes = _changes(func, real)  # the first run also makes oneDNN's primitives
@@ -254,14 +255,14 @@ def _beside(changes: list[int], sizes: list[int]) -> int:
     return max(1, peak_of(changes) - sum(sizes))
 
 
-def _changes(func: torch._ops.OpOverload, real: list[Any]) -> tuple[list[int], list[int]]:
+def _changes(func: OpOverload, real: list[Any]) -> tuple[list[int], list[int]]:
     """Sizes in bytes of the blocks that a call takes (positive) and frees (negative), and of its outputs."""
     with profile(profile_memory=True) as profiler:  # that of `torch.profiler` would bring the compiler
         outputs = func(*real)
     return [c for c in block_changes(profiler) if abs(c) >= _SMALLEST_BYTES], _sizes(outputs)
 
 
-def _touched_bytes(func: torch._ops.OpOverload, real: list[Any]) -> int:
+def _touched_bytes(func: OpOverload, real: list[Any]) -> int:
     """Bytes that a call adds to the resident set at its peak, if it ran before."""
     with suppress(OSError):  # the peak is then the process's whole life's
         host_memory.reset_peak_resident()
@@ -274,7 +275,7 @@ def _sizes(outputs: Any) -> list[int]:
     return [leaf.untyped_storage().nbytes() for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor)]
 
 
-def _real_arguments(func: torch._ops.OpOverload, args: tuple[Any, ...], batch_size: int) -> list[Any]:
+def _real_arguments(func: OpOverload, args: tuple[Any, ...], batch_size: int) -> list[Any]:
     """Real arguments like the fake ones, with `batch_size` samples."""
     dimensions = _BATCH_DIMENSIONS[func]
     real = [

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.spec.errors import WorkerError
 from autofit_workers.spec.shown import brief_error
 from autofit_workers.spec.trace import Scratch
@@ -15,27 +16,25 @@ from autofit_workers.spec.workloads.references import WorkloadError
 from autofit_workers.tracing.kernels.registry import REGISTRY, Kernel, is_pytorchs
 
 
-def kernel_of(func: torch._ops.OpOverload) -> Kernel | None:
+def kernel_of(func: OpOverload) -> Kernel | None:
     """Registered `Kernel` of an operator; None for PyTorch's own and for unregistered ones."""
     if _is_pytorchs(func):
         return None
     return REGISTRY.find((func.name(), func._schema.name))
 
 
-def is_unknown(func: torch._ops.OpOverload) -> bool:
+def is_unknown(func: OpOverload) -> bool:
     """Whether an operator is neither PyTorch's nor registered, so that its scratch memory is unknown."""
     return not _is_pytorchs(func) and kernel_of(func) is None
 
 
 @functools.cache
-def _is_pytorchs(func: torch._ops.OpOverload) -> bool:
+def _is_pytorchs(func: OpOverload) -> bool:
     """Whether an operator is PyTorch's own; cached, as its namespace is parsed from the schema."""
     return is_pytorchs(func.namespace)
 
 
-def outputs_of(
-    kernel: Kernel, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
+def outputs_of(kernel: Kernel, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Outputs of a call, from the kernel's registered function; to be called within a fake mode.
 
     Raises:
@@ -55,7 +54,7 @@ def outputs_of(
 
 
 def scratch_of(
-    kernel: Kernel, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    kernel: Kernel, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Scratch, ...]:
     """Scratch memory of a call: what it holds on the card beside its outputs while it runs.
 
@@ -70,7 +69,7 @@ def scratch_of(
 
 
 def _answer(
-    what: str, kernel: Kernel, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    what: str, kernel: Kernel, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
     function: Callable[..., Any] = getattr(kernel, what)
     args, kwargs = _whole(func, args, kwargs)
@@ -88,7 +87,7 @@ def _answer(
         ) from error
 
 
-def _piece(func: torch._ops.OpOverload, size: Any) -> Scratch:
+def _piece(func: OpOverload, size: Any) -> Scratch:
     if isinstance(size, Scratch):
         return size
     if isinstance(size, bool) or not isinstance(size, int) or size < 0:
@@ -100,7 +99,7 @@ def _piece(func: torch._ops.OpOverload, size: Any) -> Scratch:
 
 
 def _whole(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """All arguments of a call, including the defaults that the dispatcher leaves out."""
     schema = func._schema.arguments
@@ -109,7 +108,7 @@ def _whole(
     return positional, {a.name: kwargs.get(a.name, a.default_value) for a in schema if a.kwarg_only}
 
 
-def notes(unknown: Iterable[torch._ops.OpOverload]) -> tuple[str, ...]:
+def notes(unknown: Iterable[OpOverload]) -> tuple[str, ...]:
     """Notes for the user about operators that are not registered, a sentence each."""
     return tuple(
         f"operator {_name(func)} is not one of PyTorch's: followed by its outputs; what it takes beside them "
@@ -118,7 +117,7 @@ def notes(unknown: Iterable[torch._ops.OpOverload]) -> tuple[str, ...]:
     )
 
 
-def how_to_register(func: torch._ops.OpOverload) -> str:
+def how_to_register(func: OpOverload) -> str:
     """Line of Python code with which a user registers an operator that has no fake function."""
     arguments = ", ".join(argument.name for argument in func._schema.arguments)
     return (
@@ -127,5 +126,5 @@ def how_to_register(func: torch._ops.OpOverload) -> str:
     )
 
 
-def _name(func: torch._ops.OpOverload) -> str:
+def _name(func: OpOverload) -> str:
     return str(func.name())

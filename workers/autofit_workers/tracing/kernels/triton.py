@@ -17,7 +17,6 @@ kernel asks `triton.set_allocator` for, as those do that make tensor descriptors
 from __future__ import annotations
 
 import functools
-import importlib
 import sys
 import weakref
 from collections.abc import Callable
@@ -25,8 +24,14 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
-from torch._library import custom_ops
 
+from autofit_workers.pytorch.operators import OpOverload
+from autofit_workers.pytorch.triton_kernels import (
+    COMPILER_LOOKS_FOR_TRITON,
+    custom_ops,
+    library,
+    triton_search,
+)
 from autofit_workers.spec.versions import parse_release
 from autofit_workers.tracing.kernels.stand_ins.finder import StandIn, StandInFinder
 from autofit_workers.workload.libraries.finders import ExecutingFinder, when_imported
@@ -75,9 +80,6 @@ TRITON = StandIn(
         **{f"triton.{name}": f"{_HERE}.triton_runtime" for name in _REST},
     },
 )
-# Where PyTorch's compiler looks for Triton as it is imported, without `has_triton_package`.
-_OF_THE_COMPILER = "torch._inductor.runtime.triton_compat"
-_library: Any = importlib.import_module("torch._library.triton")
 # Compiled modules that libraries of such kernels import beside Triton.
 _COMPILED = tuple(
     StandIn(package=name, distribution=name.replace("_", "-"), version="0", modules={name: f"{_HERE}.{ours}"})
@@ -91,8 +93,8 @@ _tuned: weakref.WeakSet[Any] = weakref.WeakSet()
 @functools.cache
 def install() -> None:
     """Makes kernel launches do nothing, and Triton importable, in this process for good."""
-    if hasattr(_library, "wrap_triton_enabled_default"):
-        _library.wrap_triton_enabled_default = False  # kernels are launched, not followed by the compiler
+    if hasattr(library, "wrap_triton_enabled_default"):
+        library.wrap_triton_enabled_default = False  # kernels are launched, not followed by the compiler
     for compiled in _COMPILED:
         if not compiled.is_installed:
             _finder.offer(compiled)
@@ -103,7 +105,7 @@ def install() -> None:
         return
     _let_pytorch_remember_that_there_is_none()
     _finder.offer(TRITON)
-    sys.meta_path.insert(0, ExecutingFinder((_OF_THE_COMPILER,), _execute_without_triton))
+    sys.meta_path.insert(0, ExecutingFinder((COMPILER_LOOKS_FOR_TRITON,), _execute_without_triton))
 
 
 def begin_program() -> None:
@@ -125,10 +127,10 @@ def notes() -> tuple[str, ...]:
     )
 
 
-def body_of(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
+def body_of(func: OpOverload) -> Callable[..., Any] | None:
     """Python function of an operator made by `torch.library.triton_op`; None for any other."""
     name = func._schema.name
-    if name not in getattr(_library, "triton_ops_to_kernels", ()):
+    if name not in getattr(library, "triton_ops_to_kernels", ()):
         return None
     body: Callable[..., Any] = custom_ops.OPDEFS[name]._abstract_fn
     return body
@@ -272,8 +274,6 @@ def _execute_without_triton(module: ModuleType, execute: Callable[[ModuleType], 
 
 def _let_pytorch_remember_that_there_is_none() -> None:
     """Makes PyTorch look for Triton and cache that there is none, as the stand-in compiles nothing."""
-    from torch.utils import _triton
-
     for name in ("has_triton_package", "get_triton_version", "has_triton"):
-        if hasattr(_triton, name):
-            getattr(_triton, name)()
+        if hasattr(triton_search, name):
+            getattr(triton_search, name)()

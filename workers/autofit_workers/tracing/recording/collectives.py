@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.spec.work import Group
 from autofit_workers.tracing.fake.ranks.collectives import NAMESPACES
 
@@ -17,19 +18,17 @@ _PEERS = ("dst", "src")  # by which `send` and `recv_` name the one other rank
 _GOT = frozenset({"output", "outputs", "output_tensor", "output_tensors", "output_lists", "out"})
 
 
-def is_collective(func: torch._ops.OpOverload) -> bool:
+def is_collective(func: OpOverload) -> bool:
     """Whether an operator exchanges tensors between ranks, or waits for an exchange."""
     return func.namespace in NAMESPACES
 
 
-def is_wait(func: torch._ops.OpOverload) -> bool:
+def is_wait(func: OpOverload) -> bool:
     """Whether an operator is `wait_tensor`, which waits for a collective's result."""
     return func.namespace in NAMESPACES and func._schema.name.endswith(f"::{_WAITS}")
 
 
-def arguments_of(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
+def arguments_of(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Arguments that an operator was called with, by name."""
     names = (argument.name for argument in func._schema.arguments)
     return {**dict(zip(names, args, strict=False)), **kwargs}
@@ -45,8 +44,9 @@ def process_group_of(given: dict[str, Any]) -> Any | None:
     if boxed is not None:
         return torch.distributed.ProcessGroup.unbox(boxed)
     if isinstance(name, str):
-        c10d: Any = torch.distributed.distributed_c10d
-        return c10d._resolve_process_group(name)
+        from autofit_workers.pytorch.collectives import resolve_group
+
+        return resolve_group(name)
     return name  # some are given the group itself
 
 
@@ -69,7 +69,7 @@ def given_and_got(given: dict[str, Any], result: Any) -> tuple[tuple[Any, ...], 
     return gives, got or (result,)
 
 
-def runs_beside(func: torch._ops.OpOverload, given: dict[str, Any]) -> bool:
+def runs_beside(func: OpOverload, given: dict[str, Any]) -> bool:
     """Whether a collective runs on its process group's own stream, not on the caller's.
 
     Since PyTorch 2.8 a collective whose caller waits for it at once runs on the caller's stream

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.tracing.recording.collectives import arguments_of, is_collective, process_group_of
 
 
@@ -24,7 +25,7 @@ class Communicators:
         self.are_eager = False
         self._sizes: dict[str, int] = {}
 
-    def note(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Adds the process group of an operator on the GPU, if the operator is a collective."""
         if not is_collective(func):
             return
@@ -37,7 +38,9 @@ class Communicators:
         """Number of ranks of each process group with more than one, the largest first."""
         distributed: Any = torch.distributed
         if self.are_eager and distributed.is_initialized():
-            for group in distributed.distributed_c10d._world.pg_map:
+            from autofit_workers.pytorch.collectives import process_groups
+
+            for group in process_groups():
                 self._add(group)
         return tuple(sorted((size for size in self._sizes.values() if size > 1), reverse=True))
 

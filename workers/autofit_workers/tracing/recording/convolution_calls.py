@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.spec.work import Convolution, ConvPass
 from autofit_workers.tracing.fake.layouts import convolution_format
 from autofit_workers.tracing.recording.names import name_of_type
@@ -15,7 +16,7 @@ _CONVOLUTION = torch.ops.aten.convolution.default
 _CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
 
 
-def convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> list[Convolution | None]:
+def convolutions(func: OpOverload, args: tuple[Any, ...], result: Any) -> list[Convolution | None]:
     """Convolution that computes each output of an operator, in order; None for a bias gradient."""
     if func is _CONVOLUTION:
         input, weight, _bias, stride, padding, dilation, transposed, _output_padding, groups = args  # noqa: A001

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
+
+from autofit_workers.pytorch.operators import OpOverload, suggest_memory_format
 
 aten: Any = torch.ops.aten
 
@@ -20,7 +21,7 @@ aten: Any = torch.ops.aten
 _FEWEST_CHANNELS = 16
 
 
-def counted_shape(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> tuple[int, ...]:
+def counted_shape(func: OpOverload, args: tuple[Any, ...], result: Any) -> tuple[int, ...]:
     """Shape of the tensor that `func` counts in 32 bits if not the result; empty if there is none."""
     counted = COUNTED.get(func)
     return () if counted is None else tuple(counted(args[0], result))

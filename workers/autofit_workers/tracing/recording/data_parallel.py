@@ -21,11 +21,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
 
+from autofit_workers.pytorch.autograd import EXECUTION_ENGINE
 from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 from autofit_workers.spec.trace import DATA_PARALLEL, Category
 from autofit_workers.spec.work import Group, Work
@@ -167,8 +167,7 @@ class DataParallel:
             self._exchange("c10d.allreduce_", self._buckets[self._num_reduced].flat, self)
             self._num_reduced += 1
             if self._num_reduced == len(self._buckets):
-                engine: Any = torch.autograd.Variable
-                engine._execution_engine.queue_callback(self._finish)
+                EXECUTION_ENGINE.get().queue_callback(self._finish)
 
     def _finish(self) -> None:
         """Waits until all buckets are reduced, and copies the gradients back."""

@@ -22,8 +22,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._prims_common import suggest_memory_format
 
+from autofit_workers.pytorch.operators import OpOverload, suggest_memory_format
 from autofit_workers.spec.trace import Scratch
 from autofit_workers.tracing.fake.layouts import convolution_format
 from autofit_workers.tracing.kernels.following import kernel_of, scratch_of
@@ -67,12 +67,12 @@ class Recipe:
     after: tuple[Stage, ...] = ()
 
 
-def has_recipe(func: torch._ops.OpOverload) -> bool:
+def has_recipe(func: OpOverload) -> bool:
     """Whether an operator may allocate scratch memory beside its outputs."""
     return func in _RECIPES or kernel_of(func) is not None
 
 
-def recipe(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
+def recipe(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
     """Scratch memory of a call, as a `Recipe`; None for most operators."""
     make = _RECIPES.get(func)
     if make is None:
@@ -81,7 +81,7 @@ def recipe(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str,
     return make(*args, *(kwargs.get(a.name, a.default_value) for a in by_name))
 
 
-def _registered(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
+def _registered(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Recipe | None:
     """Scratch memory of a call of a registered kernel, as a `Recipe`; None for other operators."""
     kernel = kernel_of(func)
     if kernel is None:

@@ -6,9 +6,11 @@ import functools
 
 import torch
 
+from autofit_workers.pytorch.operators import OpOverload
+
 
 @functools.cache
-def name_of(func: torch._ops.OpOverload) -> str:
+def name_of(func: OpOverload) -> str:
     """Name of an operator, without the overload `default`: `aten.addmm`, `aten.add.Tensor`."""
     return str(func).removesuffix(".default")
 

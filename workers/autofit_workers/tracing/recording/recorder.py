@@ -17,9 +17,11 @@ from types import FrameType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._pytree import tree_leaves
 
+from autofit_workers.pytorch.autograd import EXECUTION_ENGINE, current_node, sequence_number
+from autofit_workers.pytorch.fake_tensors import FakeTensor
+from autofit_workers.pytorch.operators import OpOverload
+from autofit_workers.pytorch.pytree import tree_leaves
 from autofit_workers.spec.trace import Allocation, Call, Category, Mark, last_step
 from autofit_workers.spec.versions import parse_release
 from autofit_workers.spec.work import Convolution, Work, WorkCall
@@ -193,9 +195,7 @@ class Recorder:
             if index is not None:
                 self.allocations[index] = _with_category(self.allocations[index], category)
 
-    def observe(
-        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def observe(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Records one operator; the fake device's mode calls it after each."""
         if self._closed:
             return
@@ -228,9 +228,7 @@ class Recorder:
             self._pending.call = len(self._log.calls)
         self._log.add(call, sys._getframe(1))
 
-    def note_work(
-        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def note_work(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Notes the work of an operator whose allocations `observe` has recorded already."""
         if not self._closed:
             self.work.add(func, args, kwargs, result, self._module(), len(self._events))
@@ -242,7 +240,7 @@ class Recorder:
                 work, self._module(), len(self._events), name_of_group=name_of_group, handle=handle
             )
 
-    def _takes_nothing(self, func: torch._ops.OpOverload, result: Any) -> bool:
+    def _takes_nothing(self, func: OpOverload, result: Any) -> bool:
         """Whether an operator allocated nothing: it returned a view or an argument, and needs no scratch."""
         if not isinstance(result, FakeTensor) or result.layout is not torch.strided:
             return False  # what is sparse has no storage
@@ -254,7 +252,7 @@ class Recorder:
 
     def _observe(  # noqa: PLR0917 - an operator's call and where it came from
         self,
-        func: torch._ops.OpOverload,
+        func: OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
@@ -270,7 +268,7 @@ class Recorder:
 
     def _record(  # noqa: PLR0917 - an operator's call and where it came from
         self,
-        func: torch._ops.OpOverload,
+        func: OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
@@ -410,7 +408,7 @@ class Recorder:
         as a fake tensor is. So the sum is recorded only once it is known whether the older
         gradient dies of it.
         """
-        node = torch._C._current_autograd_node() if self._in_backward else None
+        node = current_node() if self._in_backward else None
         if node is None or not called_by_the_engine(sys._getframe(2)):
             return False
         older = args[0]
@@ -446,7 +444,7 @@ class Recorder:
             return self._origins.get(node + 1, Origin())
         origin = self._here(frame)
         # A node takes its sequence number just before its operator runs.
-        self._origins.setdefault(_sequence_number(), origin)
+        self._origins.setdefault(sequence_number(), origin)
         return origin
 
     def _note_origin(self, frame: FrameType) -> None:
@@ -454,7 +452,7 @@ class Recorder:
         node = self._node_of_backward()
         if node is not None and not self._modules:
             return
-        number = _sequence_number()
+        number = sequence_number()
         if number not in self._origins:
             self._origins[number] = self._here(frame)
 
@@ -467,7 +465,7 @@ class Recorder:
 
     def _node_of_backward(self) -> int | None:
         """Sequence number of the autograd node that backward runs; None outside backward."""
-        node = torch._C._current_autograd_node() if self._in_backward else None
+        node = current_node() if self._in_backward else None
         if node is None:
             return None
         number: int = node._sequence_nr()
@@ -510,13 +508,12 @@ class Recorder:
             hooks.register_module_forward_pre_hook(enter),
             hooks.register_module_forward_hook(leave, always_call=True),
         ]
-        holder: Any = torch.autograd.Variable
-        engine = holder._execution_engine
-        holder._execution_engine = _ObservedEngine(engine, self._running_backward)
+        engine = EXECUTION_ENGINE.get()
+        EXECUTION_ENGINE.replace(_ObservedEngine(engine, self._running_backward))
         try:
             yield
         finally:
-            holder._execution_engine = engine
+            EXECUTION_ENGINE.replace(engine)
             for handle in handles:
                 handle.remove()
 
@@ -547,9 +544,6 @@ class _ObservedEngine:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._engine, name)
-
-
-_sequence_number: Callable[[], int] = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
 
 
 def _module_names(model: torch.nn.Module) -> dict[int, str]:

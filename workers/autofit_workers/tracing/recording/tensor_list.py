@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from autofit_workers.pytorch.autograd import current_node
+from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.spec.trace import FORWARD_END, ListedLayer, ListedTensor, Role
 from autofit_workers.tracing.fake.shapes import returns_its_first_argument
 from autofit_workers.tracing.recording.names import name_of_type
@@ -38,9 +40,7 @@ class TensorList:
         self._running: list[str] = []
         self._num_calls: collections.Counter[str] = collections.Counter()
 
-    def observe(
-        self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-    ) -> None:
+    def observe(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
         """Passes an operator on to the recorder, and lists the tensors that it returned."""
         self._recorder.observe(func, args, kwargs, result)
         if not self._running or returns_its_first_argument(func):
@@ -134,4 +134,4 @@ class TensorList:
 
 def _is_run_again() -> bool:
     """Whether backward is recomputing a module for activation checkpointing."""
-    return torch._C._current_autograd_node() is not None
+    return current_node() is not None

@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
+from autofit_workers.pytorch.fake_tensors import FakeTensor
+from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.spec.work import Convolution, Layout, Operand, Work, WorkCall
 from autofit_workers.tracing.fake import streams
 from autofit_workers.tracing.recording.collectives import (
@@ -98,7 +99,7 @@ class WorkLog:
 
     def add(  # noqa: PLR0917 - an operator's call and where it came from
         self,
-        func: torch._ops.OpOverload,
+        func: OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
@@ -133,7 +134,7 @@ class WorkLog:
 
     def _add_collective(  # noqa: PLR0917 - as of `add`
         self,
-        func: torch._ops.OpOverload,
+        func: OpOverload,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
@@ -234,7 +235,7 @@ def _tensors(values: Iterable[Any]) -> list[FakeTensor]:
     return found
 
 
-def _convolutions(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> tuple[Convolution, ...]:
+def _convolutions(func: OpOverload, args: tuple[Any, ...], result: Any) -> tuple[Convolution, ...]:
     if func not in _CONVOLUTIONS:
         return ()
     return tuple(each for each in convolutions(func, args, result) if each is not None)
@@ -278,22 +279,20 @@ def _is_dense(order: Any, shape: tuple[int, ...], strides: tuple[int, ...]) -> b
     return True
 
 
-def _writes_first(func: torch._ops.OpOverload) -> bool:
+def _writes_first(func: OpOverload) -> bool:
     """Whether an operator writes its first argument, as in-place operators on lists of tensors do."""
     arguments = _arguments(func)
     return bool(arguments) and arguments[0].alias_info is not None and arguments[0].alias_info.is_write
 
 
-def _is_transfer(
-    func: torch._ops.OpOverload, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]
-) -> bool:
+def _is_transfer(func: OpOverload, inputs: tuple[Operand, ...], outputs: tuple[Operand, ...]) -> bool:
     """Whether an operator copies between the device and another; `copy_` has its target as an input."""
     if func is aten.copy_.default:
         return len(inputs) == 1
     return func is aten._to_copy.default and not (inputs and outputs)
 
 
-def _flags(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
+def _flags(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, ...]:
     """Flags of an operator's call that tell which kernel runs, such as `causal`."""
     flagged = _flagged(func)
     if not flagged:
@@ -307,21 +306,21 @@ def _flags(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str,
 
 
 @functools.cache
-def _always(func: torch._ops.OpOverload) -> tuple[str, ...]:
+def _always(func: OpOverload) -> tuple[str, ...]:
     return ("pointwise",) if torch.Tag.pointwise in getattr(func, "tags", ()) else ()
 
 
 _FLAGS = {"is_causal": "causal", "training": "training", "train": "training"}  # by the argument's name
 
 
-def _arguments(func: torch._ops.OpOverload) -> Sequence[Any]:
+def _arguments(func: OpOverload) -> Sequence[Any]:
     """Arguments in an operator's schema; empty for higher-order operators such as `flex_attention`."""
     schema = getattr(func, "_schema", None)
     return () if schema is None else schema.arguments
 
 
 @functools.cache
-def _flagged(func: torch._ops.OpOverload) -> tuple[tuple[int, str, str], ...]:
+def _flagged(func: OpOverload) -> tuple[tuple[int, str, str], ...]:
     return tuple(
         (place, argument.name, _FLAGS[argument.name])
         for place, argument in enumerate(_arguments(func))

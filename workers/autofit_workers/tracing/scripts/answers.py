@@ -15,8 +15,9 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
+from autofit_workers.pytorch.cuda import CURRENT_ACCELERATOR, EXCHANGE_DEVICE
+from autofit_workers.pytorch.pytree import tree_map
 from autofit_workers.scripts.ranks import Ranks
 from autofit_workers.tracing.fake import addresses, dynamo, flex_attention
 from autofit_workers.tracing.fake.devices import GPU
@@ -102,9 +103,9 @@ def install(architecture: str, ranks: Ranks, devices: ScriptDevices, note: Calla
 
 def _answer_as_accelerator(num_gpus: Callable[[], int], only_card: Callable[..., None]) -> None:
     accelerator: Any = torch.accelerator
-    private: Any = torch._C
     kind = torch.device("cuda")  # without a number, which it has wherever a script names it
-    private._accelerator_getAccelerator = private._get_accelerator = _answering(lambda: kind)
+    for current in CURRENT_ACCELERATOR:
+        current.replace(_answering(lambda: kind))
     accelerator.current_accelerator = _answering(lambda: kind)
     accelerator.is_available = _answering(lambda: True)
     accelerator.device_count = _answering(num_gpus)
@@ -113,7 +114,8 @@ def _answer_as_accelerator(num_gpus: Callable[[], int], only_card: Callable[...,
     accelerator.reset_peak_memory_stats = _answering(lambda: None)
     accelerator.empty_cache = torch.cuda.empty_cache
     accelerator.set_device_index = accelerator.set_device_idx = only_card
-    private._accelerator_exchangeDevice = private._accelerator_maybeExchangeDevice = _answering(lambda: 0)
+    for exchange in EXCHANGE_DEVICE:
+        exchange.replace(_answering(lambda: 0))
     accelerator.synchronize = torch.cuda.synchronize
     accelerator.set_stream = torch.cuda.set_stream
     accelerator.current_stream = torch.cuda.current_stream

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
 
 from autofit_workers.apply.parallel import ddp, fsdp, fsdp1
+from autofit_workers.pytorch.pytree import tree_map
 from autofit_workers.scripts.ranks import Ranks
 from autofit_workers.tracing.fake.devices import GPU
 from autofit_workers.tracing.fake.ranks import group

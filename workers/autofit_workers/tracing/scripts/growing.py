@@ -24,7 +24,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from autofit_workers.pytorch.pytree import tree_flatten, tree_unflatten
 
 _NUM_SHOWN = 3  # passes of which two have grown by the same
 _WHOLE_EVERY = 16  # passes at least

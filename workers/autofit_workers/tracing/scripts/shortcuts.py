@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from autofit_workers.pytorch.pytree import tree_flatten, tree_unflatten
 from autofit_workers.scripts.watching import StepWatch
 from autofit_workers.tracing.scripts.growing import GrowingPasses
 

@@ -10,6 +10,7 @@ import torch
 
 from autofit_workers.apply.attention import every_model_told
 from autofit_workers.process.boundary.permissions import Permissions
+from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.scripts.batches.lengths import LengthWatch
 from autofit_workers.scripts.batches.size import Batches
 from autofit_workers.scripts.follower import StepKind
@@ -237,7 +238,7 @@ class _ScriptGpuMode(FakeGpuMode):
         self._communicators = communicators
         self._refuse = refuse
 
-    def _run(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._communicators.note(func, args, kwargs)
         try:
             return super()._run(func, args, kwargs)

@@ -16,6 +16,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from autofit_workers.pytorch.operators import OpOverload
+
 # Elements that are followed whatever it takes. Real numbers feed layers, of which nothing is known.
 _MOST_WHOLE, _MOST_REAL = 2**20, 2**14
 _MOST_HELD_BYTES = 2**30
@@ -50,7 +52,7 @@ class Effort:
         self._written_real_bytes = 0
         self._written_bytes = 0
 
-    def allows(self, func: torch._ops.OpOverload, given: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
+    def allows(self, func: OpOverload, given: Iterable[Tensor], made: Iterable[Tensor]) -> bool:
         """Whether an operator may be computed on the CPU; counts the bytes of its large results.
 
         Args:
@@ -107,14 +109,14 @@ def _num_bytes(tensor: Tensor) -> int:
 
 
 @functools.cache
-def _is_light(func: torch._ops.OpOverload) -> bool:
+def _is_light(func: OpOverload) -> bool:
     schema = func._schema
     is_view = bool(schema.returns) and schema.returns[0].alias_info is not None
     name = schema.name.rpartition("::")[2]
     return name in _LIGHT or torch.Tag.pointwise in func.tags or (is_view and not name.endswith("_"))
 
 
-def _is_short_product(func: torch._ops.OpOverload, given: list[Tensor], made: list[Tensor]) -> bool:
+def _is_short_product(func: OpOverload, given: list[Tensor], made: list[Tensor]) -> bool:
     if func._schema.name.rpartition("::")[2] not in _PRODUCTS:
         return False
     *_, matrix, _ = given

@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
+from autofit_workers.pytorch.fake_tensors import FakeTensor
+from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.tracing.values.decisions import running
 from autofit_workers.tracing.values.effort import is_small
 
@@ -89,7 +90,7 @@ _RANDOM_TAG = torch.Tag.nondeterministic_seeded
 
 
 @functools.cache
-def _kind(func: torch._ops.OpOverload) -> _Kind:
+def _kind(func: OpOverload) -> _Kind:
     name = _name(func)
     if name.startswith(("_foreach", "_fused", "_amp")):
         return _Kind.LIST
@@ -105,14 +106,14 @@ def _kind(func: torch._ops.OpOverload) -> _Kind:
 
 
 @functools.cache
-def _written_places(func: torch._ops.OpOverload) -> tuple[int, ...]:
+def _written_places(func: OpOverload) -> tuple[int, ...]:
     """Positions of the arguments that an operator writes to."""
     infos = (argument.alias_info for argument in func._schema.arguments)
     return tuple(place for place, info in enumerate(infos) if info is not None and info.is_write)
 
 
 @functools.cache
-def _name(func: torch._ops.OpOverload) -> str:
+def _name(func: OpOverload) -> str:
     return func._schema.name.rpartition("::")[2]
 
 
@@ -150,7 +151,7 @@ def as_made_up(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def on_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def on_host(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Runs an operator on real tensors; marks results of made-up values as made up."""
     result = func(*args, **kwargs)
     if _has_made_up[0] and any(_is_from_made_up(each) for each in (*args, *kwargs.values())):
@@ -163,7 +164,7 @@ def on_host(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str
     return result
 
 
-def _note_selected(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Any) -> None:
+def _note_selected(func: OpOverload, args: tuple[Any, ...], result: Any) -> None:
     """Notes as an assumed size how many elements a made-up mask selects."""
     masks = args[1] if func is aten.index.Tensor else args[1:] if func is aten.masked_select.default else args
     if func not in _SELECTING or not isinstance(masks, list | tuple):
@@ -182,7 +183,7 @@ def _is_from_made_up(value: object) -> bool:
     return isinstance(value, Tensor) and is_made_up(value)
 
 
-def followed(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def followed(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Computes values of an operator's results if its inputs are known.
 
     Called after the operator ran on fake tensors.
@@ -204,7 +205,7 @@ def followed(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _follow(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, *, is_view: bool
+    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, *, is_view: bool
 ) -> None:
     if is_view and _held(args[0]) is None:
         return
@@ -232,7 +233,7 @@ def _follow(
 
 
 def _follow_write(
-    func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], *, overwrites: bool
+    func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], *, overwrites: bool
 ) -> None:
     target = args[0]
     if not isinstance(target, FakeTensor):
@@ -258,7 +259,7 @@ def _is_kept_where_filled(tensor: Tensor) -> bool:
     return is_small(tensor) or (not tensor.is_floating_point() and running().effort.has_room_for(tensor))
 
 
-def _written(func: torch._ops.OpOverload, given: _Given, target: Tensor) -> bool:
+def _written(func: OpOverload, given: _Given, target: Tensor) -> bool:
     """Writes an operator's result into its target's known values; returns whether that worked."""
     is_allowed = running().effort.allows(func, given.tensors, [target])
     return is_allowed and _computed(func, given) is not None
@@ -327,7 +328,7 @@ class _UnknownError(Exception):
     """Values of a tensor are unknown."""
 
 
-def _computed(func: torch._ops.OpOverload, given: _Given) -> Any:
+def _computed(func: OpOverload, given: _Given) -> Any:
     """Result of an operator computed on the CPU from known values; None if the CPU cannot."""
     try:
         with torch.no_grad():
@@ -336,7 +337,7 @@ def _computed(func: torch._ops.OpOverload, given: _Given) -> Any:
         return None  # the device may have a kernel for it that the CPU lacks
 
 
-def _follow_uniform(func: torch._ops.OpOverload, args: tuple[Any, ...], result: Tensor) -> bool:
+def _follow_uniform(func: OpOverload, args: tuple[Any, ...], result: Tensor) -> bool:
     """Learns a result that is equal for all finite inputs, such as `isnan`; returns whether it is."""
     truth = _of_finite(func, args)
     if truth is not None:
@@ -377,7 +378,7 @@ def _is_uniform(values: Tensor) -> bool:
     return values.numel() > 0 and values.untyped_storage().nbytes() == values.element_size()
 
 
-def _of_finite(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool | None:
+def _of_finite(func: OpOverload, args: tuple[Any, ...]) -> bool | None:
     """Result of a comparison if it is equal for all finite values, as `x != x`; None otherwise.
 
     `isnan` decomposes into `x != x`, and `isinf` into `abs(x) == inf`.
@@ -410,7 +411,7 @@ def copied_to_host(tensor: FakeTensor, dtype: torch.dtype | None = None) -> Tens
     return made_up_like(tensor, dtype)
 
 
-def is_large_new(func: torch._ops.OpOverload, args: tuple[Any, ...]) -> bool:
+def is_large_new(func: OpOverload, args: tuple[Any, ...]) -> bool:
     """Whether an operator makes a tensor of a given size, too large to have values on the CPU."""
     shape = args[0] if args else None
     if not isinstance(shape, list | tuple) or not all(isinstance(each, int) for each in shape):

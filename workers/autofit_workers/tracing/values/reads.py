@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
+from autofit_workers.pytorch.fake_tensors import FakeTensor
 from autofit_workers.tracing.values.decisions import running
 from autofit_workers.tracing.values.known import copied_to_host, is_made_up, known, made_up_like
 from autofit_workers.tracing.values.made_up import MadeUpInt, made_up

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
+from autofit_workers.pytorch.fake_tensors import FakeTensor
+from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.tracing.values.decisions import running
 from autofit_workers.tracing.values.known import copied_to_host, known, learn
 
@@ -242,7 +243,7 @@ def has_mask(args: tuple[Any, ...]) -> bool:
 
 
 @functools.cache
-def rule_of(func: torch._ops.OpOverload) -> Callable[..., Any] | None:
+def rule_of(func: OpOverload) -> Callable[..., Any] | None:
     """Function that runs an operator whose output size depends on values; None for other operators."""
     return SIZED.get(func) or _OF_LIBRARIES.get(func.name())
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from autofit_workers.process.heart import LastWord, Report, unheard, unsaid
+from autofit_workers.pytorch.cuda import memory_snapshot, record_memory_history
 from autofit_workers.spec.architecture import of_device
 from autofit_workers.spec.errors import DeviceError, InvalidTrialError
 from autofit_workers.spec.protocol import Device, Peaks, TrialOutcome, TrialSpec, Verdict
@@ -218,7 +219,7 @@ class AllocatorMeter:
     def reset(self) -> None:
         torch.cuda.synchronize(0)
         torch.cuda.reset_peak_memory_stats(0)
-        _memory._record_memory_history(  # noqa: SLF001
+        record_memory_history(
             "all",
             context=None,
             stacks="python",
@@ -247,7 +248,7 @@ class AllocatorMeter:
 
     def history(self) -> list[dict[str, Any]]:
         """Events of the allocator since the last `reset`, without stacks."""
-        events: list[dict[str, Any]] = _memory._snapshot()["device_traces"][0]  # noqa: SLF001
+        events: list[dict[str, Any]] = memory_snapshot()["device_traces"][0]
         return events
 
     def seconds_of(self, step: Callable[[], None]) -> float:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
+from autofit_workers.pytorch.fake_tensors import FakeTensor
 from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.spec.shown import brief_error

@@ -16,8 +16,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
-
+from autofit_workers.pytorch.dispatch import current_modes
 from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.tracing.fake.fake_device import FakeDeviceMode
 from autofit_workers.workload.libraries.finders import when_imported
@@ -117,7 +116,7 @@ def _leave_own_tensors(module: Any) -> None:
 
 def _is_program() -> bool:
     """Whether a `FakeDeviceMode` is active, so that the running code is the program's."""
-    return any(isinstance(mode, FakeDeviceMode) for mode in _get_current_dispatch_mode_stack())
+    return any(isinstance(mode, FakeDeviceMode) for mode in current_modes())
 
 
 def _know_nothing(module: Any) -> None:

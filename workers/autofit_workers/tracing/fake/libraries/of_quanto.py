@@ -14,8 +14,8 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor
 
+from autofit_workers.pytorch.fake_tensors import FakeTensor
 from autofit_workers.tracing.fake.composites import WITH_TEMPORARIES
 from autofit_workers.workload.libraries.finders import ExecutingFinder, when_imported
 

@@ -29,19 +29,18 @@ _library: list[torch.library.Library] = []
 
 def _done() -> Any:
     """`Work` of a finished collective, boxed as c10d's operators return it."""
-    from torch._C._distributed_c10d import FakeWork
+    from autofit_workers.pytorch.collectives import FakeWork
 
     return FakeWork().boxed()
 
 
 def _all_reduced(tensors: list[Tensor], *_others: object) -> Any:
     """Reduced tensors and finished `Work`, from whose future DDP's reducer takes its buckets."""
-    from torch._C import _distributed_c10d
+    from autofit_workers.pytorch.collectives import work_of_future
 
-    private: Any = _distributed_c10d
     future: torch.futures.Future[list[Tensor]] = torch.futures.Future()
     future.set_result(tensors)
-    return tensors, private._create_work_from_future(future).boxed()
+    return tensors, work_of_future(future).boxed()
 
 
 def _gathered(outputs: list[list[Tensor]], *_others: object) -> Any:
@@ -64,10 +63,10 @@ def _like_all(tensors: Sequence[Tensor]) -> Tensor | None:
 
 def _let_waits_be_seen() -> None:
     """Reports each `Work.wait`, which makes the current stream wait for a collective, but not the host."""
-    from torch._C import _distributed_c10d
+    from autofit_workers.pytorch.collectives import FakeWork
 
-    private: Any = _distributed_c10d
-    for kind in (private.Work, private.FakeWork):
+    kinds: tuple[Any, ...] = (torch.distributed.Work, FakeWork)
+    for kind in kinds:
         kind.wait = _seen(vars(kind)["wait"])
 
 
@@ -81,7 +80,7 @@ def _seen(wait: Callable[..., Any]) -> Callable[..., Any]:
 
 def install() -> dict[Any, Callable[..., Any]]:
     """Registers collectives that PyTorch has no fake functions for; returns replacements by operator."""
-    from torch.distributed import _functional_collectives
+    from autofit_workers.pytorch.collectives import AsyncCollectiveTensor
 
     library = torch.library.Library("c10d", "IMPL")
     for name in _OF_SEVERAL:
@@ -95,5 +94,5 @@ def install() -> dict[Any, Callable[..., Any]]:
         c10d.reduce_scatter_.default: _reduced,
         functional.wait_tensor.default: torch.ops.aten.alias.default,  # it gives back what it was given
         # A class around the result, which waits where it is used; the fake function would copy here too.
-        functional._wrap_tensor_autograd.default: _functional_collectives.AsyncCollectiveTensor,
+        functional._wrap_tensor_autograd.default: AsyncCollectiveTensor,
     }

@@ -11,22 +11,23 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from autofit_workers.pytorch.dispatch import DispatchKey, DispatchKeySet, disable_current_modes, dispatch_keys
+from autofit_workers.pytorch.tensors import dtensor_new, make_wrapper_subclass
 from autofit_workers.tracing.fake.fake_gpu import TOLD
 
 _PHILOX_BYTES = 16  # of a GPU's generator, which is not there: its seed and how far it has come
 # A wrapper has the dispatch keys of its device; the one that C++ is told has an autocast of its own.
-_AUTOCAST = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCUDA)
+_AUTOCAST = DispatchKeySet(DispatchKey.AutocastCUDA)
 # Those that `_dtensor__new__` hands on from the part (torch/csrc/autograd/python_variable.cpp).
-_HANDED_ON = torch._C.DispatchKeySet(torch._C.DispatchKey.Conjugate).add(torch._C.DispatchKey.Negative)
+_HANDED_ON = DispatchKeySet(DispatchKey.Conjugate).add(DispatchKey.Negative)
 
 
 def _distributed(cls: Any, local_tensor: torch.Tensor, spec: Any, requires_grad: bool = False) -> Any:
     """New `DTensor`, on the GPU with CUDA's autocast key, otherwise made as `_dtensor__new__` does."""
     if local_tensor.device.type != "cuda":
-        return torch.Tensor._dtensor__new__(cls, local_tensor, spec, requires_grad=requires_grad)
-    made: Any = torch.Tensor._make_wrapper_subclass(
+        return dtensor_new(cls, local_tensor, spec, requires_grad=requires_grad)
+    made: Any = make_wrapper_subclass(
         cls,
         spec.tensor_meta.shape,
         strides=spec.tensor_meta.stride,
@@ -34,7 +35,7 @@ def _distributed(cls: Any, local_tensor: torch.Tensor, spec: Any, requires_grad:
         layout=local_tensor.layout,
         device=TOLD,
         requires_grad=requires_grad,
-        _extra_dispatch_keys=_AUTOCAST | (torch._C._dispatch_keys(local_tensor) & _HANDED_ON),
+        _extra_dispatch_keys=_AUTOCAST | (dispatch_keys(local_tensor) & _HANDED_ON),
     )
     made._spec, made._local_tensor = spec, local_tensor
     return made
@@ -43,7 +44,7 @@ def _distributed(cls: Any, local_tensor: torch.Tensor, spec: Any, requires_grad:
 def _made_of(cls: Any, elem: torch.Tensor) -> Any:
     """New `AsyncCollectiveTensor` around `elem`; C++ sees the device that it sees for fake tensors."""
     on_gpu = elem.device.type == "cuda"
-    made: Any = torch.Tensor._make_wrapper_subclass(
+    made: Any = make_wrapper_subclass(
         cls,
         elem.size(),
         strides=elem.stride(),
@@ -60,10 +61,10 @@ def _made_of(cls: Any, elem: torch.Tensor) -> Any:
 
 def install() -> None:
     """Lets `DTensor` and `AsyncCollectiveTensor` hold fake tensors in this process, for good."""
-    from torch.distributed._functional_collectives import AsyncCollectiveTensor
     from torch.distributed.tensor import DTensor
-    from torch.distributed.tensor._random import OffsetBasedRNGTracker
-    from torch.distributed.tensor._sharding_prop import ShardingPropagator
+
+    from autofit_workers.pytorch.collectives import AsyncCollectiveTensor
+    from autofit_workers.pytorch.dtensors import DEVICE_STATE, PROPAGATE_SHAPES
 
     dtensor, awaited = DTensor, AsyncCollectiveTensor  # type: Any, Any
     # C++ was told another device of the part; see `fake_gpu`.
@@ -72,13 +73,11 @@ def install() -> None:
     for kind in (dtensor, awaited):
         kind.is_cuda = property(lambda self: self.device.type == "cuda")
     dtensor.__new__, awaited.__new__ = _distributed, _made_of
-    tracker: Any = OffsetBasedRNGTracker
-    tracker._get_device_state = lambda _self: torch.zeros(_PHILOX_BYTES, dtype=torch.uint8)
-    propagator: Any = ShardingPropagator
-    propagate = propagator._propagate_tensor_meta_non_cached
+    DEVICE_STATE.replace(lambda _self: torch.zeros(_PHILOX_BYTES, dtype=torch.uint8))
+    propagate = PROPAGATE_SHAPES.get()
 
     def unobserved(self: Any, op_schema: Any) -> Any:
-        with _disable_current_modes():
+        with disable_current_modes():
             return propagate(self, op_schema)
 
-    propagator._propagate_tensor_meta_non_cached = unobserved
+    PROPAGATE_SHAPES.replace(unobserved)

@@ -100,16 +100,16 @@ def _forget_meshes() -> None:
 
     New meshes count as equal to the old ones.
     """
-    from torch.distributed.tensor import debug
+    from autofit_workers.pytorch.dtensors import clear_sharding_cache
 
-    forget: Any = debug._clear_sharding_prop_cache
-    forget()
+    clear_sharding_cache()
 
 
 def _let_groups_be_fake(c10d: Any) -> None:
-    from torch.testing._internal.distributed import fake_pg  # which registers the backend
+    from autofit_workers.pytorch.collectives import process_groups
+    from autofit_workers.pytorch.process_groups import DEFAULT_TIMEOUT, NEW_PROCESS_GROUP, FakeStore
 
-    make: Callable[..., tuple[Any, Any]] = c10d._new_process_group_helper
+    make: Callable[..., tuple[Any, Any]] = NEW_PROCESS_GROUP.get()
     initialize: Callable[..., None] = c10d.init_process_group
 
     def made(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -118,7 +118,7 @@ def _let_groups_be_fake(c10d: Any) -> None:
         kept = {key: value for key, value in kwargs.items() if key not in ("backend_options", "device_id")}
         group, store = make(size, rank, ranks, c10d.Backend(_FAKE), store, name, **kept)
         if group is not c10d.GroupMember.NON_GROUP_MEMBER:
-            c10d._world.pg_map[group] = (named, store)
+            process_groups()[group] = (named, store)
         return group, store
 
     signature = inspect.signature(initialize)
@@ -131,19 +131,19 @@ def _let_groups_be_fake(c10d: Any) -> None:
             timeout=given.get("timeout") or _TIMEOUT,
             world_size=_said(given.get("world_size"), "WORLD_SIZE", 1),
             rank=_said(given.get("rank"), "RANK", 0),
-            store=fake_pg.FakeStore(),  # there is nobody to meet
+            store=FakeStore(),  # there is nobody to meet
         )
         for tell in _told:
             tell(is_eager=given.get("device_id") is not None)
 
-    c10d._new_process_group_helper = made
-    c10d._get_default_timeout = lambda _backend: _TIMEOUT
+    NEW_PROCESS_GROUP.replace(made)
+    DEFAULT_TIMEOUT.replace(lambda _backend: _TIMEOUT)
     distributed: Any = torch.distributed
     named = [distributed, c10d, sys.modules.get("torch.distributed.device_mesh", c10d)]
     for each in named:
         each.init_process_group = initialized
     for each in (distributed, c10d):
-        each.TCPStore = each.FileStore = lambda *_args, **_kwargs: fake_pg.FakeStore()
+        each.TCPStore = each.FileStore = lambda *_args, **_kwargs: FakeStore()
 
 
 def _said(given: int | None, variable: str, default: int) -> int:

@@ -46,14 +46,11 @@ def _keeping(exchange: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _let_stages_agree() -> None:
-    from torch.distributed.pipelining import _utils, schedules
-
-    modes: Any = _utils.InferenceMode
-    schedule: Any = schedules._PipelineSchedule
+    from autofit_workers.pytorch.pipelining import WARM_UP, inference_mode
 
     def agree(_self: Any, stages: list[Any], has_backward: bool, _is_done: bool) -> None:
         for each in stages:
-            finds_out = modes.needs_dynamic(each._user_meta, has_backward)
-            each._inference_mode = modes.DYNAMIC if finds_out else modes.STATIC
+            finds_out = inference_mode.needs_dynamic(each._user_meta, has_backward)
+            each._inference_mode = inference_mode.DYNAMIC if finds_out else inference_mode.STATIC
 
-    schedule._warmup_p2p = agree
+    WARM_UP.replace(agree)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from autofit_workers.pytorch.autograd import current_node
 from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.tracing.fake.sparse import buffers
 from autofit_workers.tracing.fake.sparse.tensors import (
@@ -132,7 +133,7 @@ def clone(gpu: Device, tensor: Tensor, **_options: Any) -> Tensor:
     reference; to a fake tensor there is always another one.
     """
     parts = parts_of(tensor)
-    node: Any = torch._C._current_autograd_node()
+    node: Any = current_node()
     is_kept = node is not None and node.name() == _ACCUMULATES
     return made(gpu, parts if is_kept else copied(parts))
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
+from autofit_workers.pytorch.dispatch import DisableTorchFunction
+from autofit_workers.pytorch.fake_tensors import FakeTensor
+from autofit_workers.pytorch.operators import OpOverload
 from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.tracing.fake.sparse import compressed, conversions, products, softmax
 from autofit_workers.tracing.fake.sparse import coordinates as coo
@@ -21,17 +23,17 @@ aten: Any = torch.ops.aten
 Rule = Callable[..., Any]
 
 
-def concerns(func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def concerns(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether an operator has a sparse tensor among its arguments or makes one."""
     if func in _MAKING or kwargs.get("layout", torch.strided) not in (torch.strided, None):
         return True
-    with torch._C.DisableTorchFunction():  # which would be called for each layout
+    with DisableTorchFunction():  # which would be called for each layout
         return any(is_sparse(each) or (isinstance(each, list) and any(map(is_sparse, each))) for each in args)
 
 
-def run(gpu: Device, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run(gpu: Device, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Result of an operator on sparse tensors; raises `UnsupportedError` for an unknown operator."""
-    with torch._C.DisableTorchFunction():
+    with DisableTorchFunction():
         layout = _layout_of(args, kwargs)
     if func not in _FROM_CPU and any(is_sparse(each) and not isinstance(each, FakeTensor) for each in args):
         raise RuntimeError(

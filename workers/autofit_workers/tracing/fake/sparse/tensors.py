@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+
+from autofit_workers.pytorch.fake_tensors import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 
 aten: Any = torch.ops.aten
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
+from autofit_workers.pytorch.dispatch import TorchDispatchMode
+from autofit_workers.pytorch.pytree import tree_leaves, tree_map_only
 from autofit_workers.spec.errors import UnsupportedError
 from autofit_workers.spec.shown import brief_error
 from autofit_workers.workload.libraries.heads.building import build

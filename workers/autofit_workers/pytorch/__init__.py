@@ -1,0 +1,20 @@
+"""Private names of PyTorch that autofit uses, each with its purpose; no other module reaches for one.
+
+Where a release of PyTorch lacks a name or has it elsewhere, the difference is handled here. A private name
+that is replaced is a `PrivateName`, so that whoever replaces it need not write it. Free to all are
+attributes of instances, such as a module's `_parameters`, and the names of operators below `torch.ops`.
+
+private_name   what is replaced: an attribute of a module or class
+pytree         nested containers of tensors
+operators      operators, their kernels and layouts
+dispatch       modes and dispatch keys
+fake_tensors   tensors without memory
+tensors        how tensors are made, moved and swapped
+autograd       the backward pass
+data_loading   what iterates a data loader
+training       optimizers, the gradient scaler, initializers
+cuda           the driver's device and the allocator's history
+compiling      the compiler behind `torch.compile`
+flex_attention, triton_kernels, process_groups, collectives, dtensors, shards, pipelining
+               imported where they are needed, as their imports cost time
+"""
