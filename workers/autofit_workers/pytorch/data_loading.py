@@ -1,4 +1,4 @@
-"""What iterates a data loader and fetches its samples."""
+"""Iterators of data loaders, and what fetches their samples."""
 
 from __future__ import annotations
 
