@@ -8,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autofit.errors import BudgetError
-from autofit.hardware.budget import make_budget, outside_allocator, shown_by
-from autofit.hardware.gpus import Gpu, catalogue
+from autofit.hardware.budget import (
+    assumed_context,
+    budget_among,
+    budget_of,
+    make_budget,
+    outside_allocator,
+    shown_by,
+)
+from autofit.hardware.context import context_interval
+from autofit.hardware.gpus import Gpu, catalogue, find_gpu
+from autofit.hardware.nccl import communicators_interval
+from autofit.units import format_bytes
 from autofit_workers.spec.architecture import Vendor
 from tests.each import check_each
 
@@ -144,3 +154,81 @@ def test_on_amd_s_cards_the_context_is_hip_s_and_the_communicator_rccl_s() -> No
 )
 def test_the_vendor_s_own_words_are_used(architecture: str | None, outside: str, tool: str) -> None:
     assert (outside_allocator(architecture, exchanges=False), shown_by(architecture)) == (outside, tool)
+
+
+@pytest.mark.parametrize(
+    ("total", "meant"),
+    [(24, "24G"), (1023, "1023G"), (1024, "1024M"), (24_000, "24000M"), (MIB - 1, "1048575M")],
+)
+def test_a_number_without_its_unit_is_asked_about(total: int, meant: str) -> None:
+    with pytest.raises(BudgetError, match=rf"^--gpu-mem {total} is {total} bytes: did you mean {meant}\?$"):
+        make_budget(total)
+
+
+def test_a_mebibyte_is_meant_and_too_little() -> None:
+    with pytest.raises(BudgetError, match=r"nothing is left of 1\.00 MiB for PyTorch"):
+        make_budget(MIB)
+
+
+def test_a_card_s_budget_is_made_of_its_own_memory_architecture_and_key() -> None:
+    gpu = find_gpu("rtx-3060")
+    plain = make_budget(gpu.total_bytes, architecture=gpu.architecture, card=gpu.key)
+    assert budget_of(gpu) == plain
+    assert plain.context_bytes < make_budget(gpu.total_bytes, architecture=gpu.architecture).context_bytes
+    other = budget_of(gpu, margin=Decimal("0.25"), reserve_bytes=GIB, mesh=(2, 4), num_ranks=8)
+    assert (other.margin_bytes, other.other_bytes) == (gpu.total_bytes // 4, GIB)
+    assert other.context == assumed_context(gpu.architecture, gpu.key, (2, 4), 8)[0]
+
+
+def test_ranks_that_train_together_hold_nccl_beside_the_context() -> None:
+    context = context_interval("sm_80", "a100-40g")
+    nccl = communicators_interval((2, 4), "sm_80", None)
+    whole, assumptions = assumed_context("sm_80", "a100-40g", (2, 4))
+    assert whole.low_bytes == context.low_bytes + nccl.low_bytes
+    assert whole.likely_bytes == context.likely_bytes + nccl.likely_bytes
+    assert whole.high_bytes == context.high_bytes + nccl.high_bytes
+    assert nccl.low_bytes > 0
+    assert whole.basis == f"{context.basis}; NCCL {nccl.basis}"
+    assert len(assumptions) == 2
+    assert assumptions[0] == assumed_context("sm_80", "a100-40g")[1][0]
+    assert assumptions[1].startswith(
+        f"NCCL: {nccl.high_bytes // MIB} MiB assumed for each of 8 ranks (likely "
+    )
+    assert "each of 12 ranks" in assumed_context("sm_80", None, (2, 4), 12)[1][1]
+    assert make_budget(40 * GIB, architecture="sm_80", card="a100-40g", mesh=(2, 4)).context == whole
+
+
+def test_a_budget_among_groups_keeps_all_but_the_context() -> None:
+    alone = make_budget(40 * GIB, architecture="sm_86", card="rtx-3060", reserve_bytes=GIB)
+    among = budget_among(alone, (4, 2), 8, architecture="sm_86", card="rtx-3060")
+    assert (among.context, among.assumptions) == assumed_context("sm_86", "rtx-3060", (4, 2), 8)
+    assert among.context is not None
+    assert among.context_bytes == among.context.high_bytes > alone.context_bytes
+    assert alone.usable_bytes - among.usable_bytes == among.context_bytes - alone.context_bytes
+    assert (among.device_total_bytes, among.other_bytes, among.margin_bytes) == (
+        alone.device_total_bytes, alone.other_bytes, alone.margin_bytes
+    )  # fmt: skip
+
+
+def test_a_budget_that_the_groups_use_up_is_refused_with_their_number() -> None:
+    context_bytes = assumed_context("sm_80", None, (4, 2), 8)[0].high_bytes
+    enough, short = (make_budget(context_bytes + spare, architecture="sm_80", margin=0) for spare in (1, 0))
+    assert budget_among(enough, (4, 2), 8, architecture="sm_80", card=None).usable_bytes == 1
+    with pytest.raises(BudgetError) as caught:
+        budget_among(short, (4, 2), 8, architecture="sm_80", card=None)
+    said = format_bytes(context_bytes)
+    assert str(caught.value).startswith(
+        f"nothing is left of {said} for PyTorch: the context and NCCL take {said}"
+    )
+    assert "2 process groups" in str(caught.value)
+    for option in ("--gpu-mem", "--reserve", "--margin"):
+        assert option in str(caught.value)
+
+
+def test_a_process_that_exchanges_holds_a_communicator_outside_too() -> None:
+    assert outside_allocator("sm_90", exchanges=True) == "CUDA context and NCCL"
+    assert outside_allocator("gfx90a", exchanges=True) == "HIP context and RCCL"
+    with pytest.raises(BudgetError, match="for the CUDA context and NCCL, "):
+        make_budget(GIB // 2, architecture="sm_80", mesh=(2,))
+    with pytest.raises(BudgetError, match="for the CUDA context, "):
+        make_budget(GIB // 2, architecture="sm_80")

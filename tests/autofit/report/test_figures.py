@@ -296,10 +296,15 @@ def test_the_budget_is_drawn_up_to_four_times_the_largest_peak() -> None:
 
 
 def test_more_settings_than_styles_begin_again_with_the_first() -> None:
-    lines = [CurveLine(label=f"setting {n}", batch_sizes=(1,), peaks_bytes=(n + 1,)) for n in range(8)]
-    styles = [trace["line"] for trace in figures.peak_against_batch(lines, [], None)["data"]]
-    assert len({(style["color"], style["dash"]) for style in styles}) == 7
-    assert styles[7] == styles[0]
+    lines = [
+        CurveLine(label=f"setting {n}", batch_sizes=(1,), peaks_bytes=(n + 1,), largest_batch=1)
+        for n in range(8)
+    ]
+    data = shown(figures.peak_against_batch(lines, [], None))["data"]
+    styles = [trace["line"] for trace in data[:8]]
+    symbols = [trace["marker"]["symbol"] for trace in data[8:]]
+    assert len({(style["color"], style["dash"]) for style in styles}) == len(set(symbols)) == 7
+    assert (styles[7], symbols[7]) == (styles[0], symbols[0])
 
 
 # ── peaks by size ───────────────────────────────────────────────────────────────────────────────
@@ -320,6 +325,13 @@ def test_a_map_has_a_row_for_each_batch_and_a_column_for_each_size() -> None:
     assert peaks["reversescale"]  # dark is much
     assert peaks["contours"]["showlabels"]
     assert "zmax" not in peaks
+
+
+def test_the_unit_of_a_map_is_that_of_its_largest_peak() -> None:
+    found = SizeMap(sizes=(1, 2), batch_sizes=(1, 2), peaks_bytes=((MIB, 2 * MIB), (4 * MIB, 2 * GIB)))
+    (peaks, *_) = figures.peak_by_size(found, None)["data"]
+    assert peaks["colorbar"]["title"]["text"] == "GiB"
+    assert peaks["z"] == [[0.001, 0.002], [0.004, 2]]
 
 
 def test_the_axes_of_a_map_are_logarithmic_with_the_sizes_as_ticks() -> None:
@@ -386,6 +398,15 @@ def test_a_layer_has_a_bar_for_each_pass_with_a_workspace() -> None:
     assert layout["yaxis"]["autorange"] == "reversed"  # the first on top
     assert layout["yaxis"]["automargin"]
     assert (layout["xaxis"]["zeroline"], layout["xaxis"]["zerolinecolor"]) == (True, "var:ink")
+
+
+def test_the_unit_of_bars_is_that_of_the_largest() -> None:
+    (bars,) = figures.workspace_bars([layer("large", fprop=1024), layer("small", fprop=1)])["data"]
+    assert bars["x"] == [1, 0.001]
+    assert bars["hovertemplate"].endswith("%{x:.3f} GiB<extra></extra>")
+    results = (lever_result("amp", 2 * GIB), lever_result("tf32", MIB))
+    (saves,) = figures.lever_bars(WhatIf(base=None, results=results))["data"]
+    assert saves["x"] == [2, 0.001]
 
 
 def test_the_first_layers_are_shown_in_a_figure_as_high_as_they_need() -> None:

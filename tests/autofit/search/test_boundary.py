@@ -367,6 +367,32 @@ def test_a_size_may_be_the_last_once_its_next_fails_or_measured_peaks_point_to_i
     assert boundary.may_be_last(230)
 
 
+def test_the_next_size_is_doubtful_while_it_is_open_and_not_estimated_to_fit() -> None:
+    boundary = Boundary(budget_bytes=BUDGET, max_batch=300, prior=line(BUDGET / 2, BUDGET / 500))
+    assert boundary.doubtful_size_beyond(250) == 251
+    assert boundary.doubtful_size_beyond(249) is None, "estimated to fit"
+    assert boundary.doubtful_size_beyond(300) is None, "beyond the cap"
+    boundary.expect(251)
+    assert boundary.doubtful_size_beyond(250) is None
+    boundary.withdraw(251)
+    assert boundary.doubtful_size_beyond(250) == 251
+    boundary.observe(251, fits=False)
+    assert boundary.doubtful_size_beyond(250) is None, "known"
+    unpredicted = Boundary(budget_bytes=BUDGET, sizes=(8, 16, 32))
+    assert unpredicted.doubtful_size_beyond(8) == 16
+    assert unpredicted.at_most(31) == 16
+
+
+@pytest.mark.parametrize(("fits", "fails", "middle"), [(10, 40, 25), (10, 41, 20), (100, 160, 130)])
+def test_a_bracket_is_cut_at_its_geometric_mean_once_its_ends_are_more_than_fourfold_apart(
+    fits: int, fails: int, middle: int
+) -> None:
+    boundary = Boundary(budget_bytes=BUDGET)
+    boundary.observe(fits, fits=True)
+    boundary.observe(fails, fits=False)
+    assert boundary.propose() == middle
+
+
 def test_nothing_is_proposed_while_every_open_size_is_in_flight() -> None:
     boundary = Boundary(budget_bytes=BUDGET, max_batch=2)
     boundary.expect(1)

@@ -7,6 +7,7 @@ import torch
 
 from autofit_workers.replay.time import kernels
 from autofit_workers.replay.time.collectives import Exchange
+from autofit_workers.replay.time.constants import constants
 from autofit_workers.replay.time.kernels import KernelClass, Product, kernel_of, kernels_of
 from autofit_workers.spec.work import Convolution, ConvPass, Group, Layout, Operand, Work
 
@@ -190,7 +191,7 @@ def test_tf32_is_for_products_of_float32_and_only_where_it_is_allowed() -> None:
 @pytest.mark.parametrize(("length", "reads"), [(1024, 1.0), (1025, 1.6), (6400, 1.6), (6401, 2.2)])
 def test_softmax_reads_its_rows_so_often_as_they_are_long(length, reads) -> None:
     rows = Operand((10, length), "float32")
-    (kernel,) = kernels_of(Work("aten._softmax", (rows,), (rows,)))
+    (kernel,) = kernels_of(Work("aten._softmax", (rows, OF_CHANNELS), (rows,)))
     assert kernel.moved_bytes == int(reads * 40 * length) + 40 * length
     assert kernel.dtype == "float32"
 
@@ -410,7 +411,8 @@ def test_depthwise_convolutions_are_not_copied_into_another_order() -> None:
     assert (depthwise.copied_bytes, depthwise.variant) == (0, "contiguous")
     assert depthwise.product == Product(2 * 64, 1, 9, batch=16)
     assert kernel_of(convolution(16, 16, groups=16, channels_last=True)).variant == "channels_last"
-    assert kernel_of(convolution(1, 8)).kind is KernelClass.CONVOLUTION, "one channel is no group"
+    grey = kernel_of(convolution(1, 8, dtype="float32"), allow_tf32=False)
+    assert grey.kind is KernelClass.CONVOLUTION, "one channel is no group"
     grouped = kernel_of(convolution(16, 16, groups=8))
     assert (grouped.kind, grouped.copied_bytes > 0) == (KernelClass.GROUPED_CONVOLUTION, True)
 
@@ -427,6 +429,22 @@ def test_the_width_of_a_group_is_that_of_what_the_pass_makes() -> None:
     assert wide == {
         ConvPass.FPROP: "contiguous", ConvPass.DGRAD: "contiguous own", ConvPass.WGRAD: "contiguous"
     }  # fmt: skip
+
+
+def test_dilated_groups_have_no_kernels_of_their_own_whichever_way_they_are_dilated() -> None:
+    for dilation in ((2, 1), (1, 2)):
+        assert kernel_of(convolution(128, 128, groups=8, dilation=dilation)).variant == "contiguous"
+
+
+def test_the_gradient_of_a_single_position_multiplies_with_every_tap() -> None:
+    at_one = {"input_shape": (2, 16, 1, 1), "output_shape": (2, 32, 1, 1)}
+    kernel = kernel_of(convolution(16, 32, conv_pass=ConvPass.DGRAD, **at_one))
+    assert kernel.product == Product(2, 16, 32 * 9)
+
+
+def test_constants_are_of_classes_that_there_are() -> None:
+    named = {name.partition(" ")[0] for name in constants().classes}
+    assert named == set(KernelClass) - {KernelClass.ALL_REDUCE, KernelClass.COLLECTIVE}
 
 
 def test_a_strided_pass_without_any_positions_has_a_product_still() -> None:
