@@ -61,6 +61,21 @@ EQUIVALENT = {
     (
         "boundary.py", "_last_within", "return first - 1", "1 → 2"
     ): "both callers take any rank before the first for none",
+    (
+        "figures.py",
+        "lever_bars",
+        "sizes = [result.saved_bytes if result.saved_bytes * sign > 0 else 0 for result in results]",
+        "result.saved_bytes * sign → result.saved_bytes / sign",
+    ): "the sign is 1 or -1",
+    (
+        "pools.py",
+        "BlockPools.pool",
+        "min_remainder_bytes=BLOCK_BYTES if splits_all else SMALL_REQUEST_BYTES + 1,",
+        "1 → 2",
+    ): "sizes are multiples of 512 B",
+    (
+        "pools.py", "BlockPools._release_oversize", "return False", "return False → return None"
+    ): "it is only asked whether it is true",
 }  # fmt: skip
 
 _COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {

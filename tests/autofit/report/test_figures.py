@@ -148,6 +148,17 @@ def test_the_peak_is_pointed_at_from_the_side_where_there_is_room(peak: int, shi
     assert (note["bgcolor"], note["bordercolor"]) == ("var:panel", "var:ink")
 
 
+def test_a_peak_in_the_very_middle_is_pointed_at_from_the_right() -> None:
+    moments = tuple(moment(position, FORWARD, 200, parameter=100) for position in (10, 20, 30))
+    shifts = []
+    for peak in moments:
+        lane = Lane(
+            device="cuda:0", peak=peak, peak_reserved_bytes=200 * MIB, phase_peaks=(), moments=moments
+        )
+        shifts.append(figures.memory_over_step(lane, None)["layout"]["annotations"][-1]["ax"])
+    assert shifts == [70, 70, -70]
+
+
 def test_a_phase_begins_with_a_line_through_the_whole_figure_but_the_first() -> None:
     lines = step()["layout"]["shapes"]
     assert [(line["x0"], line["x1"]) for line in lines] == [(60, 60), (107, 107)]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from autofit_workers.replay.allocator import AllocatorOutOfMemory, AllocatorSettings, CachingAllocator
+from autofit_workers.replay.allocator.caching import make_pools
 
 MIB = 1 << 20
 
@@ -57,8 +58,45 @@ def test_freeing_a_block_twice_is_refused() -> None:
     assert allocator.allocated_bytes == 0
 
 
+def test_a_block_that_was_merged_with_its_neighbour_is_not_freed_again() -> None:
+    allocator = CachingAllocator()
+    first, second, _ = (allocator.malloc(4 * MIB) for _ in range(3))
+    allocator.free(first)
+    allocator.free(second)
+
+    with pytest.raises(ValueError, match="freed before"):
+        allocator.free(second)
+    assert allocator.allocated_bytes == 4 * MIB
+
+
+def test_the_most_that_can_be_had_is_the_largest_cached_block_or_the_room_below_the_limit() -> None:
+    pools = make_pools(AllocatorSettings(), limit_bytes=100 * MIB)
+    assert pools.obtainable_bytes() == 100 * MIB
+    block = pools.take(30 * MIB, pools.pool(is_small=False))
+    assert pools.obtainable_bytes() == 70 * MIB
+    pools.free(block)
+    assert pools.obtainable_bytes() == 70 * MIB
+    pools.take(60 * MIB, pools.pool(is_small=False))
+    assert pools.obtainable_bytes() == 30 * MIB
+    pools.take(30 * MIB, pools.pool(is_small=False))
+    pools.take(10 * MIB, pools.pool(is_small=False, stream=1))
+    assert pools.obtainable_bytes() == 0
+
+
+def test_the_growing_end_of_an_expandable_segment_is_used_last() -> None:
+    allocator = CachingAllocator(AllocatorSettings(expandable_segments=True))
+    holes = [(allocator.malloc(size * MIB), allocator.malloc(2 * MIB))[0] for size in (16, 16, 18)]
+    allocator.malloc(10 * MIB)  # to 66 MiB of the 80 that are mapped: 14 are left at the end
+    for hole in holes:
+        allocator.free(hole)
+
+    # The end fits best all along. Of holes that are as large the one at the lower address is taken.
+    taken = [allocator.malloc(12 * MIB).address // MIB for _ in range(4)]
+    assert taken == [0, 18, 36, 66]
+
+
 def test_a_negative_limit_is_refused() -> None:
-    with pytest.raises(ValueError, match="None for no limit"):
+    with pytest.raises(ValueError, match="limit_bytes is -1: give 0 or more, or None for no limit"):
         CachingAllocator(limit_bytes=-1)
 
 

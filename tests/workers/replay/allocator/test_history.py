@@ -43,6 +43,11 @@ def running_bytes(history: History, signs: dict[ActionKind, int]) -> list[int]:
     return sums
 
 
+def test_actions_have_the_names_of_pytorch_s_memory_snapshots():
+    blocks = {"alloc", "free_requested", "free_completed"}
+    assert set(ActionKind) == blocks | {"segment_alloc", "segment_free", "segment_map", "segment_unmap"}
+
+
 @untimed
 @given(on_streams(), SETTINGS, st.sampled_from([keeps_up, lags]))
 def test_the_actions_add_up_to_the_peaks_of_a_replay(
