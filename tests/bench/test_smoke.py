@@ -209,6 +209,15 @@ def test_allocator_speed(run: Run) -> None:
     assert all(float(line.split()[-1]) > 0 for line in lines[3:])
 
 
+@of("tests/bench/mutants.py")
+def test_mutants(run: Run) -> None:
+    done = run("workers/autofit_workers/replay/time/kernels.py", "--number", 2, "--seed", 1)
+    *fates, of_file, of_all = done.out.splitlines()
+    assert [fate.partition(": ")[0] in ("killed", "LIVED") for fate in fates] == [True, True]
+    assert re.fullmatch(r".*kernels\.py, seed 1: [0-2] of 2 killed", of_file)
+    assert re.fullmatch(r"[0-2] of 2 killed: \d+%", of_all)
+
+
 @pytest.mark.bench
 @of("tests/bench/estimate_speed.py")
 def test_estimate_speed(run: Run) -> None:

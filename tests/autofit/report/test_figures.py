@@ -118,7 +118,9 @@ def test_a_step_of_gibibytes_is_drawn_in_gibibytes() -> None:
     assert figure["data"][-1]["y"] == [200, 400, 600, 600]
     assert {trace["hovertemplate"] for trace in figure["data"]} == {"%{y:.2f} GiB"}
     assert step()["layout"]["yaxis"]["title"]["text"] == "MiB"
-    assert step()["layout"]["xaxis"]["title"]["text"] == "allocator events, in order"
+    layout = step()["layout"]
+    assert layout["xaxis"]["title"]["text"] == "allocator events, in order"
+    assert layout["xaxis"]["zeroline"] is layout["yaxis"]["zeroline"] is False  # no edge of anything
 
 
 def test_values_are_rounded_to_what_can_be_seen() -> None:
@@ -288,6 +290,7 @@ def test_the_axes_of_peaks_over_batches_begin_at_zero_in_the_unit_of_the_largest
     assert layout["xaxis"]["title"]["text"] == "batch size"
     assert layout["yaxis"]["title"]["text"] == "reserved peak, GiB"
     assert layout["xaxis"]["rangemode"] == layout["yaxis"]["rangemode"] == "tozero"
+    assert layout["xaxis"]["zeroline"] is layout["yaxis"]["zeroline"] is False
     assert layout["hovermode"] == "closest"
     small = CurveLine(label="a", batch_sizes=(1,), peaks_bytes=(GIB - MIB,))
     in_mebibytes = figures.peak_against_batch([small], [], None)
