@@ -179,6 +179,18 @@ def test_phases_have_their_names_over_their_middle_where_they_are_wide_enough() 
         assert note["font"]["color"] == "var:muted"
 
 
+def test_a_phase_is_wide_enough_by_its_share_of_the_step_wherever_that_begins() -> None:
+    early = Phase(step=9, name="forward", start=1000, stop=1095)
+    late = Phase(step=9, name="backward", start=1095, stop=1100)
+    moments = tuple(
+        moment(at, phase, 200, parameter=100) for at, phase in ((1000, early), (1094, early), (1100, late))
+    )
+    lane = Lane(
+        device="cuda:0", peak=moments[0], peak_reserved_bytes=200 * MIB, phase_peaks=(), moments=moments
+    )
+    assert texts(figures.memory_over_step(lane, None))[:2] == ["forward", "backward"]
+
+
 def test_the_axis_of_a_step_ends_above_the_reserved_peak_or_the_budget() -> None:
     assert step()["layout"]["yaxis"]["range"] == [0, pytest.approx(1.15 * 600)]
     assert step(800 * MIB)["layout"]["yaxis"]["range"] == [0, pytest.approx(1.15 * 800)]
