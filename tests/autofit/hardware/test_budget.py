@@ -129,7 +129,7 @@ def test_exactly_nothing_left_is_refused_and_one_byte_is_not() -> None:
 
 @pytest.mark.parametrize("margin", [1, 3, -0.01, 1.5])
 def test_a_margin_that_is_no_share_is_refused(margin: float) -> None:
-    with pytest.raises(ValueError, match="margin must be at least 0 and less than 1"):
+    with pytest.raises(ValueError, match=f"margin must be at least 0 and less than 1, got {margin}$"):
         make_budget(16 * GIB, margin=margin)
 
 

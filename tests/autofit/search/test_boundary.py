@@ -122,8 +122,9 @@ def test_the_scan_evaluates_no_reserved_peak_whose_live_bytes_decide(
 ) -> None:
     live = [40 * b for b in range(1, 301)]
     curve = tabulated_curve([low + 1000 for low in live], live)
-    largest_fitting_batch(curve, budget_bytes, max_batch=300)
+    result = largest_fitting_batch(curve, budget_bytes, max_batch=300)
     assert curve.evaluated == list(range(250, 224, -1))
+    assert result.num_evaluations >= len(curve.evaluated) + 2  # at least the bounds of both ends
 
 
 def test_a_cached_curve_evaluates_each_size_once(tabulated_curve: Any) -> None:
@@ -327,6 +328,22 @@ def test_a_larger_size_that_the_prediction_has_below_the_first_failing_one_is_me
     boundary.observe(34, fits=False)
     assert boundary.is_settled
     assert (boundary.largest_fitting, boundary.first_failing) == (33, 34)
+
+    failed = Boundary(budget_bytes=1000, max_batch=100, prior=Cheaper())
+    failed.observe(19, fits=True, peak_bytes=950)
+    for size in (20, 33):
+        failed.observe(size, fits=False)
+    assert failed.is_settled, "one size beyond is believed"
+    assert failed.propose() is None
+
+
+def test_a_size_fails_just_beyond_where_no_other_lies_between() -> None:
+    boundary = Boundary(budget_bytes=BUDGET, sizes=(8, 16, 32, 64))
+    assert boundary.fails_just_beyond(8) is None
+    boundary.observe(8, fits=True)
+    boundary.observe(32, fits=False)
+    assert boundary.fails_just_beyond(8) is None, "16 may fit"
+    assert boundary.fails_just_beyond(16) == 32
 
 
 def test_a_neighbour_that_fails_too_is_believed() -> None:

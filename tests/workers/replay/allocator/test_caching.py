@@ -64,9 +64,18 @@ def test_a_block_that_was_merged_with_its_neighbour_is_not_freed_again() -> None
     allocator.free(first)
     allocator.free(second)
 
-    with pytest.raises(ValueError, match="freed before"):
+    with pytest.raises(ValueError, match=r"^the block at address \d+ is not allocated: it was freed before"):
         allocator.free(second)
     assert allocator.allocated_bytes == 4 * MIB
+
+
+def test_a_freed_block_has_no_streams() -> None:
+    pools = make_pools(AllocatorSettings(), limit_bytes=None)
+    block = pools.take(4 * MIB, pools.pool(is_small=False))
+    pools.free(block)
+
+    with pytest.raises(ValueError, match="the block at address 0 is not allocated: no stream can use it"):
+        pools.record_stream(block, 1)
 
 
 def test_the_most_that_can_be_had_is_the_largest_cached_block_or_the_room_below_the_limit() -> None:
@@ -81,6 +90,27 @@ def test_the_most_that_can_be_had_is_the_largest_cached_block_or_the_room_below_
     pools.take(30 * MIB, pools.pool(is_small=False))
     pools.take(10 * MIB, pools.pool(is_small=False, stream=1))
     assert pools.obtainable_bytes() == 0
+
+
+def test_the_smallest_oversize_block_that_is_large_enough_is_given_back_first() -> None:
+    allocator = CachingAllocator(AllocatorSettings(max_split_size_bytes=32 * MIB), limit_bytes=140 * MIB)
+    for block in [allocator.malloc(60 * MIB), allocator.malloc(76 * MIB)]:
+        allocator.free(block)
+
+    allocator.malloc(34 * MIB)  # too little for either of the two
+    assert (allocator.reserved_bytes, allocator.num_alloc_retries) == ((76 + 34) * MIB, 0)
+
+
+def test_segments_of_one_age_are_collected_together_and_once() -> None:
+    settings = AllocatorSettings(garbage_collection_threshold=0.1)
+    allocator = CachingAllocator(settings, limit_bytes=400 * MIB)
+    kept = allocator.malloc(200 * MIB)
+    for block in [allocator.malloc(30 * MIB), allocator.malloc(40 * MIB)]:
+        allocator.free(block)
+
+    allocator.malloc(50 * MIB)  # 230 MiB above the threshold, of which 70 can be given back
+    assert allocator.reserved_bytes == (200 + 50) * MIB
+    allocator.free(kept)
 
 
 def test_the_growing_end_of_an_expandable_segment_is_used_last() -> None:
