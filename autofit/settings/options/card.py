@@ -1,52 +1,52 @@
-"""Options of `autofit tune` that name the card and say where to measure."""
+"""Settings of the card, and of where to measure."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from autofit.hardware.gpus import Gpu
 from autofit.settings import values
 from autofit.settings.options.option import Option, Topic
 
 _DEVICES = ("auto", "cuda", "cpu")
 _PROBES = ("auto", "predict", "measure")
 
-CARD = (
-    Option(
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class CardSettings:
+    """Settings of the card, and of where to measure; with neither `gpu` nor its memory, the local card.
+
+    With `device="cpu"`, `gpu_mem_bytes` is what the process may use.
+    """
+
+    gpu_mem_bytes: int | None = Option(
+        values.size,
+        "Total memory of the device: 16G is 16 × 1024³ bytes, 16GB is 16 × 1000³.",
         name="gpu-mem",
         topic=Topic.CARD,
         is_common=True,
-        field="gpu_mem_bytes",
-        read=values.size,
-        help="Total memory of the device: 16G is 16 × 1024³ bytes, 16GB is 16 × 1000³.",
         metavar="SIZE",
         choice="card",
-    ),
-    Option(
-        name="gpu",
+    ).with_default(None)
+    gpu: Gpu | None = Option(
+        values.cards,
+        "The card, such as rtx-3090; `autofit gpus` lists them.",
         topic=Topic.CARD,
         is_common=True,
-        field="gpu",
-        read=values.cards,
-        help="The card, such as rtx-3090; `autofit gpus` lists them.",
         metavar="CARD",
         choice="card",
-    ),
-    Option(
-        name="device",
+    ).with_default(None)
+    device: str = Option(
+        values.one_of(_DEVICES),
+        "Where to measure. cpu counts the memory of the process.",
         topic=Topic.CARD,
-        field="device",
-        read=values.one_of(_DEVICES),
-        help="Where to measure. cpu counts the memory of the process.",
-        default="auto",
         choices=_DEVICES,
         of_search=True,
-    ),
-    Option(
-        name="probe",
+    ).with_default("auto")
+    probe: str = Option(
+        values.one_of(_PROBES),
+        "auto measures where the device is here or at --address, and predicts elsewhere.",
         topic=Topic.CARD,
-        field="probe",
-        read=values.one_of(_PROBES),
-        help="auto measures where the device is here or at --address, and predicts elsewhere.",
-        default="auto",
         choices=_PROBES,
         of_search=True,
-    ),
-)
+    ).with_default("auto")

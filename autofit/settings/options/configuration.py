@@ -1,89 +1,125 @@
-"""Options of `autofit tune` for how a workload is run: its knobs, and which knobs are varied."""
+"""Settings of how a workload is run: its knobs, and which knobs are varied."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from functools import partial
+
 from autofit.settings import values
-from autofit.settings.options.option import SETUP, Option, Topic, knob_option
-from autofit_workers.spec.knobs import KNOBS
+from autofit.settings.options.option import Option, Topic, knob_option, parts
+from autofit_workers.spec.knobs import KNOBS, Knobs
 from autofit_workers.spec.knobs.knob import switch
 from autofit_workers.spec.parallel_kinds import PARALLEL_FORMS
-from autofit_workers.spec.setup import MODES, Parallel
+from autofit_workers.spec.setup import MODES, Parallel, Setup
 
-CONFIGURATION = (
-    Option(
-        name="conv-algo",
-        topic=Topic.SETTINGS,
-        field="conv_algos",
-        read=values.conv_algos,
-        help="Convolution algorithms to choose from; `autofit conv-algos` lists them.",
-        default="what the device's backend has",
-        metavar="A,B,…|all",
-    ),
-    *(knob_option(knob) for knob in KNOBS.values() if knob.name != "conv_algo"),
-    Option(
-        name="search",
-        topic=Topic.SETTINGS,
-        is_common=True,
-        field="searched",
-        read=values.searched,
-        help=f"Search this knob too, one of {', '.join(values.SEARCHABLE)}. Repeatable: every combination "
-        "is a setting, and settings that cannot win are pruned. Of parallel=ddp,fsdp,… the largest batch of "
-        "all ranks together wins.",
-        metavar="KNOB=A,B,…",
-        of_search=True,
-    ),
-    Option(
-        name="mode",
-        topic=Topic.SETTINGS,
-        field=SETUP + "mode",
-        read=values.one_of(MODES),
-        help="Train, infer, or generate tokens, instead of the workload's own mode.",
+_setting = partial(Option, topic=Topic.SETTINGS)
+_limit = partial(Option, topic=Topic.LIMITS)
+_OF_SETUP = {
+    "mode": _setting(
+        values.one_of(MODES),
+        "Train, infer, or generate tokens, instead of the workload's own mode.",
         choices=MODES,
     ),
-    Option(
+    "batch_kind": _setting(
+        values.batch_kind,
+        "Use the largest batches that the data can make, for a workload whose make_batch takes a kind.",
         name="worst-case",
-        topic=Topic.SETTINGS,
-        field=SETUP + "batch_kind",
-        read=values.batch_kind,
-        help="Use the largest batches that the data can make, for a workload whose make_batch takes a kind.",
         is_switch=True,
     ),
-    Option(
+    "allows_long": _setting(
+        switch,
+        "Let --seq-len go beyond the positions that the model was made for.",
         name="allow-long",
-        topic=Topic.SETTINGS,
-        field=SETUP + "allows_long",
-        read=switch,
-        help="Let --seq-len go beyond the positions that the model was made for.",
         is_switch=True,
     ),
-    Option(
-        name="parallel",
-        topic=Topic.SETTINGS,
-        field=SETUP + "parallel",
-        read=lambda value: Parallel.parse(str(value)),
-        help="One rank of several is predicted; where trials are measured, all run together. "
+    "parallel": _setting(
+        lambda value: Parallel.parse(str(value)),
+        "One rank of several is predicted; where trials are measured, all run together. "
         + "; ".join(f"{form}: {what}" for form, what in PARALLEL_FORMS.items())
         + ". The batch size is that of one rank, of a pipeline that of a microbatch.",
         metavar="KIND:N",
     ),
-    Option(
-        name="rank",
-        topic=Topic.SETTINGS,
-        field=SETUP + "rank",
-        read=values.rank,
-        help="Which rank is predicted, of --parallel or of those that a script's launcher starts; all, of "
+    "rank": _setting(
+        values.rank,
+        "Which rank is predicted, of --parallel or of those that a script's launcher starts; all, of "
         "--parallel: those that differ, and the answer is of the one that needs the most.",
         default="0; all of a pipeline",
         metavar="K|all",
     ),
-    Option(
-        name="assume",
-        topic=Topic.SETTINGS,
-        field=SETUP + "nonzero_share",
-        read=values.nonzero_share,
-        help="How much of a tensor a mask is assumed to select whose values nobody has; the range goes up to "
+    "nonzero_share": _setting(
+        values.nonzero_share,
+        "How much of a tensor a mask is assumed to select whose values nobody has; the range goes up to "
         "all of it.",
+        name="assume",
         default="nonzero=0.5",
         metavar="nonzero=SHARE",
     ),
-)
+    "allows_network": _limit(
+        switch,
+        "Let a workload use the network while it is predicted.",
+        name="allow-network",
+        is_switch=True,
+    ),
+    "allows_subprocesses": _limit(
+        switch,
+        "Let a script start any process while it is predicted, also where nothing keeps what that does "
+        "from taking effect.",
+        name="allow-subprocesses",
+        is_switch=True,
+    ),
+    "kept_variables": _limit(
+        values.names,
+        "A variable of the environment that a workload gets though it may hold a secret, while it is "
+        "predicted. Repeatable.",
+        name="keep-env",
+        metavar="NAME",
+    ),
+    "most_host_bytes": _limit(
+        values.size,
+        "Memory of this machine that a workload may take while it is predicted.",
+        name="max-host-memory",
+        default="half of what is available",
+        metavar="SIZE",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class ConfigurationSettings:
+    """Settings of how a workload is run: its knobs, and which knobs are varied.
+
+    Attributes:
+        conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
+            for those that the device's backend has of itself.
+        knobs: the knobs that are not searched; the convolution algorithm is among `conv_algos`.
+        given_knobs: the names of the knobs that were given a value, be it the default.
+        searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
+            them and of the algorithms is a setting of its own.
+        setup: mode, kind of batches, ranks, and what is assumed of values that are not known.
+        parallels: the ways of training together that are compared, instead of the one of the setup; they
+            are those that `--search parallel=…` names.
+    """
+
+    conv_algos: tuple[str, ...] | None = _setting(
+        values.conv_algos,
+        "Convolution algorithms to choose from; `autofit conv-algos` lists them.",
+        name="conv-algo",
+        default="what the device's backend has",
+        metavar="A,B,…|all",
+    ).with_default(None)
+    knobs: Knobs = parts(
+        Knobs, {name: knob_option(knob) for name, knob in KNOBS.items() if name != "conv_algo"}
+    )
+    given_knobs: tuple[str, ...] = field(default=(), compare=False)
+    searched: tuple[tuple[str, tuple[str | bool, ...]], ...] = _setting(
+        values.searched,
+        f"Search this knob too, one of {', '.join(values.SEARCHABLE)}. Repeatable: every combination "
+        "is a setting, and settings that cannot win are pruned. Of parallel=ddp,fsdp,… the largest batch of "
+        "all ranks together wins.",
+        name="search",
+        is_common=True,
+        metavar="KNOB=A,B,…",
+        of_search=True,
+    ).with_default(())
+    setup: Setup = parts(Setup, _OF_SETUP)
+    parallels: tuple[Parallel, ...] = ()

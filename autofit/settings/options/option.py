@@ -1,15 +1,20 @@
-"""Defines an option of `autofit tune`: its name, the reader of its value, its help and properties."""
+"""Option of `autofit tune`, as the declaration of a field: reader of its value, help and properties."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import field as declared
+from decimal import Decimal
 from enum import Enum
+from typing import Any, TypeVar
 
 from autofit.settings import values
 from autofit_workers.spec.knobs import Knob
 from autofit_workers.spec.knobs.knob import Read
 
-_KNOBS, SETUP = "knobs.", "setup."
+_T = TypeVar("_T")
+_OPTIONS = "options"  # in a field's metadata: its options, by the path from it to what they set
 
 
 class Topic(Enum):
@@ -35,19 +40,21 @@ class Topic(Enum):
         self.group, self.part = group, part
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Option:
     """Option of `autofit tune`, with its reader, help and properties.
 
+    It declares a field of the settings: `task: str | None = Option(read, help, …).with_default(None)`.
+
     Attributes:
-        name: the name as it is typed, without the dashes in front.
-        field: the field of `TuneSettings` that holds it; `knobs.NAME` and `setup.NAME` are fields of those.
         read: turns an option's text or a TOML value into the field's value; raises `ValueError`, saying
             what was expected.
         help: the purpose of the option, in one or two sentences.
+        name: the name as it is typed, without the dashes in front; by default that of the field.
+        field: the field of `TuneSettings` that holds it; `knobs.NAME` and `setup.NAME` are fields of those.
         topic: the heading of the help that the option stands under.
         is_common: whether the short help shows the option too.
-        default: what holds without it, as the help shows it; empty where the sentence says so.
+        default: what holds without it, as the help shows it; by default that of the field.
         metavar: what stands for the value in the help; None for the choices.
         choices: all values, or examples of them, which the shell completes.
         is_switch: whether it takes no value on the command line.
@@ -59,11 +66,12 @@ class Option:
         decides: whether the answer depends on the option; else it says where and for how long to look.
     """
 
-    name: str
-    field: str
     read: Read
     help: str
+    _: KW_ONLY
     topic: Topic
+    name: str = ""
+    field: str = ""
     is_common: bool = False
     default: str = ""
     metavar: str | None = None
@@ -84,22 +92,51 @@ class Option:
 
     @property
     def is_knob(self) -> bool:
-        return self.field.startswith(_KNOBS)
+        return self.field.startswith("knobs.")
 
     @property
     def help_text(self) -> str:
         """Help text of the option, with its default value."""
         return f"{self.help}  [default: {self.default}]" if self.default else self.help
 
+    def with_default(self, default: _T) -> _T:
+        """Field of a dataclass that the option sets, with the value that holds without the option."""
+        shown = replace(self, default=self.default or _shown(default))
+        return declared(default=default, metadata={_OPTIONS: {"": shown}})
+
+    def required(self) -> Any:
+        """Field of a dataclass that the option sets, which has no default."""
+        return declared(metadata={_OPTIONS: {"": self}})
+
+
+def parts(kind: Callable[[], _T], options: Mapping[str, Option]) -> _T:
+    """Field of a dataclass that is a dataclass itself, `kind`, with options for fields of that by name."""
+    at = {f".{name}": option for name, option in options.items()}
+    return declared(default_factory=kind, metadata={_OPTIONS: at})
+
+
+def options_of(settings: type[Any]) -> Iterator[Option]:
+    """Options that the fields of a dataclass are declared with, in their order."""
+    for each in fields(settings):
+        for path, option in each.metadata.get(_OPTIONS, {}).items():
+            own = path.removeprefix(".") or each.name
+            yield replace(option, field=each.name + path, name=option.name or own.replace("_", "-"))
+
+
+def _shown(default: object) -> str:
+    """Default as the help names it; empty for None, False, 0 and nothing."""
+    if isinstance(default, Decimal):
+        return f"{default:.0%}"
+    return f"{default:g}" if isinstance(default, float) else str(default or "")
+
 
 def knob_option(knob: Knob) -> Option:
     """Option of `autofit tune` for a knob, built from the knob's definition."""
     default = knob.default
     return Option(
+        values.knob_value(knob),
+        knob.help,
         name=knob.option,
-        field=_KNOBS + knob.name,
-        read=values.knob_value(knob),
-        help=knob.help,
         topic=Topic.SETTINGS,
         is_common=knob.is_common,
         default="" if default is None or knob.is_switch else str(default).lower(),

@@ -1,145 +1,94 @@
-"""Options of `autofit tune` for where a study is stored, and where and how its trials run."""
+"""Settings of where a study is stored, and where and how its trials run."""
 
 from __future__ import annotations
 
-from autofit.dispatch.connect import DISPATCHES
+from dataclasses import dataclass
+from functools import partial
+
+from autofit.dispatch.connect import DISPATCHES, RAY
 from autofit.settings import values
 from autofit.settings.options.option import Option, Topic
 from autofit_workers.spec.knobs.knob import switch, whole_number
 
-PLACES = (
-    Option(
-        name="storage",
-        topic=Topic.TRIALS,
-        field="storage",
-        read=values.text,
-        help="Where the study is kept: an Optuna URL, or a file ending in .journal.",
+_of_trials = partial(Option, topic=Topic.TRIALS, of_search=True)
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class PlaceSettings:
+    """Settings of where a study is stored, and where and how its trials run."""
+
+    storage: str | None = _of_trials(
+        values.text,
+        "Where the study is kept: an Optuna URL, or a file ending in .journal.",
         default="in the state directory",
         metavar="URL",
-        of_search=True,
         of_job=False,
         decides=False,
-    ),
-    Option(
+    ).with_default(None)
+    storage_wait_seconds: float = _of_trials(
+        values.seconds_or_zero,
+        "How long to wait for a database that went away; 0 for not at all.",
         name="storage-wait",
-        topic=Topic.TRIALS,
-        field="storage_wait_seconds",
-        read=values.seconds_or_zero,
-        help="How long to wait for a database that went away; 0 for not at all.",
-        default="60",
         metavar="SECONDS",
-        of_search=True,
         decides=False,
-    ),
-    Option(
-        name="study",
-        topic=Topic.TRIALS,
-        field="study",
-        read=values.text,
-        help="Name of the study to begin or resume.",
+    ).with_default(60.0)
+    study: str | None = _of_trials(
+        values.text,
+        "Name of the study to begin or resume.",
         default="follows from the settings",
         metavar="NAME",
-        of_search=True,
-    ),
-    Option(
-        name="dispatch",
-        topic=Topic.TRIALS,
-        field="dispatch",
-        read=values.one_of(DISPATCHES),
-        help="What runs measured trials: Ray, or inline, this machine one after another without Ray.",
+    ).with_default(None)
+    dispatch: str = _of_trials(
+        values.one_of(DISPATCHES),
+        "What runs measured trials: Ray, or inline, this machine one after another without Ray.",
         default="ray; inline, with a note, where Ray cannot start",
         choices=DISPATCHES,
-        of_search=True,
         of_job=False,
         decides=False,  # wherever a trial runs, its process is fresh
-    ),
-    Option(
-        name="address",
-        topic=Topic.TRIALS,
-        field="address",
-        read=values.text,
-        help="A Ray cluster to measure on.",
+    ).with_default(RAY)
+    address: str | None = _of_trials(
+        values.text,
+        "A Ray cluster to measure on.",
         default="a local one",
         metavar="ADDRESS",
-        of_search=True,
         of_cluster=True,
         of_job=False,
         decides=False,  # which devices it leads to decides
-    ),
-    Option(
-        name="resources",
-        topic=Topic.TRIALS,
-        field="resources",
-        read=values.resources,
-        help="Custom Ray resources that every trial asks its node for.",
+    ).with_default(None)
+    resources: tuple[tuple[str, float], ...] = _of_trials(
+        values.resources,
+        "Custom Ray resources that every trial asks its node for.",
         metavar="NAME=NUM,…",
-        of_search=True,
         of_cluster=True,
-    ),
-    Option(
+    ).with_default(())
+    node_wait_seconds: float = _of_trials(
+        values.seconds_or_zero,
+        "How long to wait for a node that could run a trial; 0 for not at all.",
         name="node-wait",
-        topic=Topic.TRIALS,
-        field="node_wait_seconds",
-        read=values.seconds_or_zero,
-        help="How long to wait for a node that could run a trial; 0 for not at all.",
-        default="30",
         metavar="SECONDS",
-        of_search=True,
         of_cluster=True,
         decides=False,
-    ),
-    Option(
-        name="fresh",
-        topic=Topic.TRIALS,
-        field="fresh",
-        read=switch,
-        help="Ignore earlier answers, and begin the study anew.",
-        is_switch=True,
-        of_search=True,
-        decides=False,
-    ),
-    Option(
-        name="metrics-port",
-        topic=Topic.TRIALS,
-        field="metrics_port",
-        read=whole_number(minimum=0, maximum=65535),
-        help="Serve Prometheus metrics on this port while it runs; 0 for any free port.",
+    ).with_default(30.0)
+    fresh: bool = _of_trials(
+        switch, "Ignore earlier answers, and begin the study anew.", is_switch=True, decides=False
+    ).with_default(False)
+    metrics_port: int | None = _of_trials(
+        whole_number(minimum=0, maximum=65535),
+        "Serve Prometheus metrics on this port while it runs; 0 for any free port.",
         metavar="PORT",
-        of_search=True,
         of_job=False,
         decides=False,
-    ),
-    Option(
-        name="metrics-host",
-        topic=Topic.TRIALS,
-        field="metrics_host",
-        read=values.text,
-        help="Address to serve metrics on.",
-        default="127.0.0.1",
-        metavar="HOST",
-        of_search=True,
-        of_job=False,
-        decides=False,
-    ),
-    Option(
-        name="deadline",
-        topic=Topic.TRIALS,
-        field="deadline_seconds",
-        read=values.seconds,
-        help="How long one trial may take.",
-        default="600",
-        metavar="SECONDS",
-        of_search=True,
-        decides=False,
-    ),
-    Option(
+    ).with_default(None)
+    metrics_host: str = _of_trials(
+        values.text, "Address to serve metrics on.", metavar="HOST", of_job=False, decides=False
+    ).with_default("127.0.0.1")
+    deadline_seconds: float = _of_trials(
+        values.seconds, "How long one trial may take.", name="deadline", metavar="SECONDS", decides=False
+    ).with_default(600.0)
+    num_threads: int | None = _of_trials(
+        whole_number(minimum=1),
+        "Intra-op threads of a trial on the CPU.",
         name="threads",
-        topic=Topic.TRIALS,
-        field="num_threads",
-        read=whole_number(minimum=1),
-        help="Intra-op threads of a trial on the CPU.",
         default="one per core",
         metavar="N",
-        of_search=True,
-    ),
-)
+    ).with_default(None)

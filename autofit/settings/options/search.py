@@ -1,140 +1,96 @@
-"""Options of `autofit tune` for the search: its goal, the memory to keep free, and its limits."""
+"""Settings of the search: its goal, the memory to keep free, and its limits."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import partial
+
+from autofit.hardware.budget import DEFAULT_MARGIN
 from autofit.settings import values
 from autofit.settings.goals import Batching, Maximized, Objective, Risk
-from autofit.settings.lengths_file import lengths
+from autofit.settings.lengths import BatchLengths
+from autofit.settings.lengths_file import lengths as read_lengths
 from autofit.settings.options.option import Option, Topic
 from autofit_workers.spec.knobs.knob import whole_number
 
-SEARCH = (
-    Option(
-        name="maximize",
-        topic=Topic.SEARCH,
-        field="maximize",
-        read=values.maximized,
-        help="What to make as large as fits: the batch, or at --batch-size the size of a sample.",
-        default="batch-size",
+_of_search = partial(Option, topic=Topic.SEARCH, of_search=True)
+
+
+@dataclass(frozen=True, kw_only=True, init=False, repr=False, eq=False)
+class SearchSettings:
+    """Settings of the search: its goal, the memory to keep free, and its limits; None for no limit."""
+
+    maximize: Maximized = _of_search(
+        values.maximized,
+        "What to make as large as fits: the batch, or at --batch-size the size of a sample.",
         choices=tuple(Maximized),
-        of_search=True,
-    ),
-    Option(
-        name="batch-size",
-        topic=Topic.SEARCH,
-        field="batch_size",
-        read=whole_number(minimum=1),
-        help="The batch size at which --maximize seq-len looks for the longest samples.",
+    ).with_default(Maximized.BATCH_SIZE)
+    batch_size: int | None = _of_search(
+        whole_number(minimum=1),
+        "The batch size at which --maximize seq-len looks for the longest samples.",
         default="1",
         metavar="N",
-        of_search=True,
-    ),
-    Option(
-        name="lengths",
-        topic=Topic.SEARCH,
-        field="lengths",
-        read=lengths,
-        help="The tokens of each sample of the data, one number a line, or FILE:COLUMN of a CSV, JSON lines "
+    ).with_default(None)
+    lengths: BatchLengths | None = _of_search(
+        read_lengths,
+        "The tokens of each sample of the data, one number a line, or FILE:COLUMN of a CSV, JSON lines "
         "or Parquet table: the batch is made for the longest, and it is told when a larger one would fail.",
         metavar="FILE",
-        of_search=True,
-    ),
-    Option(
-        name="batching",
-        topic=Topic.SEARCH,
-        field="batching",
-        read=values.batching,
-        help="How batches are made of samples of different lengths: shuffled and padded, grouped by length, "
+    ).with_default(None)
+    batching: Batching = _of_search(
+        values.batching,
+        "How batches are made of samples of different lengths: shuffled and padded, grouped by length, "
         "or packed.",
-        default="shuffled",
         choices=tuple(Batching),
-        of_search=True,
-    ),
-    Option(
-        name="max-batch",
-        topic=Topic.SEARCH,
-        field="max_batch",
-        read=whole_number(minimum=1),
-        help="Largest batch size to consider.",
-        default="65536",
-        metavar="N",
-        of_search=True,
-    ),
-    Option(
-        name="margin",
-        topic=Topic.CARD,
-        field="margin",
-        read=values.margin,
-        help="Share of the device's memory to keep free.",
-        default="3%",
-        metavar="PERCENT",
-    ),
-    Option(
+    ).with_default(Batching.SHUFFLED)
+    max_batch: int = _of_search(
+        whole_number(minimum=1), "Largest batch size to consider.", metavar="N"
+    ).with_default(65536)
+    margin: Decimal = Option(
+        values.margin, "Share of the device's memory to keep free.", topic=Topic.CARD, metavar="PERCENT"
+    ).with_default(DEFAULT_MARGIN)
+    reserve_bytes: int = Option(
+        values.size_or_zero,
+        "Memory to leave to other processes on the device.",
         name="reserve",
         topic=Topic.CARD,
-        field="reserve_bytes",
-        read=values.size_or_zero,
-        help="Memory to leave to other processes on the device.",
         metavar="SIZE",
-    ),
-    Option(
-        name="risk",
-        topic=Topic.SEARCH,
-        is_common=True,
-        field="risk",
-        read=values.risk,
-        help="Which level of a prediction has to fit: safe, the high end of its 95 % interval; likely, its "
+    ).with_default(0)
+    risk: Risk = _of_search(
+        values.risk,
+        "Which level of a prediction has to fit: safe, the high end of its 95 % interval; likely, its "
         "likely peak; worst, the largest workspace of every convolution.",
-        default="safe",
+        is_common=True,
         choices=tuple(Risk),
-        of_search=True,
-    ),
-    Option(
-        name="objective",
-        topic=Topic.SEARCH,
-        field="objective",
-        read=values.objective,
-        help="What the best has most of: samples per batch, or samples per second, measured or predicted.",
-        default="batch",
+    ).with_default(Risk.SAFE)
+    objective: Objective = _of_search(
+        values.objective,
+        "What the best has most of: samples per batch, or samples per second, measured or predicted.",
         choices=tuple(Objective),
-        of_search=True,
-    ),
-    Option(
+    ).with_default(Objective.BATCH)
+    epoch_samples: int | None = Option(
+        whole_number(minimum=1),
+        "Samples of an epoch: tells how long one takes, where the time of a step is predicted.",
         name="samples",
         topic=Topic.SEARCH,
-        field="epoch_samples",
-        read=whole_number(minimum=1),
-        help="Samples of an epoch: tells how long one takes, where the time of a step is predicted.",
         metavar="N",
-    ),
-    Option(
-        name="soak-steps",
-        topic=Topic.SEARCH,
-        field="soak_steps",
-        read=whole_number(minimum=0),
-        help="Steps for which the winner runs again in a fresh process; 0 for none.",
+    ).with_default(None)
+    soak_steps: int | None = _of_search(
+        whole_number(minimum=0),
+        "Steps for which the winner runs again in a fresh process; 0 for none.",
         default="20 on CUDA, 5 on the CPU",
         metavar="N",
-        of_search=True,
-    ),
-    Option(
-        name="max-trials",
-        topic=Topic.SEARCH,
-        field="max_trials",
-        read=whole_number(minimum=1),
-        help="End after this many measured trials, including those of earlier runs.",
+    ).with_default(None)
+    max_trials: int | None = _of_search(
+        whole_number(minimum=1),
+        "End after this many measured trials, including those of earlier runs.",
         metavar="N",
-        of_search=True,
         decides=False,
-    ),
-    Option(
-        name="max-seconds",
-        topic=Topic.SEARCH,
-        field="max_seconds",
-        read=values.seconds,
-        help="End after this long; trials that are running then are stopped.",
+    ).with_default(None)
+    max_seconds: float | None = _of_search(
+        values.seconds,
+        "End after this long; trials that are running then are stopped.",
         metavar="SECONDS",
-        of_search=True,
         decides=False,
-    ),
-)
+    ).with_default(None)
