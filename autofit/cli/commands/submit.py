@@ -15,7 +15,7 @@ import click
 from autofit.cli.interruption import print_document
 from autofit.cli.options.jobs import ADDRESS, STORAGE, job_storage, require_address
 from autofit.cli.options.pages import LongCommand, option
-from autofit.cli.options.search import CONFIG, SEARCH, STORAGE_WAIT, STUDY, TRIALS
+from autofit.cli.options.search import CONFIG, SEARCH
 from autofit.cli.options.shared import GPU_MEM, JSON, MODEL, complete_gpus, setting, without_secret
 from autofit.errors import ExitCode, StorageDeniedError, UsageError
 from autofit.hardware.gpus import catalogue
@@ -43,8 +43,6 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
     complete=complete_gpus,
 )
 @SEARCH
-@STUDY
-@TRIALS
 @CONFIG
 @option(
     Topic.JOBS,
@@ -66,7 +64,6 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 )
 @ADDRESS
 @STORAGE
-@STORAGE_WAIT
 @JSON
 def submit(
     *,

@@ -15,7 +15,7 @@ import click
 from autofit.cli.backend import Backend
 from autofit.cli.interruption import current, print_document
 from autofit.cli.options.pages import LongCommand, option
-from autofit.cli.options.search import ADDRESS, CONFIG, SEARCH, STORAGE, STORAGE_WAIT, STUDY, TRIALS
+from autofit.cli.options.search import CONFIG, PLACES, SEARCH
 from autofit.cli.options.shared import GPU_MEM, GPUS, JSON, MODEL, QUIET, REPORT, SCRIPT
 from autofit.errors import AutofitError, ExitCode, UsageError
 from autofit.events import Event, EventSink, TrialFinished, TuneStarted, fan_out
@@ -40,11 +40,7 @@ _Answer = TypeVar("_Answer")
 @GPU_MEM
 @GPUS
 @SEARCH
-@STORAGE
-@STORAGE_WAIT
-@STUDY
-@TRIALS
-@ADDRESS
+@PLACES
 @CONFIG
 @QUIET
 @JSON

@@ -7,33 +7,19 @@ from pathlib import Path
 import click
 
 from autofit.cli.options.pages import option
-from autofit.cli.options.shared import (
-    CONV_ALGOS_OPTION,
-    KEPT_FREE,
-    KNOBS,
-    SEARCH_KNOBS,
-    combined,
-    setting,
-    settings,
-)
+from autofit.cli.options.shared import settings_of
 from autofit.settings.options import Topic
 
-SEARCH = combined(
-    settings("device", "probe"),
-    CONV_ALGOS_OPTION,
-    KNOBS,
-    SEARCH_KNOBS,
-    settings("maximize", "batch-size", "lengths", "batching", "max-batch"),
-    KEPT_FREE,
-    settings(
-        "risk", "objective", "samples", "soak-steps", "max-trials", "max-seconds", "deadline", "threads"
-    ),
+# Beside the workload and the card; of a job, its cluster decides the rest.
+SEARCH = settings_of(
+    Topic.CARD,
+    Topic.SETTINGS,
+    Topic.SEARCH,
+    Topic.TRIALS,
+    but=("gpu", "gpu-mem"),
+    where=lambda row: row.of_job,
 )
-STUDY = settings("study", "fresh")
-TRIALS = settings("resources", "node-wait")
-STORAGE = setting("storage")
-STORAGE_WAIT = setting("storage-wait")
-ADDRESS = settings("dispatch", "address", "metrics-port", "metrics-host")
+PLACES = settings_of(Topic.TRIALS, where=lambda row: not row.of_job)
 CONFIG = option(
     Topic.SEARCH,
     "--config",

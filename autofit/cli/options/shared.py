@@ -7,7 +7,7 @@ same whether it comes from the command line, the environment or a file.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from click.shell_completion import CompletionItem
 from autofit.cli.options.pages import Decorator, option
 from autofit.errors import UsageError
 from autofit.hardware.gpus import catalogue
-from autofit.settings.options import OPTIONS, Topic
+from autofit.settings.options import OPTIONS, Option, Topic
 from autofit.settings.values import ALL_CARDS, SEARCHABLE
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.knobs import KNOBS as ALL_KNOBS
@@ -26,6 +26,7 @@ from autofit_workers.spec.shown import has_secret
 from autofit_workers.spec.workloads.builtins import BUILTINS
 
 _Callback = Callable[[click.Context, click.Parameter, str | None], str | None]
+_Texts = tuple[str, ...]
 _URLS = ("storage", "address")
 _Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -40,39 +41,25 @@ def setting(
     """Click option for an entry of `OPTIONS`, whose value is passed on as text; None if not given.
 
     Args:
-        help_text, metavar: instead of the table's, where the option means something else to a command.
-        complete: completes what the choices of the table do not.
+        help_text, metavar, complete: instead of the table's, where the option means something else to a
+            command.
     """
     row = OPTIONS[name]
-    help_text = help_text or row.help_text
-    callback = without_secret(f"AUTOFIT_{name.upper()}") if name in _URLS else None
+    attributes: dict[str, Any] = {"is_common": row.is_common, "help": help_text or row.help_text}
     if row.is_switch:
-        return option(
-            row.topic, f"--{name}/--no-{name}", default=None, is_common=row.is_common, help=help_text
-        )
+        return option(row.topic, f"--{name}/--no-{name}", default=None, **attributes)
+    if name in _URLS:
+        attributes["callback"] = without_secret(f"AUTOFIT_{name.upper()}")
+    if name in _REPEATABLE:
+        attributes |= {"multiple": True, "callback": _REPEATABLE[name]}
+    complete = complete or _COMPLETERS.get(name) or (one_of(row.choices) if row.choices else None)
     return option(
         row.topic,
         f"--{name}",
         *(f"--{alias}" for alias in row.aliases),
         row.argument,
         metavar=metavar or row.metavar or "|".join(row.choices),
-        help=help_text,
-        callback=callback,
-        shell_complete=complete or (one_of(row.choices) if row.choices else None),
-        is_common=row.is_common,
-    )
-
-
-def _repeatable(name: str, **attributes: Any) -> Decorator:
-    """Click option for an entry of `OPTIONS` that may be given several times."""
-    row = OPTIONS[name]
-    return option(
-        row.topic,
-        f"--{name}",
-        multiple=True,
-        metavar=row.metavar,
-        help=row.help_text,
-        is_common=row.is_common,
+        shell_complete=complete,
         **attributes,
     )
 
@@ -104,6 +91,19 @@ def without_secret(variable: str | None) -> _Callback:
 def settings(*names: str) -> Decorator:
     """Decorator that adds several options of `OPTIONS`, in the order of `names`."""
     return combined(*(setting(name) for name in names))
+
+
+def settings_of(
+    *topics: Topic, but: Collection[str] = (), where: Callable[[Option], bool] = lambda _row: True
+) -> Decorator:
+    """Decorator that adds the options of `OPTIONS` with one of the topics, in the table's order.
+
+    Args:
+        but: the names of those to leave out.
+        where: whether to add an option.
+    """
+    rows = [row for row in OPTIONS.values() if row.topic in topics and row.name not in but]
+    return settings(*(row.name for row in rows if where(row)))
 
 
 def combined(*decorators: Decorator) -> Decorator:
@@ -187,22 +187,40 @@ def model_argument(function: Callable[..., Any]) -> Callable[..., Any]:
     return argument(with_model)
 
 
-SAMPLE = settings("input", "classes", "task")
-SEQ_LEN = settings("seq-len")
+def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Shell completions of `--search`: the knob's name, then each of its values."""
+    knob, equals, values = incomplete.partition("=")
+    if not equals:
+        return [CompletionItem(f"{name}=") for name in SEARCHABLE if name.startswith(knob)]
+    before, comma, last = values.rpartition(",")
+    field = knob.replace("-", "_")
+    known = ALL_KNOBS[field].values if knob in SEARCHABLE and field in ALL_KNOBS else ()
+    return [CompletionItem(f"{knob}={before}{comma}{name}") for name in known if name.startswith(last)]
+
+
+def _joined(separator: str) -> Callable[[click.Context, click.Parameter, _Texts], str | None]:
+    """Makes a callback that joins the values of a repeated option; None where it was not given."""
+    return lambda _ctx, _param, texts: separator.join(texts) if texts else None
+
+
+_COMPLETERS: dict[str, _Completer] = {
+    "model": complete_model,
+    "script": _complete_file,
+    "gpu": _complete_gpu,
+    "conv-algo": _complete_conv_algo,
+    "search": _complete_search,
+}
+# Options that may be given several times, and what makes one text of them.
+_REPEATABLE = {"script-arg": None, "keep-env": _joined(","), "search": _joined(";")}
+
+SAMPLE = settings_of(Topic.MODEL, but=("model",))
+SEQ_LEN = setting("seq-len")
 # What a workload may do, and take, while it is predicted.
-ISOLATION = combined(
-    settings("allow-network", "allow-subprocesses"),
-    _repeatable("keep-env", callback=lambda _ctx, _param, names: ",".join(names) if names else None),
-    settings("max-host-memory"),
-)
-MODEL_OPTION = combined(setting("model", complete=complete_model), SAMPLE, ISOLATION)
+ISOLATION = settings_of(Topic.LIMITS)
+MODEL_OPTION = settings_of(Topic.MODEL, Topic.LIMITS)
 MODEL = combined(model_argument, MODEL_OPTION)
-SCRIPT = combined(
-    setting("script", complete=_complete_file),
-    _repeatable("script-arg"),
-    settings("batch-arg", "batch-env", "batch-name", "nproc", "nnodes", "launcher", "keep-trackers"),
-)
-GPU = setting("gpu", complete=_complete_gpu)
+SCRIPT = settings_of(Topic.SCRIPT)
+GPU = setting("gpu")
 GPUS = setting(
     "gpu",
     help_text="The card, such as rtx-3090; several, or all, make one table with a row each. `autofit gpus` "
@@ -211,8 +229,9 @@ GPUS = setting(
     complete=complete_gpus,
 )
 GPU_MEM = setting("gpu-mem")
-KEPT_FREE = settings("margin", "reserve")
-SAMPLES = setting("samples")
+# Of the card, what a question about one configuration asks beside its name and memory.
+KEPT_FREE = settings_of(Topic.CARD, but=("gpu", "gpu-mem"), where=lambda row: not row.of_search)
+SAMPLES = settings_of(Topic.SEARCH, where=lambda row: not row.of_search)
 
 
 def batch_size(*, required: bool = False, help_text: str = "Samples a step.") -> Decorator:
@@ -231,41 +250,13 @@ def batch_size(*, required: bool = False, help_text: str = "Samples a step.") ->
 BATCH_SIZE = batch_size(required=True)
 BATCH_SIZE_OR_OWN = batch_size(help_text="Samples a step.  [default: of a script its own]")
 
-CONV_ALGOS_OPTION = setting("conv-algo", complete=_complete_conv_algo)
 CONV_ALGO = setting(
     "conv-algo",
     help_text=f"{ALL_KNOBS['conv_algo'].help}  [default: cudnn]",
     metavar=ALL_KNOBS["conv_algo"].metavar,
-    complete=_complete_conv_algo,
-)
-
-
-def _complete_search(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Shell completions of `--search`: the knob's name, then each of its values."""
-    knob, equals, values = incomplete.partition("=")
-    if not equals:
-        return [CompletionItem(f"{name}=") for name in SEARCHABLE if name.startswith(knob)]
-    before, comma, last = values.rpartition(",")
-    field = knob.replace("-", "_")
-    known = ALL_KNOBS[field].values if knob in SEARCHABLE and field in ALL_KNOBS else ()
-    return [CompletionItem(f"{knob}={before}{comma}{name}") for name in known if name.startswith(last)]
-
-
-SEARCH_KNOBS = _repeatable(
-    "search",
-    callback=lambda _ctx, _param, values: ";".join(values) if values else None,
-    shell_complete=_complete_search,
 )
 # What a configuration is beside its batch and its convolution algorithm.
-KNOBS = settings(
-    *(option.name for option in OPTIONS.values() if option.is_knob),
-    "mode",
-    "worst-case",
-    "allow-long",
-    "parallel",
-    "rank",
-    "assume",
-)
+KNOBS = settings_of(Topic.SETTINGS, but=("conv-algo",), where=lambda row: not row.of_search)
 
 REPORT = option(
     Topic.OUTPUT,

@@ -91,10 +91,6 @@ class Option:
         return self.name.replace("-", "_")
 
     @property
-    def is_knob(self) -> bool:
-        return self.field.startswith("knobs.")
-
-    @property
     def help_text(self) -> str:
         """Help text of the option, with its default value."""
         return f"{self.help}  [default: {self.default}]" if self.default else self.help
