@@ -31,6 +31,8 @@ bench:
 bench-smoke:
 	pytest -m process tests/bench
 
-# That the commands, options and links of the documentation are there.
+# The site of docs/, in build/site. An error where a link leads nowhere, or a page has not what the code says.
 docs:
+	python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict -f docs/mkdocs.yml
 	pytest -n 0 tests/docs
