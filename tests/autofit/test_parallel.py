@@ -218,8 +218,8 @@ def test_what_cannot_be_predicted_is_refused(options: dict[str, str], message: s
 def test_every_form_that_is_told_is_read_and_documented(form: str) -> None:
     text = form.replace("SCHEDULE", "gpipe").replace("RxS", "2x2").replace("N", "4").replace("M", "4")
     assert str(Parallel.parse(text)).startswith(text.partition("+gpipe")[0])
-    reference = (Path(autofit.__file__).parent / "README.md").read_text()
-    section = reference.partition("### Several optimizers, several GPUs")[2].partition("\n### ")[0]
+    page = (Path(__file__).parents[2] / "docs" / "pages" / "many-gpus.md").read_text(encoding="utf-8")
+    section = page.partition("## Ways to train on several GPUs")[2].partition("\n## ")[0]
     assert re.search(rf"`{form.partition(':')[0]}:\d", section)
 
 

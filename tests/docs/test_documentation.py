@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,7 +40,14 @@ def commands(text: str) -> Iterator[list[str]]:
     for line in "\n".join([*blocks, *spans]).splitlines():
         for command in _END.split(line):
             if found := _COMMAND.fullmatch(command.strip()):
-                yield found[1].split()[1:]
+                yield _words(found[1])[1:]
+
+
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError:  # an apostrophe of a sentence
+        return command.split()
 
 
 def unknown_in(words: list[str]) -> list[str]:
@@ -114,6 +122,6 @@ def test_what_is_misspelt_is_found():
     assert [unknown_in(words) for words in commands(text)] == [["tuen"], [], ["--modle"]]
     readme = ROOT / "README.md"
     assert is_there(readme, "CONTRIBUTING.md")
-    assert is_there(readme, "#what-it-prints")
+    assert is_there(readme, "#questions")
     assert not is_there(readme, "CONTRIBUTOR.md")
     assert not is_there(readme, "#what-it-says")

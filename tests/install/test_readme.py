@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.pages import missing_line
 from tests.install.environments import KINDS, ROOT, Environment, environment, project
 
 pytestmark = pytest.mark.process
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-REFERENCE = (ROOT / "autofit" / "README.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "pages" / "largest-batch.md").read_text(encoding="utf-8")
 
 _BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _SETUP_FILE = re.compile(r"^```python\n(# train_setup\.py\n.*?)^```", re.MULTILINE | re.DOTALL)
@@ -71,8 +72,7 @@ def test_the_sample_output_is_what_is_printed(installed: Environment, folder: Pa
     done = installed.run(*shlex.split(command), cwd=folder)
     printed = [line.rstrip() for line in done.stdout.splitlines()]
     shown = next(block for _, block in _BLOCK.findall(README) if block.startswith("davenet · "))
-    rest = next(block for _, block in _BLOCK.findall(REFERENCE) if block.startswith("Where the memory goes"))
-    beginning = shown.removesuffix("…\n").splitlines()
-    assert printed[: len(beginning)] == beginning
+    rest = next(block for _, block in _BLOCK.findall(PAGE) if block.startswith("Where the memory goes"))
+    assert missing_line(shown.splitlines(), printed) is None
     lines = iter(printed)
     assert [line for line in rest.splitlines() if line not in lines] == []  # in their order

@@ -1,4 +1,4 @@
-"""The reference, autofit/README.md: all options, schemas and exit codes of the commands, and no others."""
+"""The site's pages: all options, schemas and exit codes of the commands, and no others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit.cli.app import autofit
 from autofit.errors import ExitCode
 
 ROOT = Path(__file__).parents[3]
-REFERENCE = ROOT / "autofit" / "README.md"
+PAGES = ROOT / "docs" / "pages"
 _OPTION = re.compile(r"(?<![\w-])--?[a-z][a-z0-9-]*")
 # What a script is given is its own: `--script-arg --epochs=1`, `--batch-arg --batch-size`.
 _OF_SCRIPTS = re.compile(r"(--script-arg|--batch-arg) --[a-z][\w=-]*")
@@ -46,36 +46,42 @@ def in_rows(section: str) -> Iterator[str]:
 
 
 def documented(command: str) -> set[str]:
-    """The options of a command's section, and of the sections that its sentence "Takes …" links to."""
-    parts = sections(REFERENCE.read_text(encoding="utf-8"))
+    """The options of a command's section, with those of the tables of shared ones that it names."""
+    page = (PAGES / "options.md").read_text(encoding="utf-8")
+    parts = sections(page)
     own = parts[f"autofit-{command}"]
-    takes = re.search(r"Takes (.*?)(?:\n\n|\Z)", own, re.DOTALL)
-    shared = re.findall(r"\]\(#([\w-]+)\)", takes[1]) if takes else []
-    return {name for section in (own, *(parts[link] for link in shared)) for name in in_rows(section)}
+    named = re.search(r"^(?:Also|Takes), from the \[tables above\].*$", own, re.MULTILINE)
+    shared = set(_OPTION.findall(named[0].partition(": ")[2])) if named else set()
+    rows = [
+        set(_OPTION.findall(row))
+        for row in re.findall(r"^\| (.*?) \|", page.partition("\n## autofit ")[0], re.MULTILINE)
+    ]
+    assert all(any(name in row for row in rows) for name in shared)
+    return set(in_rows(own)).union(*(row for row in rows if row & shared))
 
 
 @pytest.mark.parametrize("command", autofit.commands)
-def test_the_reference_has_every_option_of_a_command_and_no_other(command: str) -> None:
+def test_the_options_page_has_every_option_of_a_command_and_no_other(command: str) -> None:
     assert documented(command) == options_of(autofit.commands[command]) - _OF_ALL
 
 
-def test_the_reference_names_no_option_that_does_not_exist() -> None:
-    text = _OF_SCRIPTS.sub(r"\1", REFERENCE.read_text(encoding="utf-8"))
+def test_the_pages_name_no_option_that_does_not_exist() -> None:
+    text = _OF_SCRIPTS.sub(r"\1", "\n".join(page.read_text(encoding="utf-8") for page in PAGES.glob("*.md")))
     named = {name for name in _OPTION.findall(text) if name.startswith("--")}
     assert named <= _OF_ALL.union(*map(options_of, autofit.commands.values()))
 
 
-def test_the_reference_describes_every_schema_that_is_printed_or_written() -> None:
+def test_the_json_page_describes_every_schema_that_is_printed_or_written() -> None:
     source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "autofit").rglob("*.py"))
     schemas = set(re.findall(r'_SCHEMA = "(autofit\.[\w-]+/\d+)"', source))
-    described = set(re.findall(r"`(autofit\.[\w-]+/\d+)`", REFERENCE.read_text(encoding="utf-8")))
+    described = set(re.findall(r"`(autofit\.[\w-]+/\d+)`", (PAGES / "json.md").read_text(encoding="utf-8")))
     assert schemas
     assert described == schemas
 
 
-def test_the_reference_and_the_readme_have_every_exit_code() -> None:
-    of_reference = sections(REFERENCE.read_text(encoding="utf-8"))["exit-codes"]
-    assert re.findall(r"^\| (\d+) \|", of_reference, re.MULTILINE) == [str(int(code)) for code in ExitCode]
+def test_the_pages_and_the_readme_have_every_exit_code() -> None:
+    of_settings = sections((PAGES / "settings.md").read_text(encoding="utf-8"))["exit-codes"]
+    assert re.findall(r"^\| (\d+) \|", of_settings, re.MULTILINE) == [str(int(code)) for code in ExitCode]
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (codes,) = re.findall(r"^\| exit code \| (.+) \|$", readme, re.MULTILINE)
     assert codes.split(" | ") == [str(int(code)) for code in ExitCode]
