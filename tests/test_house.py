@@ -1,19 +1,29 @@
-"""What import-linter's contracts leave open: circles of imports, and folders with too many files."""
+"""What import-linter's contracts leave open: circles, full folders, and vendors outside of their tables."""
 
 from __future__ import annotations
 
+import ast
 import graphlib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import grimp
 import pytest
+
+from autofit_workers.spec.vendors import Vendor
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"autofit": ROOT / "autofit", "autofit_workers": ROOT / "workers" / "autofit_workers"}
 MOST_AT_THE_TOP = 8
 MOST_IN_A_FOLDER = 20
 OF_ONE_KIND = {"autofit_workers/spec/knobs"}  # a knob a file
+TABLES_OF_VENDORS = {
+    "autofit/hardware/context.py",
+    "autofit/hardware/gpus.py",
+    "autofit_workers/replay/vendors.py",
+    "autofit_workers/spec/vendors.py",
+}
 
 
 def test_no_module_imports_itself_by_way_of_others_type_imports_included() -> None:
@@ -37,3 +47,42 @@ def test_no_folder_has_more_files_than_one_looks_through() -> None:
     )
     crowded = {folder: size for folder, size in sizes.items() if size > MOST_IN_A_FOLDER}
     assert crowded.keys() == OF_ONE_KIND, crowded
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for package, folder in PACKAGES.items():
+        for path in folder.rglob("*.py"):
+            yield f"{package}/{path.relative_to(folder)}", ast.parse(path.read_text(encoding="utf-8"))
+
+
+def named_vendor(node: ast.AST | None) -> str | None:
+    """Member that an expression `Vendor.MEMBER` names."""
+    match node:
+        case ast.Attribute(value=ast.Name(id="Vendor"), attr=member):
+            return member
+    return None
+
+
+def asks_for_a_vendor(node: ast.AST) -> bool:
+    return isinstance(node, ast.Compare) and any(
+        isinstance(side, ast.Attribute) and side.attr == "vendor" for side in (node.left, *node.comparators)
+    )
+
+
+def test_vendors_are_named_in_tables_alone_that_have_a_row_for_each() -> None:
+    tables, others = set(), []
+    for name, module in modules():
+        nodes, rows = [*ast.walk(module)], set()
+        for table in (node for node in nodes if isinstance(node, ast.Dict)):
+            keys = [key for key in table.keys if named_vendor(key) is not None]
+            if keys:
+                assert [named_vendor(key) for key in keys] == list(Vendor), (name, table.lineno)
+                tables.add(name)
+                rows.update(map(id, keys))
+        others += [
+            f"{name}:{node.lineno}"
+            for node in nodes
+            if asks_for_a_vendor(node) or (named_vendor(node) is not None and id(node) not in rows)
+        ]
+    assert not others, "ask the vendor's row (Vendor.facts), or add a row to a table"
+    assert tables == TABLES_OF_VENDORS

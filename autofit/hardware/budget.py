@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import NamedTuple
 
 from autofit.errors import BudgetError
 from autofit.hardware.context import ContextInterval, context_interval
 from autofit.hardware.gpus import Gpu
 from autofit.hardware.nccl import communicators_interval
 from autofit.units import format_bytes
-from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.vendors import Facts
 from autofit_workers.spec.versions import wheel_for
 
 DEFAULT_MARGIN = Decimal("0.03")
@@ -190,28 +190,14 @@ def assumed_context(
 def _assumed_wheel(architecture: str | None) -> tuple[str, ...]:
     """Note that a special PyTorch build is assumed; empty if the usual build runs on the card."""
     card = None if architecture is None else Architecture.of(architecture)
-    if card is None or card.vendor is not Vendor.NVIDIA:
+    if card is None or not card.vendor.facts.has_capability:
         return ()
     wheel = wheel_for(card.capability, importlib.metadata.version("torch"))
     return () if wheel is None else (wheel,)
 
 
-class _Names(NamedTuple):
-    """A vendor's names for the context, the communication library, and the tool that shows card memory."""
-
-    context: str
-    communicator: str
-    tool: str
-
-
-_NAMES = {
-    Vendor.NVIDIA: _Names("CUDA context", "NCCL", "nvidia-smi"),
-    Vendor.AMD: _Names("HIP context", "RCCL", "amd-smi"),
-}
-
-
-def _names(architecture: str | None) -> _Names:
-    return _NAMES[Architecture.of(architecture or DEFAULT_ARCHITECTURE).vendor]
+def _names(architecture: str | None) -> Facts:
+    return Architecture.of(architecture or DEFAULT_ARCHITECTURE).vendor.facts
 
 
 def outside_allocator(architecture: str | None, *, exchanges: bool) -> str:
@@ -226,7 +212,7 @@ def outside_allocator(architecture: str | None, *, exchanges: bool) -> str:
 
 def shown_by(architecture: str | None) -> str:
     """Name of the vendor's tool that shows the card memory of a process, such as `nvidia-smi`."""
-    return _names(architecture).tool
+    return _names(architecture).memory_tool
 
 
 def _assumption(what: str, interval: ContextInterval, of: str) -> str:

@@ -10,6 +10,7 @@ from 36 SMs with 92 to 161 MiB to 148 SMs with 712 MiB, over seven years of arch
 
 For AMD's cards there are too few observations for a line, and they follow none: from 202 MiB with the context
 alone to 952, on cards of 104 to 256 compute units. There the interval covers the observations, and more.
+The table at the end says which of the two holds for a vendor's cards.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ import functools
 import importlib.resources
 import statistics
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from autofit.hardware.chips import TYPICAL_CARDS, properties_for
 from autofit.hardware.gpus import find_gpu
 from autofit_workers.replay.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
-from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.vendors import Vendor
 
 Loading = Literal["lazy", "eager"]
 
@@ -42,9 +44,9 @@ _BELOW_MIB, _ABOVE_MIB = 110, 120
 # to 1171 MiB (an RTX 3090 with CUDA 11.0); the others lie at 609 to 683 MiB.
 _EAGER_MIB = (360, 680, 1180)
 
-# On AMD's cards the high end is this many times the largest observation: an assumption, as for the errors of
+# Without a line the high end is this many times the largest observation: an assumption, as for the errors of
 # predictions on cards without real runs (`data/residuals.toml`).
-_BEYOND_AMD = 1.5
+_BEYOND_SEEN = 1.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +88,10 @@ class ContextInterval:
 
 
 @functools.cache
-def observations(vendor: Vendor = Vendor.NVIDIA) -> tuple[Observation, ...]:
+def observations(vendor: Vendor) -> tuple[Observation, ...]:
     """Observed memory outside PyTorch's allocator on a vendor's cards, in file order: by architecture."""
     text = importlib.resources.files("autofit").joinpath("data/contexts.toml").read_text(encoding="utf-8")
-    table = "of_amd" if vendor is Vendor.AMD else "observations"
-    return tuple(map(_observation, tomllib.loads(text)[table]))
+    return tuple(map(_observation, tomllib.loads(text)[vendor]))
 
 
 def _observation(entry: Mapping[str, Any]) -> Observation:
@@ -128,15 +129,19 @@ def context_interval(
         loading: how kernels are loaded. Every release of PyTorch that is supported loads lazily, unless
             `CUDA_MODULE_LOADING=EAGER` is set.
     """
-    if Architecture.of(architecture).vendor is Vendor.AMD:
-        return _of_amd()
+    return _INTERVALS[Architecture.of(architecture).vendor](architecture, name, loading)
+
+
+def _by_threads(architecture: str, name: str | None, loading: Loading) -> ContextInterval:
+    """Interval by the threads that can be resident on the card at once."""
+    known = counted(Architecture.of(architecture).vendor)
     if architecture in ARCHITECTURE_LIMITS:
         properties = properties_for(architecture, name)
-        num_seen = sum(seen.architecture == architecture for seen in counted())
+        num_seen = sum(seen.architecture == architecture for seen in known)
         evidence = (
-            f"{num_seen} processes seen on {architecture}, {len(counted())} in all"
+            f"{num_seen} processes seen on {architecture}, {len(known)} in all"
             if num_seen
-            else f"none seen on {architecture}: as {len(counted())} on later cards, twice as uncertain"
+            else f"none seen on {architecture}: as {len(known)} on later cards, twice as uncertain"
         )
     else:
         properties, num_seen = max(map(properties_for, TYPICAL_CARDS), key=_num_threads), 0
@@ -154,21 +159,28 @@ def context_interval(
     )
 
 
-def _of_amd() -> ContextInterval:
-    """Interval for AMD's cards: the least observed, the median, and a multiple of the most observed."""
-    sizes = [seen.num_bytes for seen in observations(Vendor.AMD)]
+def _as_seen(architecture: str, _name: str | None, _loading: Loading) -> ContextInterval:
+    """Interval by all observations of a vendor: the least, the median, and a multiple of the most."""
+    vendor = Architecture.of(architecture).vendor
+    sizes = [seen.num_bytes for seen in counted(vendor)]
     return ContextInterval(
         low_bytes=min(sizes),
         likely_bytes=round(statistics.median(sizes) / _MIB) * _MIB,
-        high_bytes=round(_BEYOND_AMD * max(sizes) / _MIB) * _MIB,
-        basis=f"{len(sizes)} processes seen on AMD's cards; {_BEYOND_AMD} times the most that any held",
+        high_bytes=round(_BEYOND_SEEN * max(sizes) / _MIB) * _MIB,
+        basis=f"{len(sizes)} processes seen on {vendor}'s cards; {_BEYOND_SEEN} times the most that any held",
     )
 
 
-def counted(loading: Loading = "lazy") -> tuple[Observation, ...]:
-    """Observations on NVIDIA's cards with the given kernel loading, except those marked as left out."""
-    return tuple(seen for seen in observations() if seen.loading == loading and not seen.left_out)
+def counted(vendor: Vendor, loading: Loading = "lazy") -> tuple[Observation, ...]:
+    """Observations on a vendor's cards with the given kernel loading, except those marked as left out."""
+    return tuple(seen for seen in observations(vendor) if seen.loading == loading and not seen.left_out)
 
 
 def _num_threads(properties: DeviceProperties) -> int:
     return properties.num_sms * properties.limits.max_threads_per_sm
+
+
+_INTERVALS: dict[Vendor, Callable[[str, str | None, Loading], ContextInterval]] = {
+    Vendor.NVIDIA: _by_threads,
+    Vendor.AMD: _as_seen,
+}

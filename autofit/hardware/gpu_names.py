@@ -13,8 +13,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
+from autofit_workers.spec.vendors import Vendor
+
 # Words that sellers put before all of their names; boards and virtual machines name AMD's cards longer.
-_OF_SELLER = ("nvidia", "geforce", "tesla", "amd", "instinct", "oam", "vf")
+_OF_SELLERS = frozenset(word for vendor in Vendor for word in vendor.facts.seller_words)
 # Words for the build of a card, which its memory seldom depends on.
 _OF_BOARD = re.compile(r"pcie|sxm\d?|hbm\d\w?|lp|sff|gpu")
 _OF_SERIES = ("quadro", "rtx", "gtx")  # before a number that identifies the card
@@ -125,5 +127,5 @@ def _without_board(words: Sequence[str]) -> list[str]:
 
 
 def _words(name: str) -> list[str]:
-    words = (word for word in re.findall(r"[a-z0-9.]+", name.casefold()) if word not in _OF_SELLER)
+    words = (word for word in re.findall(r"[a-z0-9.]+", name.casefold()) if word not in _OF_SELLERS)
     return [_MEMORY.sub(r"\1g", word) for word in words]

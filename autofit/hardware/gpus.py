@@ -15,7 +15,8 @@ from typing import Any
 
 from autofit.errors import DriverError, UnknownGpuError, did_you_mean, either
 from autofit.hardware.gpu_names import known_elsewhere, matching
-from autofit_workers.spec.architecture import Architecture, Vendor, of_capability
+from autofit_workers.spec.architecture import Architecture, of_capability
+from autofit_workers.spec.vendors import Vendor
 
 _MIB = 1024**2
 # Words in capitals up to the first that has a digit: V100, A100, RTX PRO 6000; not GeForce RTX 3090.
@@ -69,17 +70,22 @@ class Gpu:
         `ray/_private/accelerators/nvidia_gpu.py`), AMD's after their device ids (`amd_gpu.py` beside it).
         `A100-40G` and `A100-80G` of `ray.util.accelerators` are given to nodes by hand.
         """
-        if self.vendor is Vendor.AMD:
-            words = "-".join(re.findall(r"\w+", self.name))
-            return (f"{words}-OAM" if _OAM_BOARDS.search(self.name) else words,)
-        match = _RAY_MODEL.match(self.name)
-        name = match.group(1) if match else self.name.removeprefix("NVIDIA").strip()
-        usual = name.replace(" ", "-")
-        return (f"A100-{self._whole_card_gb}G", usual) if usual == "A100" else (usual,)
+        return _ACCELERATOR_TYPES[self.vendor](self)
 
-    @property
-    def _whole_card_gb(self) -> int:
-        return catalogue()[self.whole_card_key].sold_gb
+
+def _by_model(gpu: Gpu) -> tuple[str, ...]:
+    match = _RAY_MODEL.match(gpu.name)
+    name = match.group(1) if match else gpu.name.removeprefix("NVIDIA").strip()
+    usual = name.replace(" ", "-")
+    return (f"A100-{catalogue()[gpu.whole_card_key].sold_gb}G", usual) if usual == "A100" else (usual,)
+
+
+def _by_whole_name(gpu: Gpu) -> tuple[str, ...]:
+    words = "-".join(re.findall(r"\w+", gpu.name))
+    return (f"{words}-OAM" if _OAM_BOARDS.search(gpu.name) else words,)
+
+
+_ACCELERATOR_TYPES = {Vendor.NVIDIA: _by_model, Vendor.AMD: _by_whole_name}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,15 +176,15 @@ def gpus_sold_as(total_bytes: int) -> tuple[Gpu, ...]:
 def catalogue_architectures() -> tuple[str, ...]:
     """Architectures that an unnamed card may have, the oldest first.
 
-    They are those of NVIDIA's cards from Volta on: AMD's and older cards need another build of PyTorch, so
-    their users name them.
+    They are those whose convolution plans are known, NVIDIA's from Volta on: AMD's and older cards need
+    another build of PyTorch, so their users name them.
     """
     names = {gpu.architecture for gpu in catalogue().values()}
     return oldest_first(name for name in names if Architecture.of(name).is_planned_for)
 
 
 def oldest_first(architectures: Iterable[str]) -> tuple[str, ...]:
-    """Distinct architectures, oldest first, NVIDIA's before AMD's."""
+    """Distinct architectures, oldest first, NVIDIA's before other vendors'."""
     return tuple(sorted(set(architectures), key=lambda name: Architecture.of(name).age))
 
 

@@ -27,7 +27,7 @@ import math
 from collections.abc import Sequence
 
 from autofit.hardware.context import ContextInterval
-from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.architecture import Architecture
 
 _MIB = 1024**2
 
@@ -90,7 +90,7 @@ def communicators_interval(
 def _nvls_mib(num_ranks: int, architecture: str | None) -> int:
     """Most MiB that NCCL takes for NVLink SHARP; 0 for cards that are not sold with NVSwitch."""
     card = None if architecture is None else Architecture.of(architecture)
-    if card is None or card.vendor is not Vendor.NVIDIA or not 90 <= card.capability < 120:
+    if card is None or not card.vendor.facts.has_capability or not 90 <= card.capability < 120:
         return 0
     forms = _NVLS_OF_HOPPER if card.capability < 100 else _NVLS_OF_BLACKWELL
     return max(mib * min(num_ranks, most_cards) for mib, most_cards in forms)

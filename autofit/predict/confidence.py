@@ -36,12 +36,16 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import Any, Self
 
-from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.trace import Category, Trace
+from autofit_workers.spec.vendors import Vendor
 from autofit_workers.spec.work import ConvPass
 
 SCHEMA = "autofit.residuals/2"
-ANY, _AMDS = "any", "amd-instinct"
+ANY = "any"
+_SHARED_BY_A_VENDOR = frozenset(
+    vendor.facts.residual_cards for vendor in Vendor if vendor.facts.residual_cards is not None
+)
 
 
 class ModelClass(StrEnum):
@@ -125,14 +129,14 @@ def _convolution_output_bytes(trace: Trace) -> tuple[int, int, int]:
 
 
 def generation(name: str) -> str:
-    """Name of the card generation that shares residuals, such as `hopper`; one name for all AMD cards.
+    """Name of the card generation that shares residuals, such as `hopper`, or of all a vendor's.
 
     Args:
         name: the name of an architecture.
     """
     of_card = Architecture.of(name)
-    if of_card.vendor is Vendor.AMD:
-        return _AMDS
+    if (of_all := of_card.vendor.facts.residual_cards) is not None:
+        return of_all
     if of_card.capability < 70:
         return "pascal-or-older"
     names = {7: "volta-turing", 8: "ampere-ada", 9: "hopper"}
@@ -142,10 +146,11 @@ def generation(name: str) -> str:
 def cards_of(model_class: ModelClass, name: str) -> str:
     """Name of the cards whose residuals apply to a model class: the card's `generation`, or `any`.
 
-    `any` is for models without convolutions on cards that are not AMD's.
+    `any` is for models without convolutions on cards that do not share the residuals of all a vendor's.
     """
     cards = generation(name)
-    return ANY if model_class is ModelClass.WITHOUT_CONVOLUTIONS and cards != _AMDS else cards
+    is_any = model_class is ModelClass.WITHOUT_CONVOLUTIONS and cards not in _SHARED_BY_A_VENDOR
+    return ANY if is_any else cards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +190,7 @@ class Calibration:
         what = f"{self.model_class} models on {self.cards} cards"
         if self.model_class is ModelClass.WITHOUT_CONVOLUTIONS:
             what = "steps without convolutions, of which shapes decide every size"
-        if self.num_rows and self.cards == _AMDS:
+        if self.num_rows and self.cards in _SHARED_BY_A_VENDOR:
             what += ", all of them on NVIDIA's cards"
         if self.observed:
             plural = "" if len(self.observed) == 1 else "s"
@@ -292,7 +297,7 @@ class Residuals:
     def _of(self, model_class: ModelClass, cards: str) -> Calibration:
         """Calibration of a model class on the cards of one `generation`."""
         measured = self.measured.get((model_class, cards))
-        if measured is None and cards == _AMDS:
+        if measured is None and cards in _SHARED_BY_A_VENDOR:
             # What is left where shapes decide every size is the model's own, and no card's.
             of_any = self.measured.get((model_class, ANY))
             measured = None if of_any is None else dataclasses.replace(of_any, cards=cards)

@@ -27,12 +27,13 @@ from autofit_workers.replay.curve.conditions import MIXED, Level
 from autofit_workers.replay.curve.mixed_convolutions import Candidate, smallest
 from autofit_workers.replay.curve.step_on_card import StepOnCard
 from autofit_workers.spec import conv_algorithms as conv
-from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.conv_algorithms import ConvPolicy
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome
 from autofit_workers.spec.setup import Parallel
 from autofit_workers.spec.trace import BatchCount, Trace
+from autofit_workers.spec.vendors import Facts
 from autofit_workers.spec.work import Convolution
 
 _NO_WORK = "no step time is given, as the step at this batch size was not traced"
@@ -305,12 +306,12 @@ class PredictedCurve(PeaksOnCard):
     def conv_cost(self, batch_size: int, budget_bytes: int | None = None) -> float | None:
         """Ratio of all convolutions' predicted time to that under the backend's own choice.
 
-        None on AMD's cards, of whose convolutions no times are known.
+        None on cards of whose convolutions no times are known, as AMD's.
 
         Args:
             budget_bytes: see `step_time`; infinite where no plan fits it.
         """
-        if self._is_amds:
+        if not self._vendor.knows_times:
             return None
         algorithm = conv.find(self._knobs.conv_algo)
         if isinstance(algorithm, ConvPolicy) and algorithm.enabled:
@@ -346,14 +347,14 @@ class PredictedCurve(PeaksOnCard):
     def _spans_of(self, trace: Trace) -> str:
         """Phrase that names the sizes of a step known only as a range, such as workspaces."""
         workspaces = "workspaces of convolutions" if trace.convolves else ""
-        if self._is_amds:
-            workspaces = "workspaces of hipBLASLt, hipBLAS and AOTriton"
+        if self._vendor.spanned_libraries:
+            workspaces = f"workspaces of {self._vendor.spanned_libraries}"
         found = (*((workspaces,) if workspaces else ()), *spanning(trace))
         return " and ".join(found or ("workspaces of libraries",))
 
     @property
-    def _is_amds(self) -> bool:
-        return Architecture.of(self._card.architecture).vendor is Vendor.AMD
+    def _vendor(self) -> Facts:
+        return Architecture.of(self._card.architecture).vendor.facts
 
 
 def _by_least_memory(on_card: StepOnCard) -> Iterator[tuple[Convolution, str]]:

@@ -20,8 +20,8 @@ from autofit_workers.replay.curve.other_cards import OtherCards
 from autofit_workers.replay.plans.cudnn import CudnnError
 from autofit_workers.replay.plans.cudnn_plans import CudnnPlans
 from autofit_workers.replay.plans.grid_plans import GridPlans
-from autofit_workers.replay.plans.offline_plans import offline_source
 from autofit_workers.replay.plans.plan import PassedOn, Plan, PlanSource
+from autofit_workers.replay.vendors import offline_source
 from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.work import Convolution
 

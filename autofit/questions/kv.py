@@ -17,9 +17,9 @@ from autofit.serving.engine import Engine, Options, Sizing
 from autofit.serving.engines import ENGINES
 from autofit.serving.weights import weights_bytes
 from autofit.units import format_bytes
-from autofit_workers.spec.architecture import Vendor
 from autofit_workers.spec.model_parts import ModelParts
 from autofit_workers.spec.protocol import WorkloadRef
+from autofit_workers.spec.vendors import Vendor
 from autofit_workers.trials.door import PartsFailedError, list_parts
 
 KV_SCHEMA = "autofit.kv/1"
@@ -240,8 +240,10 @@ def _require_sane(question: KvQuestion, engine: Engine) -> None:
         raise UsageError(
             f"--tensor-parallel {question.tensor_parallel} is no number of GPUs: expected 1 or more"
         )
-    if question.gpu.vendor is not Vendor.NVIDIA:
-        raise UsageError(f"{question.gpu.name} is a card of AMD: servers' memory is known on NVIDIA's alone")
+    if not question.gpu.vendor.facts.knows_servers:
+        known = ", ".join(f"{vendor}'s" for vendor in Vendor if vendor.facts.knows_servers)
+        which = f"{question.gpu.name} is a card of {question.gpu.vendor}"
+        raise UsageError(f"{which}: servers' memory is known on {known} alone")
     if question.max_loras and "max_loras" not in engine.flags:
         raise UsageError(f"--max-loras: {engine.name} keeps no buffers for adapters: leave it out")
     if question.block_size and "block_size" not in engine.flags:

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Self
 
-from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.knobs import KNOBS, Knobs
 from autofit_workers.spec.protocol import HOST_ARCHITECTURE
 
@@ -69,8 +69,8 @@ class Pace:
 
 
 def _capability(name: str) -> int | None:
-    """Compute capability by which costs are ordered; None on the CPU and for AMD's cards, which have none."""
+    """Compute capability by which costs are ordered; None on the CPU and for cards that have none."""
     if name == HOST_ARCHITECTURE:
         return None
     card = Architecture.of(name)
-    return card.capability if card.vendor is Vendor.NVIDIA else None
+    return card.capability if card.vendor.facts.has_capability else None

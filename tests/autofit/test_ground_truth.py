@@ -21,8 +21,8 @@ from autofit.predict.curve import PredictedCurve
 from autofit.predict.plan_sources import PlanSources, plan_source
 from autofit.predict.predictor import Predictor
 from autofit.settings.workloads import refer
-from autofit_workers.replay.plans.offline_plans import offline_source
 from autofit_workers.replay.plans.plan import PlanSource
+from autofit_workers.replay.vendors import offline_source
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import (
     GROUND_TRUTH_SCHEMA,

@@ -18,7 +18,6 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 from autofit_workers.spec import conv_algorithms as conv
-from autofit_workers.spec.architecture import Vendor
 from autofit_workers.spec.setup import TRAIN
 
 _NUM_CARDS = 4
@@ -111,8 +110,7 @@ def _larger_card(needed_bytes: int, settings: TuneSettings) -> str:
         (
             g
             for g in catalogue().values()
-            # Not every step is predicted on AMD's.
-            if g.vendor is Vendor.NVIDIA and not g.is_mig_slice and _holds(g, needed_bytes, settings)
+            if g.vendor.facts.predicts_every_step and not g.is_mig_slice and _holds(g, needed_bytes, settings)
         ),
         key=lambda gpu: gpu.total_bytes,
     )

@@ -28,7 +28,7 @@ from autofit_workers.replay.time.kernels import KernelClass
 from autofit_workers.replay.time.lines import BatchDependentWorkError, StepWork, WorkLines, work_of
 from autofit_workers.replay.time.speeds import speeds_of
 from autofit_workers.replay.time.step import StepClock, clocked, step_seconds
-from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.conv_algo import CUDA_POLICIES, split_conv_algo
 from autofit_workers.spec.setup import ALONE, Parallel
@@ -166,7 +166,7 @@ def why_untimed(card: Card, parallel: Parallel = ALONE.parallel) -> str | None:
     """
     if card.may_be:
         return "no card is named, and step times differ from card to card: name one with --gpu"
-    if Architecture.of(card.architecture).vendor is not Vendor.NVIDIA:
+    if not Architecture.of(card.architecture).vendor.facts.knows_times:
         return "step times are predicted for NVIDIA cards only: name one with --gpu"
     if parallel and (why := _why_ranks_are_untimed(parallel)) is not None:
         return why

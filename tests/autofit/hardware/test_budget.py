@@ -20,7 +20,7 @@ from autofit.hardware.context import context_interval
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from autofit.hardware.nccl import communicators_interval
 from autofit.units import format_bytes
-from autofit_workers.spec.architecture import Vendor
+from autofit_workers.spec.vendors import Vendor
 from tests.each import check_each
 
 MIB = 1024**2

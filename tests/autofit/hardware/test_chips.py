@@ -10,7 +10,7 @@ from autofit.errors import UnknownGpuError
 from autofit.hardware.chips import TYPICAL_CARDS, device_properties, properties_for
 from autofit.hardware.gpus import Gpu, catalogue, find_gpu
 from autofit_workers.replay.plans.device_properties import ARCHITECTURE_LIMITS, DeviceProperties
-from autofit_workers.spec.architecture import Vendor
+from autofit_workers.spec.vendors import Vendor
 from tests.each import check_each
 
 CARDS = [gpu for gpu in catalogue().values() if gpu.vendor is Vendor.NVIDIA]

@@ -11,7 +11,7 @@ from autofit.hardware import context
 from autofit.hardware.budget import make_budget
 from autofit.hardware.context import Observation, context_interval, counted, observations
 from autofit.hardware.gpus import Gpu, catalogue, catalogue_architectures
-from autofit_workers.spec.architecture import Vendor
+from autofit_workers.spec.vendors import Vendor
 from tests.each import check_each
 
 MIB = 1024**2
@@ -29,15 +29,15 @@ def line(seen: Iterable[Observation]) -> tuple[float, float]:
 
 
 def test_the_line_is_the_one_that_the_evidence_gives() -> None:
-    slope, intercept = line(counted())
+    slope, intercept = line(counted(Vendor.NVIDIA))
     assert pytest.approx(slope, abs=0.001) == context._KIB_PER_THREAD
     assert pytest.approx(intercept, abs=0.1) == context._SAME_EVERYWHERE_MIB
 
 
 def test_cards_are_foretold_by_the_others() -> None:
     inside = []
-    for seen in counted():
-        slope, intercept = line(other for other in counted() if other.card != seen.card)
+    for seen in counted(Vendor.NVIDIA):
+        slope, intercept = line(other for other in counted(Vendor.NVIDIA) if other.card != seen.card)
         error = seen.num_bytes / MIB - intercept - slope * seen.num_threads / 1024
         inside.append(-context._BELOW_MIB <= error <= context._ABOVE_MIB)
     assert sum(inside) / len(inside) >= 0.95
@@ -45,12 +45,13 @@ def test_cards_are_foretold_by_the_others() -> None:
 
 def test_every_observation_names_where_it_can_be_found() -> None:
     found_by = r"[\w.-]+/[\w.-]+#\d+|[\d.]+ GiB in use, [\d.]+ allocated, [\d.]+ |free: \d+, total: \d+"
-    assert all(re.match(found_by, seen.source) for seen in observations())
-    assert len({seen.source for seen in observations()}) >= len(observations()) - 1  # one issue has two
+    sources = [seen.source for seen in observations(Vendor.NVIDIA)]
+    assert all(re.match(found_by, source) for source in sources)
+    assert len(set(sources)) >= len(sources) - 1  # one issue has two
 
 
 def test_the_figures_of_a_message_leave_what_is_written() -> None:
-    for seen in observations():
+    for seen in observations(Vendor.NVIDIA):
         figures = re.match(r"([\d.]+) GiB in use, ([\d.]+) allocated, ([\d.]+) (\w*)", seen.source)
         if figures is not None:
             in_use, allocated, unallocated = map(float, figures.groups()[:3])
@@ -60,7 +61,7 @@ def test_the_figures_of_a_message_leave_what_is_written() -> None:
 
 
 def test_every_architecture_that_a_card_may_be_of_was_seen() -> None:
-    assert set(catalogue_architectures()) == {seen.architecture for seen in counted()}
+    assert set(catalogue_architectures()) == {seen.architecture for seen in counted(Vendor.NVIDIA)}
 
 
 def test_every_card_has_an_interval_that_leaves_room() -> None:
@@ -97,7 +98,7 @@ def test_of_a_card_of_which_nothing_was_seen_the_interval_is_twice_as_wide() -> 
 
 
 def test_loading_all_kernels_at_once_takes_more() -> None:
-    for seen in counted("eager"):
+    for seen in counted(Vendor.NVIDIA, "eager"):
         interval = context_interval(seen.architecture, seen.card, loading="eager")
         assert interval.low_bytes < seen.num_bytes < interval.high_bytes
         assert interval.low_bytes > context_interval(seen.architecture, seen.card).likely_bytes

@@ -28,7 +28,7 @@ from autofit.hardware.gpus import (
     oldest_first,
     visible_gpus,
 )
-from autofit_workers.spec.architecture import Vendor
+from autofit_workers.spec.vendors import Vendor
 from tests.each import check_each
 
 MIB = 1024**2

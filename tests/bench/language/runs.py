@@ -23,7 +23,7 @@ from autofit_workers.replay.allocator.pools import AllocatorOutOfMemory
 from autofit_workers.replay.curve.conditions import Conditions, Level
 from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.replay.curve.step_on_card import StepOnCard
-from autofit_workers.replay.plans.offline_plans import offline_source
+from autofit_workers.replay.vendors import offline_source
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Probe, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.spec.setup import LIKELY_SHARE, Parallel, Setup

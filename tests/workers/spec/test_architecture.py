@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from autofit_workers.spec.architecture import Architecture, Vendor, of_capability, of_device
+from autofit_workers.spec.architecture import Architecture, of_capability, of_device
+from autofit_workers.spec.vendors import Vendor
 
 
 @pytest.mark.parametrize(("name", "capability"), [("sm_70", 70), ("sm_89", 89), ("sm_120", 120)])

@@ -5,4 +5,5 @@ curve/      from traces to the peak at any batch size
 plans/      which plan cuDNN takes for a convolution, and its workspace; data/ holds measured ones
 time/       how long kernels and transfers take
 spans.py    a size that is known as a range
+vendors.py  what each vendor's libraries take
 """

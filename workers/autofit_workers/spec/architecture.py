@@ -8,17 +8,9 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any, Self
 
-_VOLTA = 70
-
-
-class Vendor(StrEnum):
-    """Maker of a card, which decides its libraries: cuDNN and cuBLAS, or MIOpen and hipBLAS."""
-
-    NVIDIA = "NVIDIA"
-    AMD = "AMD"
+from autofit_workers.spec.vendors import Vendor
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,12 +34,11 @@ class Architecture:
         """Architecture parsed from its name, such as `sm_86` or `gfx942`.
 
         Raises:
-            ValueError: `name` is not in the form of NVIDIA's or AMD's names.
+            ValueError: `name` is not in the form of any vendor's names.
         """
-        if match := re.fullmatch(r"sm_(\d{2,3})", name):
-            return cls(name, Vendor.NVIDIA, int(match[1]))
-        if match := re.fullmatch(r"gfx([0-9a-f]{3,4})", name):
-            return cls(name, Vendor.AMD, int(match[1], 16))
+        for vendor in Vendor:
+            if match := re.fullmatch(vendor.facts.architectures, name):
+                return cls(name, vendor, int(match[1], vendor.facts.number_base))
         raise ValueError(f"no architecture is named {name!r}: expected a name such as sm_86 or gfx942")
 
     @property
@@ -55,21 +46,22 @@ class Architecture:
         """Compute capability as a number, 86 for 8.6.
 
         Raises:
-            ValueError: the architecture is AMD's, which has none.
+            ValueError: the architecture is of a vendor whose cards have none, as AMD's.
         """
-        if self.vendor is not Vendor.NVIDIA:
+        if not self.vendor.facts.has_capability:
             raise ValueError(f"{self.name} has no compute capability")
         return self.number
 
     @property
     def is_planned_for(self) -> bool:
-        """Whether predictions know cuDNN's plans for an architecture: NVIDIA's from Volta on."""
-        return self.vendor is Vendor.NVIDIA and self.number >= _VOLTA
+        """Whether predictions know convolution plans for an architecture, as cuDNN's from Volta on."""
+        since = self.vendor.facts.planned_since
+        return since is not None and self.number >= since
 
     @property
-    def age(self) -> tuple[bool, int]:
-        """Key that sorts a vendor's architectures by age, NVIDIA's before AMD's."""
-        return self.vendor is Vendor.AMD, self.number
+    def age(self) -> tuple[int, int]:
+        """Key that sorts a vendor's architectures by age, the vendors in the order of `Vendor`."""
+        return list(Vendor).index(self.vendor), self.number
 
 
 # Multiprocessors of the largest common card of each compute capability (NVIDIA's data sheets).

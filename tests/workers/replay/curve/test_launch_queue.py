@@ -7,9 +7,9 @@ import dataclasses
 from autofit_workers.replay.curve.conditions import Conditions, Level
 from autofit_workers.replay.curve.lines.step_lines import StepLines
 from autofit_workers.replay.curve.peak_curve import PeakCurve
-from autofit_workers.spec.architecture import Vendor
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.trace import Allocation, Category, Trace
+from autofit_workers.spec.vendors import Vendor
 
 MIB = 1 << 20
 KERNEL = Allocation(num_bytes=512, category=Category.OTHER, operator="aten.mul.Tensor", shape=(128,))

@@ -6,8 +6,8 @@ import pytest
 
 from autofit_workers.replay.curve.conditions import Conditions, demands, leaves_some_to_backend
 from autofit_workers.replay.plans.miopen import MiopenPlans
-from autofit_workers.replay.plans.offline_plans import offline_source
 from autofit_workers.replay.plans.workspace import native_workspace
+from autofit_workers.replay.vendors import offline_source
 from tests.workers.replay.plan_tables import CONVOLUTION
 
 RELEASE = (2, 13)

@@ -12,14 +12,14 @@ from autofit_workers.replay.allocator import AllocatorSettings, EventClock, keep
 from autofit_workers.replay.allocator.settings import DEFAULT_SETTINGS
 from autofit_workers.replay.curve import mixed_convolutions
 from autofit_workers.replay.curve.corrections import CORRECTION_NAMES
-from autofit_workers.replay.curve.scratch import amd as amd_scratch
-from autofit_workers.replay.curve.scratch.formulas import Platform, scratch_bytes
+from autofit_workers.replay.curve.scratch.formulas import Platform
 from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.replay.plans.plan import PlanSource
-from autofit_workers.replay.plans.workspace import at_once, goes_to_cudnn, native_workspace, workspace
+from autofit_workers.replay.plans.workspace import at_once, native_workspace, workspace
 from autofit_workers.replay.spans import NO_WORKSPACE, Workspace, certain
+from autofit_workers.replay.vendors import libraries_of
 from autofit_workers.spec import conv_algorithms as conv
-from autofit_workers.spec.architecture import Architecture, Vendor
+from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.conv_algorithms import ConvPolicy, Rewrite, mixed
 from autofit_workers.spec.trace import Scratch
 from autofit_workers.spec.work import Convolution
@@ -203,7 +203,7 @@ def _on_its_card(
 ) -> tuple[Workspace, ...]:
     card = Architecture.of(conditions.architecture)
     platform = Platform(card, conditions.torch_release or torch_release, conditions.multiprocessors)
-    policy, is_amds = conditions.policy, card.vendor is Vendor.AMD
+    policy, libraries = conditions.policy, libraries_of(card)
     # cuDNN knows of no transposed convolutions: they are gradients of others.
     plain = [
         dataclasses.replace(call, transposed=False)
@@ -214,11 +214,8 @@ def _on_its_card(
     asked = [
         call
         for call in plain
-        if isinstance(call, Convolution)
-        and policy.enabled
-        and (is_amds or goes_to_cudnn(call, platform.capability, platform.torch_release))
+        if isinstance(call, Convolution) and policy.enabled and libraries.runs(call, platform)
     ]
-    # On AMD's cards MIOpen has every convolution, and its source refuses to guess.
     plans = dict(zip(asked, source.plans([at_once(call) for call in asked]), strict=True))
 
     def demand(call: Call) -> Workspace:
@@ -227,7 +224,7 @@ def _on_its_card(
         if not isinstance(call, Convolution):
             correction, scratch = call
             is_on = correction in conditions.corrections
-            return _scratch(correction, scratch, platform) if is_on else NO_WORKSPACE
+            return libraries.scratch(correction, scratch, platform) if is_on else NO_WORKSPACE
         if call in plans:
             return workspace(
                 call,
@@ -239,9 +236,3 @@ def _on_its_card(
         return native_workspace(call)
 
     return tuple(map(demand, plain))
-
-
-def _scratch(correction: str, scratch: Scratch, platform: Platform) -> Workspace:
-    if platform.card.vendor is Vendor.AMD:
-        return amd_scratch.scratch_span(correction, scratch, platform)
-    return certain(scratch_bytes(scratch, platform))

@@ -6,7 +6,7 @@ such queues (of the variable `CUDA_SCALE_LAUNCH_QUEUES`, which makes them up to 
 long they are; others measured about a thousand kernels of each stream
 (https://forums.developer.nvidia.com/t/68937). Streams that share one of the driver's queues have less.
 
-Of AMD's queues nothing is assumed.
+Of queues whose length is not known, as AMD's, nothing is assumed.
 """
 
 from __future__ import annotations
@@ -18,25 +18,28 @@ from collections.abc import Iterator
 from autofit_workers.replay.allocator import Streams
 from autofit_workers.spec.trace import Allocation, HostWait, Trace
 
-_NUM_LAUNCHES = 1024
 _STEP = 64  # launches between two waits that are told: a replay has a stretch of events for each
 # They allocate and launch nothing.
 _WITHOUT_LAUNCH = ("aten.empty", "aten.new_empty", "aten.resize_")
 
 
-def with_queue(streams: Streams, trace: Trace) -> Streams:
-    """Returns `streams` with the host's waits for room in the launch queues of a trace's streams added."""
-    waits = sorted((*streams.host_waits, *_waits_for_room(trace)), key=lambda wait: wait.position)
+def with_queue(streams: Streams, trace: Trace, room: int) -> Streams:
+    """Returns `streams` with the host's waits for room in the launch queues of a trace's streams added.
+
+    Args:
+        room: launches that a stream's queue has room for.
+    """
+    waits = sorted((*streams.host_waits, *_waits_for_room(trace, room)), key=lambda wait: wait.position)
     return dataclasses.replace(streams, host_waits=tuple(waits))
 
 
-def _waits_for_room(trace: Trace) -> Iterator[HostWait]:
+def _waits_for_room(trace: Trace, room: int) -> Iterator[HostWait]:
     """Yields the host's waits for room in the launch queues, one for every 64th launch of a stream."""
     launched = collections.defaultdict[int, list[int]](list)
     for position, stream in _launches(trace):
         positions = launched[stream]
         positions.append(position)
-        number = len(positions) - 1 - _NUM_LAUNCHES
+        number = len(positions) - 1 - room
         if number >= 0 and number % _STEP == 0:
             yield HostWait(position=position, stream=stream, up_to=positions[number])
 

@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from autofit_workers.replay.curve.conditions import MIXED, Conditions
-from autofit_workers.replay.plans.workspace import MOST_ELEMENTS, goes_to_cudnn, is_depthwise
+from autofit_workers.replay.curve.scratch.formulas import Platform
+from autofit_workers.replay.plans.workspace import MOST_ELEMENTS, is_depthwise
+from autofit_workers.replay.vendors import libraries_of
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.conv_algorithms import Rewrite
@@ -192,9 +194,8 @@ def too_many_elements(
     if left is None or not is_depthwise(left) or len(left.stride) != 2:
         return None
     release = conditions.torch_release or torch_release
-    if conditions.policy.enabled and goes_to_cudnn(
-        left, Architecture.of(conditions.architecture).capability, release
-    ):
+    card = Architecture.of(conditions.architecture)
+    if conditions.policy.enabled and libraries_of(card).runs(left, Platform(card, release)):
         return None
     num_elements = max(math.prod(left.input_shape), math.prod(left.output_shape))
     return num_elements if num_elements > MOST_ELEMENTS else None

@@ -6,7 +6,7 @@ from autofit_workers.replay.allocator import AllocatorSettings
 from autofit_workers.replay.curve.conditions import Conditions
 from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.replay.curve.step_on_card import StepOnCard
-from autofit_workers.replay.plans.offline_plans import offline_source
+from autofit_workers.replay.vendors import offline_source
 from autofit_workers.spec.trace import Trace
 
 

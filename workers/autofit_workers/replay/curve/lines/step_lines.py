@@ -30,8 +30,8 @@ from autofit_workers.replay.curve.lines.polynomials import (
     values_at,
 )
 from autofit_workers.replay.curve.unrolled import unrolled_streams
-from autofit_workers.spec.architecture import Vendor
 from autofit_workers.spec.trace import Allocation, Trace
+from autofit_workers.spec.vendors import Vendor
 from autofit_workers.spec.versions import parse_release
 
 _Value = TypeVar("_Value", bound=Hashable)
@@ -144,6 +144,7 @@ class StepLines:
         self._place_of = functions.size_of
         self._calls = functions.calls
         self._refusable = functions.refusable
+        self._queued: dict[int, Streams] = {}  # by launches that a queue has room for
         self.call_of = functions.call_of
         self.position_of = _positions(self.call_of, len(self._calls))
 
@@ -153,14 +154,13 @@ class StepLines:
         return unrolled_streams(self.trace)
 
     def streams_on(self, vendor: Vendor) -> Streams:
-        """Streams of the replayed events; on NVIDIA with the host's waits for room in launch queues."""
-        if vendor is not Vendor.NVIDIA or not self.streams.uses:
+        """Streams of the replayed events; with the host's waits for launch queues of known length."""
+        room = vendor.facts.queued_launches
+        if room is None or not self.streams.uses:
             return self.streams
-        return self._streams_with_queue
-
-    @functools.cached_property
-    def _streams_with_queue(self) -> Streams:
-        return with_queue(self.streams, self.trace)
+        if room not in self._queued:
+            self._queued[room] = with_queue(self.streams, self.trace, room)
+        return self._queued[room]
 
     @classmethod
     def through(cls, traces: Sequence[Trace]) -> Self:
