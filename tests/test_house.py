@@ -24,6 +24,9 @@ TABLES_OF_VENDORS = {
     "autofit_workers/replay/vendors.py",
     "autofit_workers/spec/vendors.py",
 }
+WITHOUT_TORCH = ("autofit/", "autofit_workers/spec/", "autofit_workers/process/", "autofit_workers/replay/")
+# The kind of device, and the probe that measures on it.
+NAME_CUDA = {"autofit_workers/spec/devices.py", "autofit_workers/spec/protocol.py"}
 
 
 def test_no_module_imports_itself_by_way_of_others_type_imports_included() -> None:
@@ -86,3 +89,15 @@ def test_vendors_are_named_in_tables_alone_that_have_a_row_for_each() -> None:
         ]
     assert not others, "ask the vendor's row (Vendor.facts), or add a row to a table"
     assert tables == TABLES_OF_VENDORS
+
+
+def test_a_kind_of_device_has_its_name_from_one_place() -> None:
+    """Where torch is at hand, `"cuda"` is what its own functions take, on ROCm too."""
+    named = {
+        name
+        for name, module in modules()
+        if name.startswith(WITHOUT_TORCH)
+        for node in ast.walk(module)
+        if isinstance(node, ast.Constant) and node.value == "cuda"
+    }
+    assert named == NAME_CUDA

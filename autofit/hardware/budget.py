@@ -20,6 +20,7 @@ from autofit.hardware.gpus import Gpu
 from autofit.hardware.nccl import communicators_interval
 from autofit.units import format_bytes
 from autofit_workers.spec.architecture import Architecture
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.vendors import Facts
 from autofit_workers.spec.versions import wheel_for
 
@@ -63,7 +64,7 @@ def make_budget(
     card: str | None = None,
     margin: Decimal | Fraction | float = DEFAULT_MARGIN,
     reserve_bytes: int = 0,
-    kind: str = "cuda",
+    kind: str = GPU_KIND,
     mesh: Sequence[int] = (),
     num_ranks: int | None = None,
 ) -> Budget:

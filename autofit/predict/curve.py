@@ -29,6 +29,7 @@ from autofit_workers.replay.curve.step_on_card import StepOnCard
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.conv_algorithms import ConvPolicy
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome
 from autofit_workers.spec.setup import Parallel
@@ -105,7 +106,7 @@ class PredictedCurve(PeaksOnCard):
                 high_bytes=calibration.high_end(max(most_bytes, peak.high_bytes)),
             ),
             evidence=Evidence.PREDICTED,
-            device=Device(kind="cuda", name=self._card.name),
+            device=Device(kind=GPU_KIND, name=self._card.name),
             calibration=calibration,
             convolves=trace.convolves,
             workspace_source=self._conditions.workspace_source if trace.convolves else "",
@@ -281,7 +282,7 @@ class PredictedCurve(PeaksOnCard):
         return TrialOutcome(
             verdict=self.verdict(batch_size, budget_bytes),
             evidence=Evidence.PREDICTED,
-            device=Device(kind="cuda", name=self._card.name),
+            device=Device(kind=GPU_KIND, name=self._card.name),
             batch_size=batch_size,
             knobs=self._knobs,
             first_step=peaks,

@@ -15,6 +15,7 @@ from autofit.identity import versions
 from autofit.predict.estimate import Estimate
 from autofit.predict.predictor import local_predictor
 from autofit_workers.process.boundary.permissions import Permissions
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Device, WorkloadRef
 from autofit_workers.spec.setup import ALONE, Setup
@@ -181,7 +182,7 @@ def compare_workloads(
     emit(Progress(stage="running the models on the CPU"))
     return Comparison(
         batch_size=batch_size,
-        device=Device(kind="cuda", name=card.name),
+        device=Device(kind=GPU_KIND, name=card.name),
         passes=tuple(passes),
         outputs=_outputs(workloads, batch_size, seq_len, Permissions.of(setup)),
         versions=versions(),

@@ -16,6 +16,7 @@ from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.replay.spans import Workspace, between, certain
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.conv_algorithms import ConvPolicy, Rewrite
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Device, WorkloadRef
 from autofit_workers.spec.setup import ALONE, Setup
@@ -143,7 +144,7 @@ def find_conv_layers(
     Raises:
         WorkloadFailedError: the workload fails, or cannot be predicted.
     """
-    kind = "cpu" if card is None else "cuda"
+    kind = "cpu" if card is None else GPU_KIND
     names = tuple(n for n in conv.applicable(kind) if isinstance(conv.find(n), ConvPolicy | Rewrite))
     predictor = local_predictor(workload, setup=setup, emit=emit)
     trace = predictor.trace(Knobs(), batch_size)

@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.knobs import KNOBS, Knob, Knobs
 from autofit_workers.spec.knobs.adapter import USUAL
 from autofit_workers.spec.knobs.allocator import allocator_conf
@@ -140,7 +141,7 @@ def levers(knobs: Knobs, mode: str = TRAIN) -> tuple[Lever, ...]:
 
 
 def _values(knob: Knob) -> tuple[Any, ...]:
-    return conv.applicable("cuda") if knob.name == "conv_algo" else knob.levers
+    return conv.applicable(GPU_KIND) if knob.name == "conv_algo" else knob.levers
 
 
 def _changes(knob: Knob, value: Any, knobs: Knobs, mode: str) -> dict[str, Any] | None:

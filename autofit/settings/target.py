@@ -13,6 +13,7 @@ from autofit.hardware.card import Card
 from autofit.hardware.gpus import Gpu, LocalGpu, catalogue_architectures, find_gpu
 from autofit.settings.tune_settings import TuneSettings
 from autofit.units import format_bytes
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.protocol import Device, Probe
 from autofit_workers.spec.trace import Trace
 
@@ -113,7 +114,7 @@ def resolve_target(
         reachable=reachable,
     )
     return Target(
-        device=Device(kind="cuda", name=name, driver=driver),
+        device=Device(kind=GPU_KIND, name=name, driver=driver),
         budget=budget,
         card=Card(
             name=name,
@@ -196,7 +197,7 @@ def _cpu(settings: TuneSettings) -> Target:
 def _cuda_probe(
     settings: TuneSettings, *, has_local_gpu: bool, reachable: Callable[[], Devices]
 ) -> Probe | None:
-    is_wanted = settings.probe == "measure" or settings.device == "cuda"
+    is_wanted = settings.probe == "measure" or settings.device == GPU_KIND
     num_ranks = settings.setup.num_ranks
     if settings.probe == "predict":
         return None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autofit.errors import UsageError
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.protocol import Device, Evidence
 
 
@@ -59,7 +60,7 @@ def probe_step(step: Callable[[], object]) -> StepPeak:
     device, (before_bytes, peak_bytes, reserved_bytes) = measure_step(step)
     return StepPeak(
         device=device,
-        evidence=Evidence.MEASURED if device.kind == "cuda" else Evidence.MEASURED_CPU,
+        evidence=Evidence.MEASURED if device.kind == GPU_KIND else Evidence.MEASURED_CPU,
         before_bytes=before_bytes,
         peak_allocated_bytes=peak_bytes,
         peak_reserved_bytes=reserved_bytes,

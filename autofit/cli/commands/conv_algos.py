@@ -14,6 +14,7 @@ from autofit.questions.conv_layers import ConvLayers
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.devices import DEVICE_KINDS
 
 CONV_ALGOS_SCHEMA = "autofit.conv-algos/1"
 _BATCH_SIZE = 8
@@ -23,7 +24,7 @@ _OF_A_MODEL = combined(
                  help="Samples a step.  [default: 8]"),
     GPU,
     click.option(
-        "--device", type=click.Choice(("cuda", "cpu")), metavar="cuda|cpu",
+        "--device", type=click.Choice(DEVICE_KINDS), metavar="cuda|cpu",
         help="Device to predict the layers for; it need not be present.  [default: cuda]",
     ),
     setting("mode"),

@@ -18,6 +18,7 @@ from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.setup import TRAIN
 
 _NUM_CARDS = 4
@@ -73,7 +74,7 @@ def _phrases(result: TuneResult, settings: TuneSettings, needed_bytes: int | Non
         result.advice is None
         and not on_cpu
         and result.convolves
-        and "native" not in (settings.conv_algos or conv.defaults("cuda"))
+        and "native" not in (settings.conv_algos or conv.defaults(GPU_KIND))
     ):
         yield "--conv-algo native: its workspace does not grow with the batch, but it is slow"
     if on_cpu:

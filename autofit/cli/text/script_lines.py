@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.found import Best
 from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.knobs import KNOBS, Knobs
 from autofit_workers.spec.knobs.base import QUANTIZATIONS
 from autofit_workers.spec.knobs.deepspeed_config import deepspeed_config
@@ -32,7 +33,7 @@ _ZEROS = {True: "", False: "set_to_none=False"}  # PyTorch's default is to drop 
 def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
     """Lines with the command that runs a script at its best batch, after comments on what to set in it."""
     assert settings.script is not None
-    for line in (*_conv_lines(best.knobs, "cuda"), *_lines_of_the_model(best.knobs)):
+    for line in (*_conv_lines(best.knobs, GPU_KIND), *_lines_of_the_model(best.knobs)):
         yield f"# in it: {line}"
     call = ScriptCall(arguments=settings.script_arguments, batch_argument=settings.batch_argument)
     before = [] if settings.batch_variable is None else [f"{settings.batch_variable}={best.batch_size}"]
@@ -114,7 +115,7 @@ def _sampler(parallel: Parallel) -> str:
 
 def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Iterator[str]:
     if parallel.degree(DDP) > 1:
-        which = f"{'on its GPU, of' if device_kind == 'cuda' else 'one of'} {parallel.num_ranks} ranks"
+        which = f"{'on its GPU, of' if device_kind == GPU_KIND else 'one of'} {parallel.num_ranks} ranks"
         yield f"model = torch.nn.parallel.DistributedDataParallel(model)  # {which}"
     if parallel.fsdp1 is not None:
         yield from _lines_of_fsdp1(parallel.fsdp1, knobs, device_kind)
@@ -205,7 +206,7 @@ def _lines_of_fsdp1(how: FirstFsdp, knobs: Knobs, device_kind: str) -> Iterator[
     if how.offloads:
         yield "    cpu_offload=torch.distributed.fsdp.CPUOffload(offload_params=True),"
     yield "    auto_wrap_policy=policy,"
-    device = ", device_id=torch.cuda.current_device()" if device_kind == "cuda" else ""
+    device = ", device_id=torch.cuda.current_device()" if device_kind == GPU_KIND else ""
     yield f"    use_orig_params=True{device}{casts},"
     yield ")"
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from autofit.hardware.gpus import Gpu
 from autofit.settings import values
 from autofit.settings.options.option import Option, Topic
+from autofit_workers.spec.devices import DEVICE_KINDS
 
-_DEVICES = ("auto", "cuda", "cpu")
+_DEVICES = ("auto", *DEVICE_KINDS)
 _PROBES = ("auto", "predict", "measure")
 
 

@@ -13,6 +13,7 @@ import torch
 from autofit_workers.conv.intercept import Rewriting
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.conv_algorithms import ConvAlgorithm, ConvPolicy, Rewrite
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.errors import InapplicableError, UnsupportedError
 
 
@@ -108,7 +109,7 @@ def _kind_of(model: torch.nn.Module) -> str:
     if not isinstance(model, torch.nn.Module):
         raise UnsupportedError(f"give the nn.Module that is trained; got {type(model).__name__}")
     first = next(itertools.chain(model.parameters(), model.buffers()), None)
-    return "cuda" if first is not None and first.is_cuda else "cpu"
+    return GPU_KIND if first is not None and first.is_cuda else "cpu"
 
 
 def _met_some(mode: Rewriting) -> bool:

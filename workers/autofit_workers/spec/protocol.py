@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.documents import parse_json
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.knobs.attention import IMPLEMENTATIONS
@@ -287,6 +288,11 @@ class TrialSpec:
     def is_for_host(self) -> bool:
         """Whether a prediction is for the CPU, in place of a card."""
         return self.architecture == HOST_ARCHITECTURE
+
+    @property
+    def device_kind(self) -> str:
+        """Kind of the device that a prediction is for."""
+        return "cpu" if self.is_for_host else GPU_KIND
 
     def to_json(self) -> str:
         return _dump("autofit.trial-spec", dataclasses.asdict(self))

@@ -130,7 +130,7 @@ def _outcome(trace: Trace, spec: TrialSpec) -> TrialOutcome:
     return TrialOutcome(
         verdict=Verdict.TRACED,
         evidence=Evidence.PREDICTED,
-        device=Device(kind="cpu" if spec.is_for_host else "cuda", name=spec.architecture),
+        device=Device(kind=spec.device_kind, name=spec.architecture),
         batch_size=spec.batch_size,
         knobs=spec.knobs,
         num_steps_done=NUM_TRACED_STEPS,
@@ -144,8 +144,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
     _install(spec)
     with importing():
         setting.import_libraries(spec.knobs)
-    device_kind = "cpu" if spec.is_for_host else "cuda"
-    algorithm = setting.algorithm_on(spec.knobs, device_kind)
+    algorithm = setting.algorithm_on(spec.knobs, spec.device_kind)
     log = CallLog() if spec.with_calls else None
     recorder = HostRecorder(algorithm, log) if spec.is_for_host else Recorder(log)
     tensors = TensorList(recorder) if spec.with_tensors else None
@@ -171,7 +170,7 @@ def trace_workload(workload: Workload, spec: TrialSpec) -> Trace:
         explained(),
         setting.onednn(enabled=conv.policy_of(algorithm, "cpu").enabled),
         process_state.kept(torch.device("cpu")),  # later predictions share the process
-        setting.switched(spec.knobs, device_kind),
+        setting.switched(spec.knobs, spec.device_kind),
         mode,
         _among_ranks(spec, ranks, recorder),
         torch.autograd.set_multithreading_enabled(False),
@@ -296,7 +295,7 @@ def _among_ranks(spec: TrialSpec, ranks: Ranks, recorder: Recorder) -> Iterator[
     group.install()
     with ExitStack() as kept:
         kept.enter_context(group.joined(setup.num_ranks, setup.rank or 0))
-        kept.enter_context(ranks.joined("cpu" if spec.is_for_host else "cuda"))
+        kept.enter_context(ranks.joined(spec.device_kind))
         kept.enter_context(sharding_followed(recorder, ranks.followed))
         yield
 

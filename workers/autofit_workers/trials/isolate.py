@@ -26,6 +26,7 @@ from typing import Self
 from autofit_workers.process.boundary.permissions import Permissions
 from autofit_workers.process.child_process import NO_GPU, ChildProcess
 from autofit_workers.spec import conv_algorithms as conv
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.documents import LimitError
 from autofit_workers.spec.knobs.allocator import allocator_conf
 from autofit_workers.spec.protocol import Probe, TrialError, TrialOutcome, TrialSpec, Verdict
@@ -59,7 +60,7 @@ def environment_of(spec: TrialSpec) -> dict[str, str]:
     threads = {} if spec.num_threads is None else {"OMP_NUM_THREADS": str(spec.num_threads)}
     if spec.probe is Probe.CPU:
         return threads | NO_GPU | STEADY_MALLOC | (ONE_COMPILER if spec.knobs.compile else {})
-    policy = conv.policy_of(conv.find(spec.knobs.conv_algo), "cuda")
+    policy = conv.policy_of(conv.find(spec.knobs.conv_algo), GPU_KIND)
     return threads | dict(policy.variables) | _allocator_variables(spec.knobs.allocator)
 
 

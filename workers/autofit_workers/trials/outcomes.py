@@ -6,6 +6,7 @@ import platform
 from collections.abc import Mapping
 from pathlib import Path
 
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.protocol import (
     Device,
     Evidence,
@@ -79,7 +80,7 @@ def evidence_sought(spec: TrialSpec) -> Evidence:
 def _device_sought(spec: TrialSpec) -> Device:
     if spec.probe is Probe.CPU:
         return Device(kind="cpu", name=processor_name())
-    return Device(kind="cuda", name=spec.architecture if spec.probe is Probe.PREDICT else UNKNOWN)
+    return Device(kind=GPU_KIND, name=spec.architecture if spec.probe is Probe.PREDICT else UNKNOWN)
 
 
 def processor_name() -> str:

@@ -21,6 +21,7 @@ from autofit_workers.replay.vendors import libraries_of
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.conv_algorithms import ConvPolicy, Rewrite, mixed
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.trace import Scratch
 from autofit_workers.spec.work import Convolution
 
@@ -124,7 +125,7 @@ class Conditions:
     @property
     def policy(self) -> ConvPolicy:
         """Convolution policy of the backend; its default for the calls that a rewrite leaves to it."""
-        return conv.policy_of(conv.find(self.conv_algo), "cuda")
+        return conv.policy_of(conv.find(self.conv_algo), GPU_KIND)
 
     @property
     def workspace_source(self) -> str:
@@ -161,7 +162,7 @@ def demands(
         def under(conv_algo: str) -> tuple[Workspace, ...]:
             return demands(calls, dataclasses.replace(conditions, conv_algo=conv_algo), source, torch_release)
 
-        return mixed_convolutions.least(calls, under, "cuda")
+        return mixed_convolutions.least(calls, under, GPU_KIND)
     if not isinstance(rewrite, Rewrite):
         return _of_backend(calls, conditions, source, torch_release)
     parts = [_part(call, rewrite) for call in calls]

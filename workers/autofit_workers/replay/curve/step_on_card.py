@@ -16,6 +16,7 @@ from autofit_workers.replay.curve.planned_step import PlannedStep
 from autofit_workers.replay.curve.refusals import Refusal
 from autofit_workers.replay.curve.sized_step import SizedStep
 from autofit_workers.replay.spans import Workspace
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.protocol import Verdict
 from autofit_workers.spec.work import Convolution
 
@@ -195,7 +196,7 @@ class StepOnCard:
             one = dataclasses.replace(self.conditions, conv_algo=conv_algo)
             return demands(self.step.calls, one, one.sources[0], self.step.lines.torch_release)
 
-        names = names or mixed_convolutions.candidates("cuda")
+        names = names or mixed_convolutions.candidates(GPU_KIND)
         return mixed_convolutions.options(self.step.calls, under, names)
 
     def largest_plan_bytes(self, level: Level) -> int:

@@ -28,6 +28,7 @@ from autofit_workers.spec.conv_algorithms import (
 )
 from autofit_workers.spec.conv_algorithms.algorithm import ConvAlgorithm, Rewrite
 from autofit_workers.spec.conv_algorithms.policy import ConvPolicy
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.knobs.conv_algo import split_conv_algo
 
 __all__ = [
@@ -94,7 +95,7 @@ def applicable(device_kind: str) -> tuple[str, ...]:
 def defaults(device_kind: str) -> tuple[str, ...]:
     """Names of the convolution algorithms of a device kind's backend, which searches try by default."""
     return {
-        "cuda": ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native"),
+        GPU_KIND: ("cudnn", "cudnn-benchmark", "cudnn-deterministic", "native"),
         "cpu": ("onednn",),
     }[device_kind]
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 
 from autofit_workers.spec.work import Convolution
 
-DEVICE_KINDS = ("cuda", "cpu")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConvAlgorithm:

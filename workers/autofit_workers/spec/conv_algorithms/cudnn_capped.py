@@ -9,6 +9,7 @@ choice as the high end; a measured trial sets the variable.
 from __future__ import annotations
 
 from autofit_workers.spec.conv_algorithms.policy import ConvPolicy
+from autofit_workers.spec.devices import GPU_KIND
 
 CAP_VARIABLE = "CUDNN_CONV_WSCAP_DBG"  # in MiB
 _MIB = 1024**2
@@ -20,7 +21,7 @@ def policy(cap_mib: int) -> ConvPolicy:
         name=f"cudnn-capped:{cap_mib}",
         explanation=f"asks cuDNN for workspaces of at most {cap_mib} MiB, which it may not keep to",
         takes=f"the workspace of its plan, likely {cap_mib} MiB at the most, at the high end any",
-        device_kinds=("cuda",),
+        device_kinds=(GPU_KIND,),
         workspace_cap_bytes=cap_mib * _MIB,
         variables=((CAP_VARIABLE, str(cap_mib)),),
         python_lines=(f'os.environ["{CAP_VARIABLE}"] = "{cap_mib}"  # before torch is imported',),

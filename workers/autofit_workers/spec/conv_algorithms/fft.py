@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from autofit_workers.spec.conv_algorithms.algorithm import (
-    DEVICE_KINDS,
     Rewrite,
     extents,
     padded_shape,
@@ -16,6 +15,7 @@ from autofit_workers.spec.conv_algorithms.algorithm import (
     tensor_bytes,
 )
 from autofit_workers.spec.conv_algorithms.spectra import Tiling, tiling
+from autofit_workers.spec.devices import DEVICE_KINDS
 from autofit_workers.spec.work import Convolution, ConvPass
 
 _DTYPES = ("float32", "float64")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from autofit_workers.spec.conv_algorithms.algorithm import DEVICE_KINDS, Rewrite, padded_shape, rewrite_lines
+from autofit_workers.spec.conv_algorithms.algorithm import Rewrite, padded_shape, rewrite_lines
+from autofit_workers.spec.devices import DEVICE_KINDS
 from autofit_workers.spec.work import Convolution, ConvPass
 
 

@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass
 
 from autofit_workers.spec.conv_algorithms.algorithm import (
-    DEVICE_KINDS,
     Rewrite,
     extents,
     padded_shape,
     rewrite_lines,
     tensor_bytes,
 )
+from autofit_workers.spec.devices import DEVICE_KINDS
 from autofit_workers.spec.work import Convolution, ConvPass
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from autofit_workers.spec.conv_algorithms.algorithm import ConvAlgorithm
+from autofit_workers.spec.devices import GPU_KIND
 
 ALGORITHM = ConvAlgorithm(
     name="mixed",
     explanation="the cheapest algorithm for each layer with which the step stays in the budget",
     takes="what the algorithm of each layer takes",
-    device_kinds=("cuda",),
+    device_kinds=(GPU_KIND,),
     python_lines=('with autofit.apply_conv_algo(model, "mixed", plan="plan.json"):  # around forward',),
     source="Oyama et al., 2018; Shah et al., Memory optimization for deep networks (MONeT), 2021",
 )

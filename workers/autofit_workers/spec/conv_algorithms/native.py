@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from autofit_workers.spec.conv_algorithms.algorithm import DEVICE_KINDS
 from autofit_workers.spec.conv_algorithms.policy import ConvPolicy
+from autofit_workers.spec.devices import DEVICE_KINDS
 
 POLICY = ConvPolicy(
     name="native",

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import torch
 
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.errors import BusyDeviceError, DeviceError
 from autofit_workers.spec.protocol import Device
 
@@ -108,7 +109,7 @@ class Card:
         nvml = Nvml.of_card(str(properties.uuid))
         return cls(
             device=Device(
-                kind="cuda", name=properties.name, driver=None if nvml is None else nvml.driver_version
+                kind=GPU_KIND, name=properties.name, driver=None if nvml is None else nvml.driver_version
             ),
             total_bytes=properties.total_memory,
             occupancy=None if nvml is None else nvml.occupancy(),

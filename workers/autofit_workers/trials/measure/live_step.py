@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.protocol import Device
 from autofit_workers.tracing.host.allocator_peak import allocator_peak_bytes, live_bytes
 from autofit_workers.trials.outcomes import processor_name
@@ -27,7 +28,7 @@ def measure_step(step: Callable[[], object]) -> tuple[Device, StepBytes]:
         Exception: whatever the step raises.
     """
     if torch.cuda.is_available() and _cuda.is_initialized():
-        return Device(kind="cuda", name=torch.cuda.get_device_name()), _on_card(step)
+        return Device(kind=GPU_KIND, name=torch.cuda.get_device_name()), _on_card(step)
     before_bytes = live_bytes(gc.get_objects())
 
     def without_result() -> None:
