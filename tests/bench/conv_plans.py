@@ -18,12 +18,13 @@ from autofit.settings.workloads import refer
 sys.path.insert(0, str(Path(__file__).parents[2]))  # `tests` is no package that could be installed
 
 from autofit.predict import plan_sources
-from autofit.predict.convolutions.costs import ConvCosts
-from autofit.predict.convolutions.plan import ConvPlan, ConvPlanner
+from autofit.predict.convolutions.costs import FALLBACK_SLOWDOWN, ConvCosts
+from autofit.predict.convolutions.plan import ConvPlanner
 from autofit.predict.predictor import Predictor
 from autofit.predict.times.step_times import Timer
 from autofit_workers.replay.curve.conditions import Conditions
 from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.replay.curve.step_on_card import StepOnCard
 from autofit_workers.spec.conv_algorithms.mixed import CANDIDATES
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.trials import door
@@ -33,38 +34,53 @@ LIMITS_MIB = (0, 1, 4, 16, 64, 128, 256, 512, 1024, 2048)
 SINGLE = ("cudnn", *CANDIDATES)
 
 
-def planner(model: str, gpu: str, batch_size: int) -> ConvPlanner:
-    """The planner of a model's training step on a card."""
+def step(model: str, gpu: str, batch_size: int) -> tuple[StepOnCard, ConvCosts]:
+    """A model's training step on a card, and what its convolutions cost there."""
     card = card_named(gpu)
     plan_sources.prepare(card.architecture)
     trace = Predictor(refer(model), door.run).trace(Knobs(), batch_size)
     conditions = Conditions(
         architecture=card.architecture, plans=(plan_sources.plan_source(card.architecture),)
     )
-    costs = ConvCosts(Timer().costs(card, Knobs()))
-    return ConvPlanner(PeakCurve.through([trace]).on_card(batch_size, conditions), costs)
+    on_card = PeakCurve.through([trace]).on_card(batch_size, conditions)
+    return on_card, ConvCosts(Timer().costs(card, Knobs()))
 
 
-def is_within(plan: ConvPlan, limit_bytes: int) -> bool:
-    return all(choice.workspace_bytes <= limit_bytes for choice in plan.layers)
+def cost_alone(on_card: StepOnCard, costs: ConvCosts, name: str, limit_bytes: int) -> float | None:
+    """Cost of one algorithm for all layers, over that of cuDNN's own choice; None beyond the limit.
+
+    A layer that it does not apply to is cuDNN's. Workspaces that are not certain are at the high end.
+    """
+    total = by_default = 0.0
+    modules = on_card.step.convolution_modules()
+    for layer, options in on_card.convolution_options(tuple(dict.fromkeys(("cudnn", name)))).items():
+        chosen, spans = options[-1].algorithm, options[-1].spans
+        cost = len(modules[layer]) * sum(costs.seconds(call, chosen) for call in spans)
+        if any(span.high_bytes > limit_bytes for span in spans.values()):
+            cost *= FALLBACK_SLOWDOWN
+            if any(min((span.low_bytes, *span.choices_bytes)) > limit_bytes for span in spans.values()):
+                return None
+        total += cost
+        by_default += len(modules[layer]) * sum(costs.seconds(call, "cudnn") for call in options[0].spans)
+    return total / by_default
 
 
 def print_curve(model: str, gpu: str, batch_size: int) -> bool:
     """Prints a model's table and returns whether a mixed plan never loses."""
-    plans = planner(model, gpu, batch_size)
+    on_card, costs = step(model, gpu, batch_size)
+    planner = ConvPlanner(on_card, costs)
     print(f"\n{model}, batch {batch_size}, {gpu}\n")
     print("| workspace up to, MiB | mixed | its largest, MiB | algorithms | best single | which |")
     print("|---|---|---|---|---|---|")
     never_loses = True
     for limit_mib in LIMITS_MIB:
         limit_bytes = limit_mib * MIB
-        mixed = plans.within_workspace(limit_bytes)
-        alone = {name: plans.within_workspace(limit_bytes, only=name) for name in SINGLE}
-        within = {name: plan for name, plan in alone.items() if is_within(plan, limit_bytes)}
+        mixed = planner.within(lambda _call, limit_bytes=limit_bytes: limit_bytes)
+        alone = {name: cost_alone(on_card, costs, name, limit_bytes) for name in SINGLE}
         largest = max(choice.workspace_bytes for choice in mixed.layers) / MIB
         names = ", ".join(dict.fromkeys(choice.algorithm for choice in mixed.layers))
         best, told = min(
-            ((plan.relative_cost, name) for name, plan in within.items()), default=(None, "none")
+            ((cost, name) for name, cost in alone.items() if cost is not None), default=(None, "none")
         )
         never_loses = never_loses and (best is None or mixed.relative_cost <= best + 1e-9)
         shown = "–" if best is None else f"{best:.3f}"

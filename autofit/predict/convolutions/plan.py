@@ -134,22 +134,12 @@ class ConvPlanner:
         self._level = level
         self._on_top = on_top
 
-    def within_workspace(self, limit_bytes: int, *, only: str | None = None) -> ConvPlan:
-        """Cheapest convolution plan in which no workspace exceeds `limit_bytes`.
-
-        A layer that no algorithm gets within the limit has the one that takes least.
-
-        Args:
-            only: the one algorithm there is; layers that it does not apply to are the backend's.
-        """
-        return self._plan(lambda _call: limit_bytes, only=only)
-
     def within_budget(self, budget_bytes: int) -> ConvPlan | None:
         """Cheapest convolution plan whose reserved step peak is within a budget; None if no plan is."""
         live = self._on_card.step.live_at_convolutions(self._level)
 
         def under(total_bytes: int) -> ConvPlan:
-            return self._plan(lambda call: total_bytes - live[call])
+            return self.within(lambda call: total_bytes - live[call])
 
         best = under(budget_bytes)
         if best.peak_reserved_bytes <= budget_bytes:
@@ -167,33 +157,22 @@ class ConvPlanner:
                 high = middle
         return best
 
-    @cached_property
-    def _picks(self) -> dict[Convolution, list[_Pick]]:
-        """Candidates for each distinct convolution, the backend's own choice first."""
-        options = self._on_card.convolution_options()
-        return {
-            layer: [pick for option in found for pick in self._picks_of(option)]
-            for layer, found in options.items()
-        }
+    def within(self, limit_of: Callable[[Convolution], int]) -> ConvPlan:
+        """Cheapest convolution plan in which no call's workspace exceeds its limit in bytes.
 
-    @cached_property
-    def _modules(self) -> dict[Convolution, tuple[str, ...]]:
-        """Paths of the modules that call each distinct convolution."""
-        return self._on_card.step.convolution_modules()
-
-    def _plan(self, limit_of: Callable[[Convolution], int], *, only: str | None = None) -> ConvPlan:
+        A layer that no algorithm gets within the limit has the one that takes least.
+        """
         modules = self._modules
         picked: dict[Convolution, _Pick] = {}
         default_cost = 0.0
-        for layer, all_picks in self._picks.items():
-            picks = _restricted(all_picks, only)
+        for layer, picks in self._picks.items():
             fitting = [p for p in picks if all(size <= limit_of(call) for call, size in p.sizes.items())]
             picked[layer] = (
                 min(fitting, key=lambda pick: pick.cost)
                 if fitting
                 else min(picks, key=lambda pick: pick.workspace_bytes)
             )
-            default_cost += all_picks[0].cost * len(modules[layer])
+            default_cost += picks[0].cost * len(modules[layer])
         total = sum(pick.cost * len(modules[layer]) for layer, pick in picked.items())
         sizes = {call: size for pick in picked.values() for call, size in pick.sizes.items()}
         return ConvPlan(
@@ -212,6 +191,20 @@ class ConvPlanner:
             relative_cost=total / default_cost,
         )
 
+    @cached_property
+    def _picks(self) -> dict[Convolution, list[_Pick]]:
+        """Candidates for each distinct convolution, the backend's own choice first."""
+        options = self._on_card.convolution_options()
+        return {
+            layer: [pick for option in found for pick in self._picks_of(option)]
+            for layer, found in options.items()
+        }
+
+    @cached_property
+    def _modules(self) -> dict[Convolution, tuple[str, ...]]:
+        """Paths of the modules that call each distinct convolution."""
+        return self._on_card.step.convolution_modules()
+
     def _picks_of(self, option: Candidate) -> Iterator[_Pick]:
         """Yields an algorithm's usual candidate, then one with its smallest workspaces if these differ."""
         cost = sum(self._costs.seconds(call, option.algorithm) for call in option.spans)
@@ -221,15 +214,6 @@ class ConvPlanner:
         smallest = {call: _smallest(span) for call, span in option.spans.items()}
         if smallest != first:
             yield _Pick(option.algorithm, smallest, cost * FALLBACK_SLOWDOWN, plans)
-
-
-def _restricted(picks: Sequence[_Pick], only: str | None) -> Sequence[_Pick]:
-    """Candidates with the algorithm `only`, else with the backend's own choice; all if `only` is None."""
-    if only is None:
-        return picks
-    return [pick for pick in picks if pick.algorithm == only] or [
-        pick for pick in picks if pick.algorithm == picks[0].algorithm
-    ]
 
 
 def _smallest(span: Workspace) -> int:

@@ -19,6 +19,7 @@ from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.spec.conv_algorithms.mixed import CANDIDATES
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.trials import door
+from tests.bench.conv_plans import cost_alone
 
 MIB = 2**20
 BATCH_SIZE = 16
@@ -55,29 +56,29 @@ def planner(curve: PeakCurve) -> ConvPlanner:
     return ConvPlanner(curve.on_card(BATCH_SIZE, Conditions()), COSTS)
 
 
-def largest(plan: ConvPlan) -> int:
-    return max(choice.workspace_bytes for choice in plan.layers)
+def within(planner: ConvPlanner, limit_mib: int) -> ConvPlan:
+    return planner.within(lambda _call: limit_mib * MIB)
 
 
 @pytest.mark.parametrize("limit_mib", [0, 1, 4, 16, 64, 256, 1024])
-def test_within_a_workspace_no_single_algorithm_is_cheaper(planner: ConvPlanner, limit_mib: int) -> None:
-    limit_bytes = limit_mib * MIB
-    plan = planner.within_workspace(limit_bytes)
+def test_within_a_workspace_no_single_algorithm_is_cheaper(curve: PeakCurve, limit_mib: int) -> None:
+    on_card = curve.on_card(BATCH_SIZE, Conditions())
+    plan = within(ConvPlanner(on_card, COSTS), limit_mib)
     for name in ("cudnn", *CANDIDATES):
-        alone = planner.within_workspace(limit_bytes, only=name)
-        if largest(alone) <= limit_bytes:
-            assert plan.relative_cost <= alone.relative_cost + 1e-12
-            assert largest(plan) <= limit_bytes
+        alone = cost_alone(on_card, COSTS, name, limit_mib * MIB)
+        if alone is not None:
+            assert plan.relative_cost <= alone + 1e-12
+            assert max(choice.workspace_bytes for choice in plan.layers) <= limit_mib * MIB
 
 
 def test_every_layer_has_an_algorithm_and_its_share_of_the_time(planner: ConvPlanner) -> None:
-    plan = planner.within_workspace(64 * MIB)
+    plan = within(planner, 64)
     assert [layer for layer, _ in plan.assignment] == ["0", "2", "4", "6"]
     assert sum(choice.cost for choice in plan.layers) == pytest.approx(1.0)
 
 
 def test_within_a_budget_the_reserved_peak_is_and_more_memory_never_costs_time(planner: ConvPlanner) -> None:
-    least = planner.within_workspace(0).peak_reserved_bytes
+    least = within(planner, 0).peak_reserved_bytes
     budgets = [least + extra * MIB for extra in (0, 4, 16, 64, 256)]
     plans = [plan for budget in budgets if (plan := planner.within_budget(budget)) is not None]
     assert len(plans) == len(budgets)
@@ -100,7 +101,7 @@ def test_the_plan_of_a_setting_that_is_mixed_takes_least(curve: PeakCurve) -> No
 
 
 def test_a_plan_survives_its_file(planner: ConvPlanner, tmp_path: Path) -> None:
-    plan = planner.within_workspace(16 * MIB)
+    plan = within(planner, 16)
     (tmp_path / "plan.json").write_text(plan.to_json())
     assert ConvPlan.load(tmp_path / "plan.json") == plan
 
