@@ -38,14 +38,12 @@ class Pool:
         block_size: tokens of a block.
         block_bytes: bytes of a block in all layers of a group.
         num_blocks: the number of all blocks.
-        fixed_blocks: number of blocks that no sequence gets.
     """
 
     block_size: int
     block_bytes: int
     num_blocks: int
     groups: tuple[Group, ...]
-    fixed_blocks: int = 0
 
     @classmethod
     def of(cls, available_bytes: int, block_size: int, block_bytes: int, groups: Sequence[Group]) -> Self:

@@ -222,16 +222,11 @@ def timeline(
     )
 
 
-def course_of(profile: Profile, history: History | None = None) -> Course:
-    """Allocated and reserved bytes of a profile's device after every event.
-
-    Args:
-        history: history of the profile's allocator, if it is already known.
-    """
+def course_of(profile: Profile) -> Course:
+    """Allocated and reserved bytes of a profile's device after every event."""
     events = profile.trace.events
-    history = history or history_of(profile)
     reserved = [0] * len(events)
-    for action in history.actions:
+    for action in history_of(profile).actions:
         if action.kind in _GAINS:
             reserved[action.position] += _GAINS[action.kind] * action.num_bytes
     changes: dict[Category, list[int]] = {}

@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from autofit_workers.spec.versions import SUPPORTED_RELEASES, WHEELS, is_supported, release_of, wheel_for
+from autofit_workers.spec.versions import (
+    CUDNN_OF_WHEELS,
+    SUPPORTED_RELEASES,
+    is_supported,
+    release_of,
+    wheel_for,
+)
 
 
 @pytest.mark.parametrize(
@@ -29,13 +35,13 @@ def test_patches_and_builds_of_a_supported_release_are_supported() -> None:
 
 def test_the_installed_release_is_supported_and_every_supported_one_has_a_wheel() -> None:
     assert is_supported(importlib.metadata.version("torch"))
-    assert set(SUPPORTED_RELEASES) <= WHEELS.keys()
+    assert set(SUPPORTED_RELEASES) <= CUDNN_OF_WHEELS.keys()
 
 
 def test_the_wheels_are_those_of_the_releases_that_may_be_installed() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
     assert "torch>=2.11,<2.16" in project["project"]["dependencies"]
-    assert list(WHEELS) == ["2.11", "2.12", "2.13", "2.14", "2.15"]
+    assert list(CUDNN_OF_WHEELS) == ["2.11", "2.12", "2.13", "2.14", "2.15"]
 
 
 @pytest.mark.parametrize(

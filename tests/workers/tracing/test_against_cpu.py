@@ -12,7 +12,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from autofit_workers.apply import setting
 from autofit_workers.spec.knobs import Knobs
-from autofit_workers.spec.knobs.optimizer import TORCH_OPTIMIZERS
+from autofit_workers.spec.knobs.optimizer import NAMED
 from autofit_workers.spec.versions import release_of
 from autofit_workers.tracing.probe import NUM_TRACED_STEPS
 from autofit_workers.workload.in_backward import make_in_backward
@@ -147,7 +147,7 @@ def test_allocations_and_frees_come_in_the_order_and_sizes_of_a_real_run(attribu
 
 
 @pytest.mark.parametrize(
-    "optimizer", [name for name in TORCH_OPTIMIZERS if name != "muon"]
+    "optimizer", [name for name, named in NAMED.items() if named.library == "torch" and name != "muon"]
 )  # AdamW is beside it
 def test_an_optimizer_in_a_loop_is_the_one_that_runs_on_the_cpu_by_default(optimizer, steps_of):
     knobs = Knobs(optimizer=optimizer, optimizer_impl="loop")

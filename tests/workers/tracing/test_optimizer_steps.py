@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from autofit_workers.spec.knobs.optimizer import TORCH_OPTIMIZERS
+from autofit_workers.spec.knobs.optimizer import NAMED
 from autofit_workers.workload.optimizers import each_of, make_named
 from autofit_workers.workload.step import train_step
 from autofit_workers.workload.workload import Workload
@@ -81,7 +81,7 @@ def test_the_default_is_the_foreach_implementation(steps_of):
     assert default.trace.events == foreach.trace.events
 
 
-@pytest.mark.parametrize("optimizer", TORCH_OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", [name for name, named in NAMED.items() if named.library == "torch"])
 def test_an_optimizer_keeps_the_state_that_it_keeps_on_the_cpu(optimizer, steps_of):
     workload = Workload.load(f"{SMALL_WORKLOADS}:perceptron")
     model = workload.build_model()

@@ -6,7 +6,6 @@ A release is the first two parts of a version, such as `2.13` of `2.13.0+cpu`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 # Predictions rely on PyTorch's internals. With these releases the tests of prediction were run, and the
 # built-in workloads need the same bytes at the same events with all of them. Measuring relies on no
@@ -14,30 +13,15 @@ from dataclasses import dataclass
 SUPPORTED_RELEASES = ("2.13", "2.15")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wheel:
-    """Versions of the libraries that PyPI's Linux wheel of a PyTorch release runs with.
-
-    Attributes:
-        cuda, cudnn, cublas: versions; for cuBLAS the newest that the wheel allows.
-    """
-
-    cuda: str
-    cudnn: str
-    cublas: str
-
-
-# `Requires-Dist` of the wheels: nvidia-cudnn-cu13, and cuda-toolkit with the nvidia-cublas that it pins;
-# 2.12 itself allows cuBLAS 13.1.0.3 too. All are builds for CUDA 13: builds for CUDA 12, which PyPI does
-# not serve, may bring others.
-WHEELS = {
-    "2.11": Wheel(cuda="13.0.2", cudnn="9.19.0.56", cublas="13.1.0.3"),
-    "2.12": Wheel(cuda="13.0.2", cudnn="9.20.0.48", cublas="13.1.1.3"),
-    "2.13": Wheel(cuda="13.0.3", cudnn="9.20.0.48", cublas="13.1.1.3"),
-    "2.14": Wheel(cuda="13.0.3", cudnn="9.24.0.43", cublas="13.1.1.3"),
-    "2.15": Wheel(cuda="13.2.2", cudnn="9.26.0.51", cublas="13.4.1.3"),
+# cuDNN of the Linux wheels on PyPI, by `Requires-Dist`: nvidia-cudnn-cu13. All are builds for CUDA 13; builds
+# for CUDA 12, which PyPI does not serve, may bring others.
+CUDNN_OF_WHEELS = {
+    "2.11": "9.19.0.56",
+    "2.12": "9.20.0.48",
+    "2.13": "9.20.0.48",
+    "2.14": "9.24.0.43",
+    "2.15": "9.26.0.51",
 }
-
 
 # CUDA 13 compiles for Turing and later. Beside its builds, releases up to 2.14 have one for CUDA 12.6 with
 # kernels for Maxwell, Pascal and Volta, and 2.15 is to have none (pytorch/pytorch#172352, #190385).

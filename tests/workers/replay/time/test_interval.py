@@ -30,7 +30,7 @@ def speeds(name: str = "a card", architecture: str = "sm_80") -> Speeds:
 def clock(**class_seconds: float) -> StepClock:
     """A step of one second, of which the device waits for what its classes do not take."""
     found = {KernelClass(name): seconds for name, seconds in class_seconds.items()}
-    return StepClock((), 1.0, sum(found.values()), 1.0, found)
+    return StepClock((), sum(found.values()), 1.0, found)
 
 
 def residuals(classes=(), cards=(), **given) -> TimeResiduals:

@@ -50,7 +50,6 @@ class _Type(IntEnum):
     """Types of attribute values of cuDNN's backend descriptors."""
 
     DATA_TYPE = 1
-    BOOLEAN = 2
     INT64 = 3
     FLOAT = 4
     DOUBLE = 5

@@ -10,7 +10,7 @@ from typing import ClassVar
 from autofit_workers.replay.plans.plan import Plan
 from autofit_workers.replay.plans.plan_table import PlanTable, held_tables, load_table
 from autofit_workers.spec.architecture import Architecture
-from autofit_workers.spec.versions import WHEELS, release_of
+from autofit_workers.spec.versions import CUDNN_OF_WHEELS, release_of
 from autofit_workers.spec.work import Convolution
 
 _MEMOIZED_CALLS = 100_000
@@ -57,13 +57,12 @@ class TablePlans:
             ValueError: `version` is no version, or the architecture is older than those of all tables.
         """
         release = release_of(version)
-        wheel = WHEELS.get(release)
-        if wheel is not None:
-            return cls(architecture, _numbers(wheel.cudnn))
-        oldest = min(WHEELS, key=_numbers)
+        if (cudnn := CUDNN_OF_WHEELS.get(release)) is not None:
+            return cls(architecture, _numbers(cudnn))
+        oldest = min(CUDNN_OF_WHEELS, key=_numbers)
         if _numbers(release) < _numbers(oldest):
             return cls(architecture, min(version for _, version in held_tables()))
-        return cls(architecture, max(_numbers(each.cudnn) for each in WHEELS.values()))
+        return cls(architecture, max(map(_numbers, CUDNN_OF_WHEELS.values())))
 
     @property
     def name(self) -> str:
@@ -82,7 +81,7 @@ class TablePlans:
 
     @property
     def _wanted(self) -> tuple[int, int]:
-        return self.cudnn or _numbers(WHEELS["2.13"].cudnn)
+        return self.cudnn or _numbers(CUDNN_OF_WHEELS["2.13"])
 
 
 @functools.cache

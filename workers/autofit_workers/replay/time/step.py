@@ -48,7 +48,6 @@ class StepClock:
 
     Attributes:
         calls: times of the step's calls, in their order.
-        host_seconds: time until the host has launched the whole step.
         device_seconds: time in which the device works, without the gaps in which it waits for the host.
         seconds: time until host and device are done.
         class_seconds: time of the device by class of kernels. Collectives count with the time in which
@@ -57,7 +56,6 @@ class StepClock:
     """
 
     calls: tuple[TimedCall, ...]
-    host_seconds: float
     device_seconds: float
     seconds: float
     class_seconds: Mapping[KernelClass, float]
@@ -118,7 +116,7 @@ def clocked(
         for kind in EXCHANGES & class_seconds.keys():
             class_seconds[kind] *= cost / exchange_seconds
     timed = (TimedCall(start, done, at) for (start, done), at in zip(lanes.spans, launched, strict=True))
-    return StepClock(tuple(timed), now, sum(class_seconds.values()), end, class_seconds, exchange_seconds)
+    return StepClock(tuple(timed), sum(class_seconds.values()), end, class_seconds, exchange_seconds)
 
 
 def kernel_seconds(kernel: Kernel, costs: Costs, convolution_cost: float = 1.0) -> float:

@@ -110,7 +110,6 @@ NAMED: dict[str, NamedOptimizer] = {
     ),
 }
 OPTIMIZERS = tuple(NAMED)
-TORCH_OPTIMIZERS = tuple(name for name, named in NAMED.items() if named.library == "torch")
 _FEW_STATES = 0.5  # bytes for each byte of gradients: levers for short memory keep no more than this
 
 

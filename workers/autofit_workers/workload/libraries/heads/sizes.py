@@ -69,16 +69,12 @@ def vision_of(config: Any) -> Any:
     return next((part for part in parts if part is not None and not isinstance(part, str)), config)
 
 
-def sides(head: Head, *, usual: int = _USUAL_SIDE) -> tuple[int, int]:
-    """Height and width of images, from the user, else from the configuration.
-
-    Args:
-        usual: the side if neither gives one.
-    """
+def sides(head: Head) -> tuple[int, int]:
+    """Height and width of images, from the user, else from the configuration, else the usual ones."""
     if head.image_sides is not None:
         return head.image_sides
     own = (getattr(part, "image_size", None) for part in (head.config, vision_of(head.config)))
-    side: Any = next((each for each in own if each), usual)
+    side: Any = next((each for each in own if each), _USUAL_SIDE)
     if isinstance(side, dict):
         return side["height"], side["width"]
     return (side, side) if isinstance(side, int) else (side[0], side[-1])
