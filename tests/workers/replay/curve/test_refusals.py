@@ -84,6 +84,12 @@ def test_what_goes_to_cudnn_has_none(change: dict[str, object]) -> None:
     assert not refused(call)
 
 
+def test_on_amds_cards_miopen_has_every_convolution() -> None:
+    call = LAYER.of_samples(LAST + 1)
+    assert not refused(call, architecture="gfx942")
+    assert refused(call, architecture="gfx942", conv_algo="native")
+
+
 def test_without_cudnn_the_layout_does_not_help() -> None:
     call = dataclasses.replace(LAYER, channels_last=True).of_samples(LAST + 1)
     assert refused(call, conv_algo="native")
