@@ -72,9 +72,6 @@ EQUIVALENT = {
         "self._in_flight.discard(rank) → (removed)",
     ): "a known size lies outside the open bracket, and only sizes within it are asked for",
     (
-        "budget.py", "make_budget", 'kind: str = "cuda",', "'cuda' → 'cudaX'"
-    ): "all kinds but the CPU have a context",
-    (
         "pools.py", "BlockPools._release_oversize", "return False", "False → True"
     ): "the second attempt to grow fails like the first",
     (
