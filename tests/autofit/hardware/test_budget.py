@@ -166,8 +166,12 @@ def test_a_number_without_its_unit_is_asked_about(total: int, meant: str) -> Non
 
 
 def test_a_mebibyte_is_meant_and_too_little() -> None:
-    with pytest.raises(BudgetError, match=r"nothing is left of 1\.00 MiB for PyTorch"):
+    with pytest.raises(BudgetError) as raised:
         make_budget(MIB)
+    assert str(raised.value) == (
+        "nothing is left of 1.00 MiB for PyTorch: 638.00 MiB for the CUDA context, 0 B for other processes, "
+        "30.72 KiB for the margin. Give a larger --gpu-mem, or a smaller --reserve or --margin"
+    )
 
 
 def test_a_card_s_budget_is_made_of_its_own_memory_architecture_and_key() -> None:
