@@ -194,17 +194,17 @@ class PredictedCurve(PeaksOnCard):
     @property
     def mode(self) -> str:
         """Mode of the step: `train`, `infer` or `generate`."""
-        return self._curve.any_trace.mode
+        return self._curve.trace.mode
 
     @property
     def parallel(self) -> Parallel:
         """Parallelism by which the ranks of the step share the work."""
-        return Parallel.named(self._curve.any_trace.among_ranks)
+        return Parallel.named(self._curve.trace.among_ranks)
 
     @property
     def batch_count(self) -> BatchCount:
         """Number of batches in the traced step, and how the batch size was determined."""
-        return self._curve.any_trace.batch_count
+        return self._curve.trace.batch_count
 
     @property
     def why_untimed(self) -> str | None:
@@ -343,7 +343,7 @@ class PredictedCurve(PeaksOnCard):
     @property
     def trace_identity(self) -> str:
         """Identity of the traced step, taken from the first batch size that every curve is traced at."""
-        return self._curve.any_trace.identity
+        return self._curve.trace.identity
 
     def _spans_of(self, trace: Trace) -> str:
         """Phrase that names the sizes of a step known only as a range, such as workspaces."""

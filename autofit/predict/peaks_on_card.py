@@ -22,7 +22,7 @@ from autofit.search.curves import PeakMemory
 from autofit.settings.goals import Risk
 from autofit_workers.replay.allocator import AllocatorSettings
 from autofit_workers.replay.curve.conditions import Conditions, Level
-from autofit_workers.replay.curve.peak_curve import StepCurve
+from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.replay.curve.peak_estimate import PeakEstimate
 from autofit_workers.replay.curve.step_on_card import StepOnCard
 from autofit_workers.spec.knobs import Knobs
@@ -55,13 +55,13 @@ class PeaksOnCard:
         workload: str,
         knobs: Knobs,
         card: Card,
-        curve: StepCurve,
+        curve: PeakCurve,
         *,
         residuals: Residuals,
         plans: CardPlans,
         on_grid: bool,
         risk: Risk = Risk.SAFE,
-        at_most: StepCurve | None = None,
+        at_most: PeakCurve | None = None,
         observed: Callable[[PeaksOnCard], tuple[Residual, ...]] | None = None,
         timer: Timer | None = None,
     ) -> None:
@@ -91,7 +91,7 @@ class PeaksOnCard:
             observed=None if observed is None else functools.partial(observed, self),
         )
         self._peaks = {each: PeakMemory() for each in Risk}
-        self._steps: dict[tuple[StepCurve, int], StepOnCard] = {}
+        self._steps: dict[tuple[PeakCurve, int], StepOnCard] = {}
         self._drawn_orders: dict[int, DrawnOrders | None] = {}  # by batch size
         self._run_lengths: dict[tuple[int, int | None], RunLengths] = {}
 

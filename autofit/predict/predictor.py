@@ -30,7 +30,7 @@ from autofit.predict.traces import Traces
 from autofit.predict.unpredictable import require_predictable, why_unpredictable
 from autofit.settings.goals import Risk
 from autofit_workers.replay.curve.host_blocks import HostBlocks
-from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from autofit_workers.replay.time.interval import TimeResiduals
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.conv_algorithms import Rewrite
@@ -190,10 +190,10 @@ class Predictor:
         )
 
     def _on_card(
-        self, knobs: Knobs, card: Card, risk: Risk, step_of: Callable[[StepCurves], StepCurve]
+        self, knobs: Knobs, card: Card, risk: Risk, step_of: Callable[[StepCurves], PeakCurve]
     ) -> PredictedCurve:
         curve = step_of(self._steps)
-        trace = curve.any_trace
+        trace = curve.trace
         at_most = step_of(self._at_most()) if _rests_on_shares(trace) else None
         knobs = with_own_conv_algo(knobs, trace)
         require_applicable(knobs, trace)
@@ -322,14 +322,14 @@ class Predictor:
         self,
         knobs: Knobs,
         card: Card,
-        curve: StepCurve,
+        curve: PeakCurve,
         risk: Risk,
         *,
         on_grid: bool,
-        at_most: StepCurve | None = None,
+        at_most: PeakCurve | None = None,
         sharpens: bool = True,
     ) -> PredictedCurve:
-        trace = curve.any_trace
+        trace = curve.trace
         if trace.shares_as_script:  # with which groups, its run shows
             card = card.among(trace.groups, trace.num_ranks)
         return PredictedCurve(

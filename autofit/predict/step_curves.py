@@ -8,15 +8,8 @@ from autofit.errors import WorkloadFailedError
 from autofit.predict.sizes.surfaces import Surfaces
 from autofit.predict.traces import Traces
 from autofit_workers.replay.curve.host_blocks import HostBlocks
-from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError
-from autofit_workers.replay.curve.peak_curve import (
-    TRACED_BATCH_SIZES,
-    AccumulatedCurve,
-    PeakCurve,
-    SingleSampleCurve,
-    StepCurve,
-    TracedCurve,
-)
+from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError, StepLines
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.setup import Setup
 from autofit_workers.spec.trace import SampleSize, Trace
@@ -33,7 +26,8 @@ class StepCurves:
     def __init__(self, traces: Traces, setup: Setup) -> None:
         self._traces = traces
         self._setup = setup
-        self._curves: dict[Knobs, PeakCurve | SingleSampleCurve | TracedCurve] = {}
+        self._curves: dict[Knobs, PeakCurve] = {}
+        self._accumulating: dict[tuple[PeakCurve, PeakCurve, int], PeakCurve] = {}
         self._surfaces = Surfaces(traces.trace, traces.expect)
 
     def expect(self, settings: Sequence[Knobs]) -> None:
@@ -52,21 +46,24 @@ class StepCurves:
         """Distance between sample sizes at which all roundings are alike, such as 64 tokens."""
         return self._surfaces.sample(self._traces.setting(knobs, 1), 1).multiple
 
-    def curve(self, knobs: Knobs) -> StepCurve:
+    def curve(self, knobs: Knobs) -> PeakCurve:
         """Peak curve of a knob setting over the batch size, made at the first call."""
         pieces = self._known_curve(self._traces.setting(knobs, 1))
         if knobs.global_batch is None:
             return pieces
         whole = self._known_curve(self._traces.setting(knobs, knobs.global_batch))
-        if not (isinstance(pieces, PeakCurve) and isinstance(whole, PeakCurve)):
+        if pieces.lines is None or whole.lines is None:
             return self._traced_curve(knobs)
-        return AccumulatedCurve(pieces, whole, global_batch=knobs.global_batch)
+        key = pieces, whole, knobs.global_batch
+        if key not in self._accumulating:
+            self._accumulating[key] = PeakCurve.in_two(pieces.lines, whole.lines, start=knobs.global_batch)
+        return self._accumulating[key]
 
     def expect_sizes(self, knobs: Knobs, batch_size: int) -> None:
         """Announces that `at_size` will be called for several sample sizes at one batch size."""
         self._surfaces.expect(self._traces.setting(knobs, batch_size), batch_size)
 
-    def at_size(self, knobs: Knobs, only_batch: int | None, *, is_checked: bool = True) -> StepCurve:
+    def at_size(self, knobs: Knobs, only_batch: int | None, *, is_checked: bool = True) -> PeakCurve:
         """Peak curve over the batch size at the sample size in `knobs`.
 
         Args:
@@ -95,35 +92,28 @@ class StepCurves:
 
     def agrees(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether the curve at a batch size agrees with the trace at that batch size."""
-        curve, trace = self._made(knobs, batch_size), self._traces.trace(knobs, batch_size)
-        if isinstance(curve, SingleSampleCurve):
-            curve = curve.piece(batch_size)
-        return isinstance(curve, TracedCurve) or curve.agrees_with(trace)
+        curve = self._curves[self._traces.setting(knobs, batch_size)]
+        trace = self._traces.trace(knobs, batch_size)
+        return curve.needs_traces or curve.lines_at(batch_size).agrees_with(trace)
 
     def replace(self, knobs: Knobs, batch_size: int) -> None:
         """Replaces a curve that differs from a trace by a curve that traces each batch size.
 
         A step of one sample may differ from all others: a curve that is right for two stays from two on.
         """
-        traced, curve = self._traces.setting(knobs, batch_size), self._made(knobs, batch_size)
-        trace = self._traces.trace(knobs, batch_size)
-        if isinstance(curve, SingleSampleCurve):
-            curve = curve.piece(batch_size)
-        assert isinstance(curve, PeakCurve)
-        is_single = trace.batch_size == batch_size == 1 and curve.agrees_with(self._traces.trace(knobs, 2))
-        self._curves[traced] = (
-            SingleSampleCurve(PeakCurve.through([trace]), curve) if is_single else self._traced_curve(traced)
-        )
+        traced, trace = self._traces.setting(knobs, batch_size), self._traces.trace(knobs, batch_size)
+        lines = self._curves[traced].lines_at(batch_size)
+        if trace.batch_size == batch_size == 1 and lines.agrees_with(self._traces.trace(knobs, 2)):
+            self._curves[traced] = PeakCurve.in_two(StepLines.through([trace]), lines, start=2)
+        else:
+            self._curves[traced] = self._traced_curve(traced)
 
-    def _made(self, knobs: Knobs, batch_size: int) -> PeakCurve | SingleSampleCurve | TracedCurve:
-        return self._curves[self._traces.setting(knobs, batch_size)]
-
-    def _known_curve(self, traced: Knobs) -> PeakCurve | SingleSampleCurve | TracedCurve:
+    def _known_curve(self, traced: Knobs) -> PeakCurve:
         if traced not in self._curves:
             self._curves[traced] = self._trace_curve(traced)
         return self._curves[traced]
 
-    def _trace_curve(self, knobs: Knobs) -> PeakCurve | TracedCurve:
+    def _trace_curve(self, knobs: Knobs) -> PeakCurve:
         if (curve := self._surfaces.curve(knobs)) is not None:
             return curve
         if self._traces.is_one_sample:
@@ -135,7 +125,7 @@ class StepCurves:
         except BatchDependentEventsError:
             return self._traced_curve(knobs)
 
-    def _traced_curve(self, knobs: Knobs) -> TracedCurve:
+    def _traced_curve(self, knobs: Knobs) -> PeakCurve:
         def trace_at(batch_size: int) -> Trace:
             trace = self._traces.trace(knobs, batch_size)
             if trace.batch_size != batch_size:
@@ -145,4 +135,4 @@ class StepCurves:
                 )
             return trace
 
-        return TracedCurve(trace_at)
+        return PeakCurve.traced_anew(trace_at)

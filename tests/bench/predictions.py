@@ -19,7 +19,7 @@ from autofit.hardware.gpus import find_gpu
 from autofit.predict.confidence import Calibration, classify, shipped_residuals
 from autofit_workers.replay.allocator import replay
 from autofit_workers.replay.curve.conditions import Conditions, Level
-from autofit_workers.replay.curve.peak_curve import StepCurve
+from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.replay.curve.sized_step import SizedStep
 from autofit_workers.replay.curve.step_on_card import StepOnCard
 from autofit_workers.spec.trace import Trace
@@ -311,7 +311,7 @@ def _end_level(calibration: Calibration) -> Level:
     return Level.HIGH if calibration.spans else Level.LIKELY
 
 
-def _runs(any_size: StepCurve, row: Row) -> dict[int, dict[str, bool]]:
+def _runs(any_size: PeakCurve, row: Row) -> dict[int, dict[str, bool]]:
     """For the sizes of which the row says whether they ran: by level, whether they run under its limit."""
     if row.ran is None:
         return {}
@@ -331,7 +331,7 @@ def _runs(any_size: StepCurve, row: Row) -> dict[int, dict[str, bool]]:
     }
 
 
-def _safe_batch_size(any_size: StepCurve, row: Row) -> int:
+def _safe_batch_size(any_size: PeakCurve, row: Row) -> int:
     """Found by halving, as if a larger batch always needed more, which is nearly so."""
     assert row.failed_batch_size is not None
     conditions = conditions_of(row)

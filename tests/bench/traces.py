@@ -18,7 +18,7 @@ from pathlib import Path
 
 from autofit.paths import write_atomically
 from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError
-from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve, StepCurve, TracedCurve
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from autofit_workers.spec.trace import Trace
 from tests.bench.tables.setting import Setting
 from tests.bench.tracer import Tracer
@@ -43,16 +43,16 @@ class Traced:
     usual: tuple[Trace, ...]
     trace_at: Callable[[int], Trace]
     seconds: float
-    _curve: StepCurve | None = field(default=None, init=False, repr=False)
+    _curve: PeakCurve | None = field(default=None, init=False, repr=False)
 
     @property
-    def curve(self) -> StepCurve:
+    def curve(self) -> PeakCurve:
         """Through the usual traces or, where those disagree, by a trace for each size that is asked for."""
         if self._curve is None:
             try:
                 self._curve = PeakCurve.through(self.usual)
             except BatchDependentEventsError:
-                self._curve = TracedCurve(self.trace_at)
+                self._curve = PeakCurve.traced_anew(self.trace_at)
         return self._curve
 
 

@@ -19,7 +19,8 @@ from autofit.hardware.card import Card
 from autofit.hardware.chips import properties_for
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.times.measured_steps import MeasuredSteps, Scale
-from autofit_workers.replay.curve.peak_curve import PeakCurve, StepCurve
+from autofit_workers.replay.curve.lines.step_lines import StepLines
+from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.replay.time.collectives import network_of
 from autofit_workers.replay.time.constants import constants
 from autofit_workers.replay.time.costs import Costs
@@ -207,14 +208,14 @@ class Timer:
     def __init__(self, residuals: TimeResiduals | None = None, measured: MeasuredSteps | None = None) -> None:
         self._measured = measured or MeasuredSteps()
         self._residuals = residuals or time_residuals()
-        self._lines: dict[PeakCurve, WorkLines | None] = {}
-        self._works: dict[tuple[PeakCurve, int], StepWork | None] = {}
+        self._lines: dict[StepLines, WorkLines | None] = {}
+        self._works: dict[tuple[StepLines, int], StepWork | None] = {}
         self._times: dict[tuple[Any, ...], StepTime] = {}
         self._costs: dict[tuple[str, str, bool, bool], Costs] = {}
 
     def time(
         self,
-        curve: StepCurve,
+        curve: PeakCurve,
         batch_size: int,
         knobs: Knobs,
         card: Card,
@@ -230,20 +231,20 @@ class Timer:
             conv_cost: finds the time of all convolutions over that of cuDNN's choice; None or infinite where
                 none is known.
         """
-        piece = curve.piece(batch_size)
-        step = self._work(piece, batch_size)
+        lines = curve.lines_at(batch_size)
+        step = self._work(lines, batch_size)
         if step is None or (cost := _conv_cost(knobs, conv_cost)) is None:
             return None
-        key = piece, batch_size, card.name, *_flags(knobs), cost, knobs.conv_algo
+        key = lines, batch_size, card.name, *_flags(knobs), cost, knobs.conv_algo
         if key not in self._times:
-            parallel = Parallel.named(piece.trace.among_ranks)
+            parallel = Parallel.named(lines.trace.among_ranks)
             found = self._clocked(step, knobs, card, cost)
             self._times[key] = self._timed(found, batch_size, knobs, parallel)
-        return self._scaled(self._times[key], knobs, card, piece.trace)
+        return self._scaled(self._times[key], knobs, card, lines.trace)
 
     def clocked(
         self,
-        curve: StepCurve,
+        curve: PeakCurve,
         batch_size: int,
         knobs: Knobs,
         card: Card,
@@ -251,7 +252,7 @@ class Timer:
         conv_cost: Callable[[], float | None],
     ) -> ClockedStep | None:
         """Predicted times of each operator of a step, not cached; arguments and None are as in `time`."""
-        step = self._work(curve.piece(batch_size), batch_size)
+        step = self._work(curve.lines_at(batch_size), batch_size)
         if step is None or (cost := _conv_cost(knobs, conv_cost)) is None:
             return None
         return self._clocked(step, knobs, card, cost)
@@ -302,26 +303,26 @@ class Timer:
             ),
         )
 
-    def _work(self, piece: PeakCurve, batch_size: int) -> StepWork | None:
+    def _work(self, lines: StepLines, batch_size: int) -> StepWork | None:
         """Work of a step at a batch size, cached; None if no trace has it."""
-        key = piece, batch_size
+        key = lines, batch_size
         if key not in self._works:
             if len(self._works) >= _MOST_STEPS:
                 for remembered in (self._lines, self._works, self._times, self._costs):
                     remembered.clear()
-            found = self._found(piece, batch_size)
-            if found is not None and piece.trace.num_ranks > 1 and not found.groups:
+            found = self._found(lines, batch_size)
+            if found is not None and lines.trace.num_ranks > 1 and not found.groups:
                 found = None  # traces of ranks by earlier versions lack what they exchange
             self._works[key] = found
         return self._works[key]
 
-    def _found(self, piece: PeakCurve, batch_size: int) -> StepWork | None:
-        if piece not in self._lines:
-            self._lines[piece] = _lines_through(piece.traces)
-        lines = self._lines[piece]
-        if lines is not None:
-            return lines.at(batch_size) if lines.course.calls else None
-        traced = next((trace for trace in piece.traces if trace.batch_size == batch_size), None)
+    def _found(self, lines: StepLines, batch_size: int) -> StepWork | None:
+        if lines not in self._lines:
+            self._lines[lines] = _lines_through(lines.traces)
+        work = self._lines[lines]
+        if work is not None:
+            return work.at(batch_size) if work.course.calls else None
+        traced = next((trace for trace in lines.traces if trace.batch_size == batch_size), None)
         return None if traced is None or not traced.work else work_of(traced)
 
     def costs(self, card: Card, knobs: Knobs) -> Costs:

@@ -97,7 +97,7 @@ def test_the_release_that_runs_may_be_another_than_the_one_that_traced(curve_of)
 def test_a_threshold_that_no_trace_passed_is_passed_by_the_curve(curve_of, trace_of):
     curve = curve_of("language")
     large = trace_of("small:language", 700)  # 700 sequences of 5 tokens are more than 3072
-    assert curve.agrees_with(large)
+    assert curve.lines.agrees_with(large)
     planned = curve.on_card(700, Conditions()).by_first_source
     sizes = planned.sizes(Level.LIKELY)
     sums = [

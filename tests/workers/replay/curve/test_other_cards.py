@@ -151,7 +151,7 @@ def test_the_peaks_of_a_step_span_those_on_each_card_and_cost_a_replay_an_end():
     elsewhere = OtherCards({name: plans[name] for name in ("sm_75", "sm_90")})
     alike = Conditions(plans=(plans["sm_80"],), elsewhere=elsewhere)
     spanned = curve.on_card(BATCH_SIZE, alike).estimate()
-    assert len(curve._replays) == 3
+    assert len(curve.lines.memory) == 3
     alone = {
         name: curve.on_card(BATCH_SIZE, Conditions(architecture=name, plans=(plans[name],))).estimate()
         for name in plans

@@ -9,8 +9,8 @@ import pytest
 from autofit_workers.replay.allocator import AllocatorSettings
 from autofit_workers.replay.allocator import replay as allocator_replay
 from autofit_workers.replay.curve.conditions import Conditions, Level
-from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError
-from autofit_workers.replay.curve.peak_curve import PeakCurve, SingleSampleCurve, TracedCurve
+from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError, StepLines
+from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.replay.curve.peak_estimate import PeakEstimate
 from autofit_workers.spec.protocol import Verdict
 from autofit_workers.spec.trace import Category
@@ -110,7 +110,7 @@ def test_such_steps_are_traced_at_every_size_that_is_asked_for_once(trace_of):
         asked.append(batch_size)
         return trace_of("small:sample_by_sample", batch_size)
 
-    curve = TracedCurve(trace_at)
+    curve = PeakCurve.traced_anew(trace_at)
     peaks = [curve.on_card(batch_size, Conditions()).estimate().allocated_bytes for batch_size in (2, 7, 7)]
     assert asked == [2, 7]
     assert peaks[0] < peaks[1] == peaks[2]
@@ -137,11 +137,11 @@ def test_a_step_that_differs_at_one_sample_has_the_peaks_of_whole_traces_at_ever
     workload, settings, trace_of
 ):
     """Of one sample a slice is contiguous, and is not copied."""
-    several = PeakCurve.through([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
+    several = StepLines.through([trace_of(workload, batch_size, **settings) for batch_size in TRACED])
     single = trace_of(workload, 1, **settings)
     assert not several.agrees_with(single)
     assert several.agrees_with(trace_of(workload, 2, **settings))
-    curve = SingleSampleCurve(PeakCurve.through([single]), several)
+    curve = PeakCurve.in_two(StepLines.through([single]), several, start=2)
     assert not curve.needs_traces
     for batch_size in (1, 2, 3, 12, 33):
         whole = PeakCurve.through([trace_of(workload, batch_size, **settings)])
@@ -159,7 +159,7 @@ def test_a_curve_of_one_trace_answers_at_that_size_alone(trace_of):
 
 def test_a_curve_agrees_with_traces_up_to_where_the_step_changes(curve_of, trace_of):
     curve = curve_of("small:branching_at_64")
-    agrees = [curve.agrees_with(trace_of("small:branching_at_64", size)) for size in (16, 63, 64, 100)]
+    agrees = [curve.lines.agrees_with(trace_of("small:branching_at_64", size)) for size in (16, 63, 64, 100)]
     assert agrees == [True, True, False, False]
 
 
@@ -167,8 +167,8 @@ def test_a_curve_disagrees_with_a_trace_whose_tensors_have_other_sizes(curve_of,
     trace = trace_of("small:perceptron", 16)
     larger = dataclasses.replace(trace.allocations[0], num_bytes=trace.allocations[0].num_bytes + 512)
     changed = dataclasses.replace(trace, allocations=(larger, *trace.allocations[1:]))
-    assert curve_of("small:perceptron").agrees_with(trace)
-    assert not curve_of("small:perceptron").agrees_with(changed)
+    assert curve_of("small:perceptron").lines.agrees_with(trace)
+    assert not curve_of("small:perceptron").lines.agrees_with(changed)
 
 
 @pytest.mark.parametrize("workload", ["small:convolutional", "small:attention", "davenet-audio"])

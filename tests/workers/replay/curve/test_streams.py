@@ -91,8 +91,8 @@ def test_under_a_limit_the_host_waits_for_what_other_streams_use():
 def test_traces_on_other_streams_are_not_of_one_curve(changes):
     with pytest.raises(BatchDependentEventsError, match="allocates differently"):
         PeakCurve.through([gathering(1), gathering(2, **changes)])
-    assert not curve_of().agrees_with(gathering(5, **changes))
-    assert curve_of().agrees_with(gathering(5))
+    assert not curve_of().lines.agrees_with(gathering(5, **changes))
+    assert curve_of().lines.agrees_with(gathering(5))
 
 
 def test_passes_that_repeat_the_last_one_are_on_its_streams():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 
 from autofit_workers.replay.curve.conditions import Level
-from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, StepCurve
+from autofit_workers.replay.curve.peak_curve import PeakCurve
 
 _ALIGNMENT_BYTES = 64
 _PAGE_BYTES = 4096
@@ -27,7 +27,7 @@ class HostBlocks:
         curve: of traces for `autofit_workers.spec.protocol.HOST_ARCHITECTURE`.
     """
 
-    def __init__(self, curve: StepCurve) -> None:
+    def __init__(self, curve: PeakCurve) -> None:
         self._curve = curve
 
     @property
@@ -38,7 +38,7 @@ class HostBlocks:
     @property
     def identity(self) -> str:
         """Identity string of the step's trace, without the sizes measured on the machine."""
-        trace = self._curve.at(TRACED_BATCH_SIZES[0]).trace
+        trace = self._curve.trace
         tensors = tuple(a for a in trace.allocations if a.span_bytes is None)
         return dataclasses.replace(trace, allocations=tensors, events=(), marks=()).identity
 

@@ -55,5 +55,5 @@ class PeakSurface:
         if size not in self._curves:
             line = functools.cache(functools.partial(self._forms.line, step=size // self.multiple))
             lines = self._functions.mapped(line)
-            self._curves[size] = PeakCurve(StepLines(lines, only_batch_size=self._forms.only_batch_size))
+            self._curves[size] = PeakCurve.of(StepLines(lines, only_batch_size=self._forms.only_batch_size))
         return self._curves[size]

@@ -9,7 +9,6 @@ from autofit_workers.replay.allocator import live_peak_bytes, peak_of_blocks
 from autofit_workers.replay.curve.conditions import Call, Conditions, Level, demands
 from autofit_workers.replay.curve.lines.step_lines import Demanded, StepLines
 from autofit_workers.replay.curve.mixed_convolutions import layer_of
-from autofit_workers.replay.curve.replay_memory import ReplayMemory
 from autofit_workers.replay.curve.unrolled import Unrolled, unrolled
 from autofit_workers.replay.plans.plan import PlanSource
 from autofit_workers.replay.spans import Workspace
@@ -23,17 +22,17 @@ class SizedStep:
     Args:
         lines: of the step.
         batch_size: a size that the lines know.
-        memory: of the step's replays and demands, at all batch sizes.
 
     Attributes:
-        batch_size, lines, memory: as given.
+        batch_size, lines: as given.
+        memory: of the step's replays and demands, at all batch sizes.
         trace: the first of the traces that the lines go through, which may be at another batch size.
     """
 
-    def __init__(self, lines: StepLines, batch_size: int, memory: ReplayMemory) -> None:
+    def __init__(self, lines: StepLines, batch_size: int) -> None:
         self.lines = lines
         self.batch_size = batch_size
-        self.memory = memory
+        self.memory = lines.memory
         self.trace: Trace = lines.trace
 
     @cached_property

@@ -29,6 +29,7 @@ from autofit_workers.replay.curve.lines.polynomials import (
     value_at,
     values_at,
 )
+from autofit_workers.replay.curve.replay_memory import ReplayMemory
 from autofit_workers.replay.curve.unrolled import unrolled_streams
 from autofit_workers.spec.trace import Allocation, Trace
 from autofit_workers.spec.vendors import Vendor
@@ -125,10 +126,12 @@ class StepLines:
     Args:
         functions: of the step, lines in the batch size.
         only_batch_size: the one batch size at which the step is known; None where it is at any.
+        traces: that the lines go through; empty where they are known otherwise.
 
     Attributes:
         trace: the first of the traces.
-        only_batch_size: as given.
+        only_batch_size, traces: as given.
+        memory: of the step's replays and demands, at all batch sizes.
         torch_release: major and minor version of the PyTorch that traced.
         call_of: by allocation that a call takes beside its outputs, the number of the call among the
             different ones.
@@ -136,9 +139,17 @@ class StepLines:
             call's second time on.
     """
 
-    def __init__(self, functions: StepFunctions[Line], *, only_batch_size: int | None = None) -> None:
+    def __init__(
+        self,
+        functions: StepFunctions[Line],
+        *,
+        only_batch_size: int | None = None,
+        traces: Sequence[Trace] = (),
+    ) -> None:
         self.trace = functions.trace
+        self.traces = tuple(traces)
         self.only_batch_size = only_batch_size
+        self.memory = ReplayMemory()
         self.torch_release = parse_release(self.trace.versions.get("torch", _NEWEST_RELEASE))
         self._polynomials = [product(factors) for factors in functions.sizes]
         self._place_of = functions.size_of
@@ -172,7 +183,20 @@ class StepLines:
         """
         fit = functools.partial(line_through, tuple(t.batch_size for t in traces))
         only = traces[0].batch_size if len(traces) == 1 else None
-        return cls(StepFunctions[Line].through(traces, fit), only_batch_size=only)
+        return cls(StepFunctions[Line].through(traces, fit), only_batch_size=only, traces=traces)
+
+    def agrees_with(self, trace: Trace) -> bool:
+        """Whether a trace has the events and sizes that the lines give at the trace's batch size.
+
+        A branch on the batch size, or a step that works in portions, shows only at some sizes.
+        """
+        batch_size, there = trace.batch_size, StepLines.through([trace])
+        return (
+            self.trace.events == trace.events
+            and self.streams == there.streams
+            and self.sizes_at(batch_size) == there.sizes_at(batch_size)
+            and self.calls_at(batch_size) == there.calls_at(batch_size)
+        )
 
     def sizes_at(self, batch_size: int) -> list[int]:
         """Bytes of every allocation at a batch size, before those of workspaces and scratch are computed."""
