@@ -18,7 +18,7 @@ from autofit.predict.plan_sources import CardPlans
 from autofit.predict.run_lengths import DrawnOrders, RunLengths
 from autofit.predict.times.step_times import Timer
 from autofit.predict.unpredictable import why_unpredictable
-from autofit.search.curves import PeakMemory
+from autofit.search.curves import KnownPeaks
 from autofit.settings.goals import Risk
 from autofit_workers.replay.allocator import AllocatorSettings
 from autofit_workers.replay.curve.conditions import Conditions, Level
@@ -90,7 +90,7 @@ class PeaksOnCard:
             card.architectures,
             observed=None if observed is None else functools.partial(observed, self),
         )
-        self._peaks = {each: PeakMemory() for each in Risk}
+        self._peaks = {each: KnownPeaks() for each in Risk}
         self._steps: dict[tuple[PeakCurve, int], StepOnCard] = {}
         self._drawn_orders: dict[int, DrawnOrders | None] = {}  # by batch size
         self._run_lengths: dict[tuple[int, int | None], RunLengths] = {}

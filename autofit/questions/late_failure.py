@@ -95,7 +95,7 @@ def of_lengths(
             break  # most batches of larger sizes do not fit
     step = _step(lengths)
     padded = min(-(-cap // step) * step, lengths.worst(1))
-    curve = CachedCurve(surface.curve(padded, 2))
+    curve = CachedCurve.of(surface.curve(padded, 2))
     capped = largest_fitting_batch(curve, budget_bytes, max_batch=max_batch).largest_batch
     return LengthsAnswer(
         batching=batching,
@@ -113,8 +113,9 @@ def _longest_fitting(
 ) -> int | None:
     """Largest padded sample length that fits, below the longest batch's; None if none fits."""
     sizes = tuple(range(_step(lengths), lengths.worst(batch_size), _step(lengths)))
-    curve = CachedCurve(surface.along_sizes(batch_size))
-    return nearly_largest_batch(curve, budget_bytes, sizes=sizes) if sizes else None
+    if not sizes:
+        return None
+    return nearly_largest_batch(surface.along_sizes(batch_size), budget_bytes, sizes=sizes)
 
 
 def _step(lengths: BatchLengths) -> int:

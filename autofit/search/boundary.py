@@ -81,17 +81,17 @@ def largest_fitting_batch(
     """
     num_evaluations = 0
     ranks = Ranks(range(min_batch, max_batch + 1) if sizes is None else sizes)
-    ranked = ranks.ranked(curve)
 
     def lower_bound(rank: int) -> int:
         nonlocal num_evaluations
         num_evaluations += 1
-        return ranked.lower_bound_bytes(rank)
+        return curve.lower_bound_bytes(ranks.size(rank))
 
     def fits(rank: int) -> bool:
         nonlocal num_evaluations
         num_evaluations += 1
-        return ranked.peak_reserved_bytes(rank, stop_above_bytes=budget_bytes) <= budget_bytes
+        size = ranks.size(rank)
+        return curve.peak_reserved_bytes(size, stop_above_bytes=budget_bytes) <= budget_bytes
 
     limit = _last_within(lower_bound, budget_bytes, ranks.first, ranks.last)
     candidate = _last_that_fits(fits, ranks.first, limit)
@@ -117,7 +117,11 @@ def nearly_largest_batch(curve: Curve, budget_bytes: int, *, sizes: Sequence[int
         The batch size; None if not even the first fits.
     """
     ranks = Ranks(sizes)
-    rank = _last_within(ranks.ranked(curve).peak_reserved_bytes, budget_bytes, ranks.first, ranks.last)
+
+    def peak_bytes(rank: int) -> int:
+        return curve.peak_reserved_bytes(ranks.size(rank))
+
+    rank = _last_within(peak_bytes, budget_bytes, ranks.first, ranks.last)
     return ranks.size(rank) if rank >= ranks.first else None
 
 
@@ -174,7 +178,7 @@ class Boundary:
 
     Args:
         budget_bytes: budget that the measured peaks are compared with.
-        prior: predicted peaks; wrap it in `CachedCurve` when several boundaries are built from it.
+        prior: predicted peaks; make it a `CachedCurve` when several boundaries are built from it.
         sizes: batch sizes to consider, ascending, in place of all between the minimum and the cap.
     """
 
@@ -189,11 +193,12 @@ class Boundary:
         prior: Curve | None = None,
         sizes: Sequence[int] | None = None,
     ) -> None:
-        self._ranks = Ranks(range(min_batch, max_batch + 1) if sizes is None else sizes)
+        self._sizes = range(min_batch, max_batch + 1) if sizes is None else sizes
+        self._ranks = Ranks(self._sizes)
         self._budget_bytes = budget_bytes
         self._min_batch = self._ranks.first
         self._max_batch = self._ranks.last
-        self._prior = None if prior is None else self._ranks.ranked(prior)
+        self._prior = prior
         self._fits: dict[int, bool] = {}
         self._peaks: dict[int, int] = {}
         self._in_flight: set[int] = set()
@@ -365,10 +370,8 @@ class Boundary:
     def _last_predicted_within(self, limit_bytes: int) -> int:
         """Largest size with a predicted peak within a limit; below the minimum if there is none."""
         assert self._prior is not None
-        scan = largest_fitting_batch(
-            self._prior, limit_bytes, min_batch=self._min_batch, max_batch=self._max_batch
-        )
-        return self._min_batch - 1 if scan.largest_batch is None else scan.largest_batch
+        largest = largest_fitting_batch(self._prior, limit_bytes, sizes=self._sizes).largest_batch
+        return self._min_batch - 1 if largest is None else self._ranks.of(largest)
 
     def _target(self) -> int | None:
         """Predicted peak (or size) at which the measured peak should reach the budget; None if unknown.
@@ -396,8 +399,8 @@ class Boundary:
             return None
         return int(model[anchor] * self._budget_bytes / self._peaks[anchor])
 
-    def _model(self, batch_size: int) -> int:
-        return batch_size if self._prior is None else self._prior.peak_reserved_bytes(batch_size)
+    def _model(self, rank: int) -> int:
+        return rank if self._prior is None else self._prior.peak_reserved_bytes(self._ranks.size(rank))
 
 
 def _middle_of_widest(low: int, taken: list[int], high: int) -> int:

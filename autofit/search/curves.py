@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, Self
 
 
 class Curve(Protocol):
@@ -22,7 +22,7 @@ class Curve(Protocol):
         ...
 
 
-class PeakMemory:
+class KnownPeaks:
     """Cache of a curve's peaks by batch size, with lower bounds for evaluations that were stopped."""
 
     def __init__(self) -> None:
@@ -46,27 +46,41 @@ class PeakMemory:
 
 
 class CachedCurve:
-    """Peak curve that evaluates each batch size of another curve only once."""
+    """Peak curve over the batch size, or another number, that evaluates two functions once for each.
 
-    def __init__(self, curve: Curve) -> None:
-        self._curve = curve
-        self._peaks = PeakMemory()
+    Args:
+        peak_bytes: the reserved peak in bytes; it may stop above the bytes that are given.
+        lower_bound_bytes: the lower bound of the peak in bytes.
+    """
+
+    def __init__(
+        self, peak_bytes: Callable[[int, int | None], int], lower_bound_bytes: Callable[[int], int]
+    ) -> None:
+        self._peak_bytes = peak_bytes
+        self._lower_bound_bytes = lower_bound_bytes
+        self._peaks = KnownPeaks()
         self._lower_bounds: dict[int, int] = {}
+
+    @classmethod
+    def of(cls, curve: Curve) -> Self:
+        """Peak curve that evaluates each batch size of another curve only once."""
+        return cls(
+            lambda size, stop: curve.peak_reserved_bytes(size, stop_above_bytes=stop),
+            curve.lower_bound_bytes,
+        )
 
     def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
         return self._peaks.peak(
-            batch_size,
-            stop_above_bytes,
-            lambda: self._curve.peak_reserved_bytes(batch_size, stop_above_bytes=stop_above_bytes),
+            batch_size, stop_above_bytes, lambda: self._peak_bytes(batch_size, stop_above_bytes)
         )
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         if batch_size not in self._lower_bounds:
-            self._lower_bounds[batch_size] = self._curve.lower_bound_bytes(batch_size)
+            self._lower_bounds[batch_size] = self._lower_bound_bytes(batch_size)
         return self._lower_bounds[batch_size]
 
 
-class LineCurve:
+def line_through(curve: Curve, low: int, high: int) -> CachedCurve:
     """Straight line through two batch sizes of a curve whose every size costs a trace, as a first guess.
 
     The line rises as the live bytes do, which do not depend on segments.
@@ -74,17 +88,12 @@ class LineCurve:
     Raises:
         ValueError: the curve does not rise between the two sizes.
     """
+    rise = curve.lower_bound_bytes(high) - curve.lower_bound_bytes(low)
+    if rise <= 0:
+        raise ValueError(f"no line rises through batch {low} and {high}")
+    bytes_per_sample, peak_bytes = rise / (high - low), curve.peak_reserved_bytes(high)
 
-    def __init__(self, curve: Curve, low: int, high: int) -> None:
-        rise = curve.lower_bound_bytes(high) - curve.lower_bound_bytes(low)
-        if rise <= 0:
-            raise ValueError(f"no line rises through batch {low} and {high}")
-        self._bytes_per_sample = rise / (high - low)
-        self._peak = high, curve.peak_reserved_bytes(high)
+    def bytes_at(batch_size: int, _stop_above_bytes: int | None = None) -> int:
+        return max(0, round(peak_bytes + (batch_size - high) * bytes_per_sample))
 
-    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:  # noqa: ARG002
-        size, peak = self._peak
-        return max(0, round(peak + (batch_size - size) * self._bytes_per_sample))
-
-    def lower_bound_bytes(self, batch_size: int) -> int:
-        return self.peak_reserved_bytes(batch_size)
+    return CachedCurve(bytes_at, bytes_at)

@@ -11,12 +11,8 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from autofit_workers.spec.knobs import Knobs
-
-if TYPE_CHECKING:
-    from autofit.search.curves import Curve
 
 
 def sizes_for(knobs: Knobs, *, min_batch: int, max_batch: int) -> Sequence[int]:
@@ -51,23 +47,3 @@ class Ranks:
         """Largest size that is at most the given one; 0 if there is none."""
         rank = self.of(size)
         return 0 if rank < self.first else self.size(rank)
-
-    def ranked(self, curve: Curve) -> Curve:
-        """Peak curve as a function of the rank instead of the batch size."""
-        return curve if self._sizes is None else _RankedCurve(curve, self)
-
-
-class _RankedCurve:
-    """Peak curve over the ranks of batch sizes."""
-
-    def __init__(self, curve: Curve, ranks: Ranks) -> None:
-        self._curve = curve
-        self._ranks = ranks
-
-    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        return self._curve.peak_reserved_bytes(
-            self._ranks.size(batch_size), stop_above_bytes=stop_above_bytes
-        )
-
-    def lower_bound_bytes(self, batch_size: int) -> int:
-        return self._curve.lower_bound_bytes(self._ranks.size(batch_size))

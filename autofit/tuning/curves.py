@@ -18,7 +18,7 @@ from autofit.predict.failures import UNPREDICTABLE
 from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, baseline_spec
 from autofit.predict.predictor import Predictor
 from autofit.search.boundary import largest_fitting_batch
-from autofit.search.curves import CachedCurve, Curve, LineCurve
+from autofit.search.curves import CachedCurve, Curve, line_through
 from autofit.settings.goals import Risk
 from autofit.settings.target import Target
 from autofit_workers.replay.curve.conditions import MIXED
@@ -58,7 +58,7 @@ class CurveSet:
         self._curves: dict[Knobs, PredictedCurve] = {}
         self._host_curves: dict[Knobs, HostCurve] = {}
         self._priors: dict[Knobs, CachedCurve] = {}
-        self._lines: dict[Knobs, LineCurve | None] = {}
+        self._lines: dict[Knobs, CachedCurve | None] = {}
         self._host_trace_identity: str | None = None
 
     def add(self, knobs: Knobs, curve: PredictedCurve) -> None:
@@ -98,7 +98,7 @@ class CurveSet:
         if knobs not in self._lines:
             self._lines[knobs] = None
             with suppress(ValueError, WorkloadFailedError):  # a data set may have fewer samples
-                self._lines[knobs] = LineCurve(guide, TRACED_BATCH_SIZES[0], TRACED_BATCH_SIZES[-1])
+                self._lines[knobs] = line_through(guide, TRACED_BATCH_SIZES[0], TRACED_BATCH_SIZES[-1])
         return self._lines[knobs]
 
     def prior(self, knobs: Knobs) -> Curve | None:
@@ -107,7 +107,7 @@ class CurveSet:
         if guide is None or guide.needs_traces:
             return None  # a scan over all sizes would cost a trace each
         if knobs not in self._priors:
-            self._priors[knobs] = CachedCurve(guide)
+            self._priors[knobs] = CachedCurve.of(guide)
         return self._priors[knobs]
 
     def conv_plan(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> ConvPlan | None:

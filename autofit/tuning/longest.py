@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from autofit.errors import UsageError, WorkloadFailedError
@@ -133,7 +133,7 @@ class _Search:
         sizes = multiples if limit is None else tuple(sorted({*multiples, limit}))
         # The trace at the answer also checks the surface; if it differs, more sizes are traced first.
         for is_checked in (False, True) if len(multiples) >= _NUM_OF_A_SURFACE else ():
-            curve: Curve = CachedCurve(self._surface.along_sizes(self._batch_size, is_checked=is_checked))
+            curve = self._surface.along_sizes(self._batch_size, is_checked=is_checked)
             longest = _largest(curve, budget_bytes, multiples)
             if (
                 longest == multiples[-1]
@@ -144,7 +144,7 @@ class _Search:
             if self._is_so(longest or sizes[0], curve):
                 break
         else:  # from some size on the step is a different one
-            curve = CachedCurve(_TracedSizes(lambda size: self._peak_or(size, 2 * budget_bytes)))
+            curve = self._traced_sizes(2 * budget_bytes)
             longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
         if longest is None:
             if (error := self._failures.get(sizes[0])) is not None:
@@ -181,20 +181,15 @@ class _Search:
             self._failures[size] = error
             return beyond_bytes
 
+    def _traced_sizes(self, beyond_bytes: int) -> CachedCurve:
+        """Peaks over the sample size, each from a trace of its own; see `_peak_or`."""
+
+        def peak_bytes(size: int, _stop_above_bytes: int | None = None) -> int:
+            return self._peak_or(size, beyond_bytes)
+
+        return CachedCurve(peak_bytes, peak_bytes)
+
     def _is_so(self, size: int, curve: Curve) -> bool:
         """Whether a trace at a sample size yields the peak that `curve` has at the size."""
         peak_bytes = curve.peak_reserved_bytes(size)
         return math.isclose(self._peak_or(size, 2 * peak_bytes), peak_bytes, rel_tol=_SAME_PEAK)
-
-
-class _TracedSizes:
-    """Curve of peaks over the sample size at one batch size; each sample size costs a trace."""
-
-    def __init__(self, peak_bytes: Callable[[int], int]) -> None:
-        self._peak_bytes = peak_bytes
-
-    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:  # noqa: ARG002
-        return self._peak_bytes(batch_size)
-
-    def lower_bound_bytes(self, batch_size: int) -> int:
-        return self._peak_bytes(batch_size)

@@ -129,7 +129,7 @@ def load(storage: str, num_trials: int, block: int, results: Any) -> None:
     curves: dict[Knobs, CachedCurve] = {}
 
     def curve(knobs: Knobs) -> CachedCurve:
-        return curves.setdefault(knobs, CachedCurve(Line(int(needed_per_sample(knobs) * 1.25))))
+        return curves.setdefault(knobs, CachedCurve.of(Line(int(needed_per_sample(knobs) * 1.25))))
 
     options: dict[str, Any] = {"budget_bytes": BUDGET_BYTES, "settings": {}, "name": "load", "seed": 0}
     with TuningStudy.open(whole_space(), storage=storage, curves=curve, **options) as study:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from autofit.errors import UsageError
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
-from autofit.search.curves import Curve
+from autofit.search.curves import CachedCurve
 
 NEVER_FITS = 1 << 62  # stands for the peak of what cannot be run, in bytes
 
@@ -47,14 +47,24 @@ class PredictedSurface:
         """Predicted peak curve at the sample size `size`; it covers at least `batch_size`."""
         return self._curve(size, 1 if batch_size == 1 else None, is_checked=True)
 
-    def along_sizes(self, batch_size: int, *, is_checked: bool = True) -> Curve:
+    def along_sizes(self, batch_size: int, *, is_checked: bool = True) -> CachedCurve:
         """Peaks at one batch size, as a curve over the sample size in place of the batch size.
 
         Args:
             is_checked: whether one trace more than decides the peaks has to agree with them; without it the
                 caller should look at a trace of the chosen size.
         """
-        return _AlongSizes(lambda size: self._curve(size, batch_size, is_checked=is_checked), batch_size)
+
+        def peak_bytes(size: int, stop_above_bytes: int | None) -> int:
+            curve = self._curve(size, batch_size, is_checked=is_checked)
+            if curve.why_refused(batch_size) is not None:
+                return NEVER_FITS
+            return curve.peak_reserved_bytes(batch_size, stop_above_bytes=stop_above_bytes)
+
+        def lower_bound_bytes(size: int) -> int:
+            return self._curve(size, batch_size, is_checked=is_checked).lower_bound_bytes(batch_size)
+
+        return CachedCurve(peak_bytes, lower_bound_bytes)
 
     def _curve(self, size: int, only_batch: int | None, *, is_checked: bool) -> PredictedCurve:
         if size < 1:
@@ -63,18 +73,3 @@ class PredictedSurface:
         if key not in self._curves:
             self._curves[key] = self._curve_at(*key)
         return self._curves[key]
-
-
-class _AlongSizes:
-    def __init__(self, curve_at: Callable[[int], PredictedCurve], batch_size: int) -> None:
-        self._curve_at = curve_at
-        self._batch_size = batch_size
-
-    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
-        curve = self._curve_at(batch_size)
-        if curve.why_refused(self._batch_size) is not None:
-            return NEVER_FITS
-        return curve.peak_reserved_bytes(self._batch_size, stop_above_bytes=stop_above_bytes)
-
-    def lower_bound_bytes(self, batch_size: int) -> int:
-        return self._curve_at(batch_size).lower_bound_bytes(self._batch_size)

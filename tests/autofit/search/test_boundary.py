@@ -129,7 +129,7 @@ def test_the_scan_evaluates_no_reserved_peak_whose_live_bytes_decide(
 
 def test_a_cached_curve_evaluates_each_size_once(tabulated_curve: Any) -> None:
     curve = tabulated_curve([100, 200], [100, 200])
-    cached = CachedCurve(curve)
+    cached = CachedCurve.of(curve)
     assert cached.peak_reserved_bytes(2, stop_above_bytes=120) == 121
     assert cached.peak_reserved_bytes(2, stop_above_bytes=110) == 121
     assert curve.evaluated == [2]
@@ -187,7 +187,7 @@ def test_few_trials_settle_a_nearly_linear_boundary(
     for _ in range(200):
         base, slope = random_memory(rng, 2 ** rng.uniform(1, 9))
         peak_at = shaken(base, slope, noise, rng)
-        prior = None if prior_share is None else CachedCurve(line(base * prior_share, slope * prior_share))
+        prior = None if prior_share is None else CachedCurve.of(line(base * prior_share, slope * prior_share))
         boundary = Boundary(budget_bytes=BUDGET, prior=prior, max_batch=4096)
         counts.append(len(settle(boundary, peak_at)))
         largest = boundary.largest_fitting

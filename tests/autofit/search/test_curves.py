@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autofit.search.boundary import Boundary
-from autofit.search.curves import CachedCurve, LineCurve, PeakMemory
+from autofit.search.curves import KnownPeaks, line_through
 
 MIB = 1024**2
 
@@ -26,7 +26,7 @@ class Segments:
 
 
 def test_a_line_begins_where_the_peak_is_and_rises_as_live_bytes_do() -> None:
-    line = CachedCurve(LineCurve(Segments(MIB), 4, 10))
+    line = line_through(Segments(MIB), 4, 10)
     assert line.peak_reserved_bytes(10) == 120 * MIB
     assert line.peak_reserved_bytes(1_000) == line.lower_bound_bytes(1_000) == 1_110 * MIB
     assert line.peak_reserved_bytes(1) == 111 * MIB
@@ -34,12 +34,12 @@ def test_a_line_begins_where_the_peak_is_and_rises_as_live_bytes_do() -> None:
 
 def test_a_curve_that_does_not_rise_gives_no_line() -> None:
     with pytest.raises(ValueError, match="batch 4 and 10"):
-        LineCurve(Segments(0), 4, 10)
+        line_through(Segments(0), 4, 10)
 
 
 def test_a_line_leads_to_the_boundary_in_a_few_trials() -> None:
     curve, budget = Segments(3 * MIB), 10_000 * MIB
-    boundary = Boundary(budget_bytes=budget, prior=CachedCurve(LineCurve(curve, 4, 10)))
+    boundary = Boundary(budget_bytes=budget, prior=line_through(curve, 4, 10))
     num_trials = 0
     while (size := boundary.propose()) is not None:
         peak = curve.peak_reserved_bytes(size)
@@ -50,7 +50,7 @@ def test_a_line_leads_to_the_boundary_in_a_few_trials() -> None:
 
 
 def test_a_peak_is_worked_out_once_and_one_that_was_stopped_again_where_it_may_fit() -> None:
-    memory, asked = PeakMemory(), []
+    memory, asked = KnownPeaks(), []
 
     def worked_out(value: int) -> int:
         asked.append(value)

@@ -67,7 +67,7 @@ def test_oracle_every_setting_of_200_curves_ends_at_its_brute_force_largest(
     for seed in range(50):
         rng = random.Random(seed)
         curves = {knobs: random_curve(rng, MAX_BATCH) for knobs in four_settings.settings}
-        cached = {knobs: CachedCurve(curve) for knobs, curve in curves.items()}
+        cached = {knobs: CachedCurve.of(curve) for knobs, curve in curves.items()}
         sampler = BoundarySampler(four_settings, seed=seed)
         peaks = table({knobs: curve.reserved for knobs, curve in curves.items()})
         boundaries, order = search(four_settings, sampler, peaks, budget_bytes, cached.__getitem__)
