@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
+import bisect
+import copy
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Self
 
 from autofit.errors import UsageError
 from autofit.explain.profile import Profile, phase_peaks
 from autofit.explain.timing import Timing
+from autofit.hardware.card import Card
 from autofit.identity import versions
+from autofit.predict.confidence import Residuals
 from autofit.predict.convolutions.costs import ConvCosts
 from autofit.predict.convolutions.plan import ConvPlan, ConvPlanner
-from autofit.predict.estimate import AssumedSize, Estimate, Interval, PhasePeak, PhasePeaks
+from autofit.predict.estimate import AssumedSize, Estimate, Interval, PhasePeak, PhasePeaks, RankEstimate
 from autofit.predict.estimate_parts import breakdown, largest, unknowns, workspace_span
-from autofit.predict.intervals.widening import spanning
+from autofit.predict.intervals.observations import Residual
+from autofit.predict.intervals.widening import Widening, spanning
 from autofit.predict.limited import limited, on_any_card
-from autofit.predict.peaks_on_card import PeaksOnCard
-from autofit.predict.times.step_times import StepTime, why_untimed
+from autofit.predict.over_ranks import at_worst_rank, first_reason, over_ranks, shortest, slowest, worst
+from autofit.predict.plan_sources import CardPlans
+from autofit.predict.risk_level import RiskLevel
+from autofit.predict.times.step_times import StepTime, Timer, why_untimed
 from autofit.predict.times.timings import timing_of
+from autofit.predict.unpredictable import why_unpredictable
 from autofit.predict.whole_run import LineGrowth, RunGrowth, SeenPart
+from autofit.search.curves import KnownPeaks
 from autofit.settings.goals import Risk
-from autofit_workers.replay.allocator import given_blocks
-from autofit_workers.replay.curve.conditions import MIXED, Level
+from autofit_workers.replay.allocator import AllocatorSettings, given_blocks
+from autofit_workers.replay.curve.conditions import MIXED, Conditions, Level
 from autofit_workers.replay.curve.mixed_convolutions import Candidate, smallest
+from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.replay.curve.peak_estimate import PeakEstimate
 from autofit_workers.replay.curve.step_on_card import StepOnCard
 from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.architecture import Architecture
 from autofit_workers.spec.conv_algorithms import ConvPolicy
 from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.knobs import Knobs
-from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome
+from autofit_workers.spec.protocol import Device, Evidence, Peaks, TrialOutcome, Verdict
 from autofit_workers.spec.setup import Parallel
-from autofit_workers.spec.trace import BatchCount, Trace
+from autofit_workers.spec.trace import AlikeRanks, BatchCount, Trace
 from autofit_workers.spec.vendors import Facts
 from autofit_workers.spec.work import Convolution
 
@@ -42,14 +54,226 @@ _SEVERAL_STREAMS = (
     "operators of a rank have no times of their own, as collectives run beside them: "
     "estimate tells the step's"
 )
+# Those whose peaks are never above a risk's own, the likely one first: their replays are among its replays.
+_LOWER_RISKS = {Risk.LIKELY: (), Risk.SAFE: (Risk.LIKELY,), Risk.WORST: (Risk.LIKELY, Risk.SAFE)}
+_MOST_STEPS = 512  # remembered; some kB each, beside what the step's curve remembers
 
 
-class PredictedCurve(PeaksOnCard):
+class PredictedCurve:
     """Predicted peaks of one knob setting on one card: `curve(batch_size)` is an `Estimate`.
 
     `autofit.peak_curve` makes one. After its traces each batch size costs milliseconds, unless
-    `needs_traces`. An estimate has the whole interval, whatever the risk.
+    `needs_traces`. An estimate has the whole interval, whatever the risk; `peak_reserved_bytes` and `verdict`
+    are at the level of the interval that the risk says has to fit. Where ranks differ in their memory
+    (`of_ranks`), the rank that needs the most memory answers.
+
+    Args:
+        workload: name of the workload.
+        curve: curve of the step.
+        at_most: curve of the step with the largest sizes that values may give it, where sizes depend
+            on values: the high end is that of this curve.
+        observed: finds the observed peaks of this setting on this card, once an interval is asked for.
+        timer: predicts the times of the workload's steps.
+
+    Attributes:
+        knobs, card: as given.
+        ranks: curve of one rank of each kind, where ranks differ in their memory; empty for one rank.
     """
+
+    def __init__(
+        self,
+        workload: str,
+        knobs: Knobs,
+        card: Card,
+        curve: PeakCurve,
+        *,
+        residuals: Residuals,
+        plans: CardPlans,
+        on_grid: bool,
+        risk: Risk = Risk.SAFE,
+        at_most: PeakCurve | None = None,
+        observed: Callable[[PredictedCurve], tuple[Residual, ...]] | None = None,
+        timer: Timer | None = None,
+    ) -> None:
+        self.ranks: Mapping[AlikeRanks, Self] = {}
+        self._num_kinds = 1
+        self._timer = timer or Timer()
+        self._observed = observed
+        self._at_most = at_most
+        self._plans = plans
+        self._on_grid = on_grid
+        self._workload = workload
+        self.knobs = knobs
+        self.card = card
+        self._curve = curve
+        self._residuals = residuals
+        self._conditions = Conditions(
+            conv_algo=knobs.conv_algo,
+            architecture=card.architecture,
+            plans=(plans.source(card, on_grid=on_grid),),
+            elsewhere=plans.others(card),
+            allow_tf32=knobs.tf32_in_convolutions,
+            settings=AllocatorSettings.of_knob(knobs.allocator),
+            multiprocessors=card.multiprocessors,
+        )
+        self._widening = Widening(
+            residuals,
+            card.architectures,
+            observed=None if observed is None else functools.partial(observed, self),
+        )
+        self._peaks = {each: KnownPeaks() for each in Risk}
+        self._steps: dict[tuple[PeakCurve, int], StepOnCard] = {}
+        self._risk = RiskLevel(risk, self._widening)
+
+    @classmethod
+    def of_ranks(cls, ranks: Mapping[AlikeRanks, Self], *, num_kinds: int) -> Self:
+        """Curve that at each batch size is that of the rank that needs the most memory.
+
+        Args:
+            ranks: curve of one rank of each kind that was traced, rank 0's first.
+            num_kinds: number of kinds that there are.
+        """
+        curve = copy.copy(next(iter(ranks.values())))
+        curve.ranks, curve._num_kinds = ranks, num_kinds  # noqa: SLF001 - a copy
+        return curve
+
+    @property
+    def risk(self) -> Risk:
+        """Risk that says which level of a peak has to fit."""
+        return self._risk.risk
+
+    @property
+    @over_ranks(any)
+    def needs_traces(self) -> bool:
+        """Whether the step allocates differently at every batch size, so that each size costs a trace."""
+        return self._curve.needs_traces
+
+    @at_worst_rank
+    def spans(self, batch_size: int) -> PeakEstimate:
+        """Peaks at a batch size with their range due to workspaces, before errors of real runs widen it."""
+        peak = self._widening.counted(self._at(batch_size))
+        if self._at_most is None:
+            return peak
+        most = self._widening.counted(self._at(batch_size, Level.HIGH))
+        return dataclasses.replace(
+            peak,
+            high_bytes=max(peak.high_bytes, most.high_bytes),
+            allocated_high_bytes=max(peak.allocated_high_bytes, most.allocated_high_bytes),
+        )
+
+    @over_ranks(first_reason)
+    def why_unpredictable_on(self, card: Card, batch_size: int) -> str | None:
+        """Reason why a batch size cannot be predicted on another card; None if it can, with `on`."""
+        return why_unpredictable(self.knobs, self._at(batch_size).step.trace, card)
+
+    def on(self, card: Card) -> Self:
+        """Peaks of the step on another card; the step must be predictable on it."""
+        if self.ranks:
+            return self._each(lambda rank: rank.on(card))
+        return type(self)(
+            self._workload,
+            self.knobs,
+            card,
+            self._curve,
+            residuals=self._residuals,
+            plans=self._plans,
+            on_grid=self._on_grid,
+            risk=self.risk,
+            at_most=self._at_most,
+            observed=self._observed,
+            timer=self._timer,
+        )
+
+    def at_risk(self, risk: Risk) -> Self:
+        """Copy of the curve with another risk, which says which level of a peak has to fit."""
+        if self.ranks:
+            return self._each(lambda rank: rank.at_risk(risk))
+        other = copy.copy(self)
+        other._risk = self._risk.of(risk)  # noqa: SLF001 - a copy of this one
+        return other
+
+    def _each(self, change: Callable[[Self], Self]) -> Self:
+        ranks = {kind: change(rank) for kind, rank in self.ranks.items()}
+        return self.of_ranks(ranks, num_kinds=self._num_kinds)
+
+    def peak_reserved_bytes(self, batch_size: int, *, stop_above_bytes: int | None = None) -> int:
+        """Reserved peak at the curve's risk, computed once; see `autofit.search.curves.Curve`."""
+        if self.ranks:
+            of_ranks = (
+                rank.peak_reserved_bytes(batch_size, stop_above_bytes=stop_above_bytes)
+                for rank in self.ranks.values()
+            )
+            return _highest(of_ranks, stop_above_bytes)
+        return self._peaks[self._risk.risk].peak(
+            batch_size, stop_above_bytes, lambda: self._peak_reserved_bytes(batch_size, stop_above_bytes)
+        )
+
+    def _peak_reserved_bytes(self, batch_size: int, stop_above_bytes: int | None) -> int:
+        steps = self._decisive(batch_size, self._risk.level)
+        if stop_above_bytes is not None:
+            least_bytes = self._known_of_lower_risks(steps[0])
+            if least_bytes > stop_above_bytes:
+                return least_bytes
+        peaks = (self._risk.peak_bytes(on_card, stop_above_bytes) for on_card in steps)
+        return _highest(peaks, stop_above_bytes)
+
+    def _known_of_lower_risks(self, on_card: StepOnCard) -> int:
+        """Lower bound of a peak in bytes, from peaks computed at lower risks; 0 if none was computed."""
+        lower = _LOWER_RISKS[self.risk]
+        if not lower:
+            return 0
+        if self._widening.calibration(on_card).high_share < 0:  # real runs took less than is likely
+            lower = lower[1:]
+        return max((self._peaks[risk].least_bytes(on_card.step.batch_size) for risk in lower), default=0)
+
+    @over_ranks(max)
+    def lower_bound_bytes(self, batch_size: int) -> int:
+        """A lower bound of the peak at the curve's risk, in bytes: live bytes, without any workspace."""
+        steps = self._decisive(batch_size, self._risk.level)
+        least_bytes = max(on_card.step.lower_bound_bytes for on_card in steps)
+        if self.risk is Risk.LIKELY:
+            return least_bytes
+        return self._widening.calibration(steps[0]).high_end(least_bytes)
+
+    @over_ranks(worst)
+    def verdict(self, batch_size: int, budget_bytes: int) -> Verdict:
+        """`FITS`, `THRASH` or `OOM`: the peak at the curve's risk against a budget in bytes."""
+        steps = self._decisive(batch_size, self._risk.level)
+        return worst(self._risk.verdict(on_card, budget_bytes) for on_card in steps)
+
+    @over_ranks(shortest)
+    def accepted(self, sizes: Sequence[int]) -> Sequence[int]:
+        """Batch sizes of the ascending `sizes` that PyTorch's kernels accept, regardless of memory."""
+        if self.needs_traces:
+            return sizes  # each would cost a trace
+        return sizes[: bisect.bisect_left(sizes, True, key=lambda size: self.why_refused(size) is not None)]
+
+    @over_ranks(first_reason)
+    def why_refused(self, batch_size: int) -> str | None:
+        """Reason why a batch size cannot run even with unlimited memory; None if it can."""
+        refusal = self._at(batch_size).refusal()
+        return refusal and f"batch {batch_size} cannot be run: {refusal.module} {refusal.reason}"
+
+    @over_ranks(any)
+    def cannot_run(self, batch_size: int, budget_bytes: int) -> bool:
+        """Whether even the low end of a peak exceeds a budget after the allocator released its cache."""
+        on_card = self._at(batch_size)
+        limit_bytes = self._widening.calibration(on_card).within_low_end(budget_bytes)
+        levels = (Level.LOW, Level.LIKELY, Level.HIGH)
+        orders = self._risk.orders(on_card)
+        if orders is not None and not orders.share_within(limit_bytes):
+            return True
+        return not any(on_card.runs_within(limit_bytes, level) for level in levels)
+
+    @over_ranks(all)
+    def runs_with_smallest_plans(self, batch_size: int, budget_bytes: int) -> bool:
+        """Whether a batch size runs with the smallest workspaces and all other sizes at the high end.
+
+        Near the limit cuDNN takes the plans that need least, once the allocator has released its cache.
+        """
+        steps = self._decisive(batch_size, Level.HIGH)
+        limit_bytes = self._widening.calibration(steps[0]).within_high_end(budget_bytes)
+        return all(on_card.runs_within(limit_bytes, Level.LOW) for on_card in steps)
 
     def __call__(self, batch_size: int) -> Estimate:
         """Predicts the peak at one batch size, limited to the card's memory if its size is known.
@@ -69,10 +293,12 @@ class PredictedCurve(PeaksOnCard):
         return self.within(batch_size, limit_bytes)
 
     def unlimited(self, batch_size: int) -> Estimate:
-        """Estimate of one batch size on a card of unlimited memory."""
+        """Estimate of one batch size on a card of unlimited memory; `ranks` has all traced kinds."""
+        if self.ranks:
+            return self._of_worst_rank(lambda rank: rank.unlimited(batch_size))
         on_card = self._at(batch_size)
         trace, peak = on_card.step.trace, self._widening.counted(on_card)
-        lengths = self.run_lengths(on_card, None)
+        lengths = self._risk.run_lengths(on_card, None)
         if lengths is not None:
             peak = lengths.raised(peak)
         time = self.step_time(batch_size)
@@ -88,7 +314,7 @@ class PredictedCurve(PeaksOnCard):
             batch_size=batch_size // trace.batch_count.num_parts,
             batch_source=trace.batch_count.source,
             num_batches=trace.batch_count.num_batches,
-            knobs=self._knobs,
+            knobs=self.knobs,
             mode=trace.mode,
             batch_kind=trace.batch_kind,
             num_ranks=trace.num_ranks,
@@ -97,8 +323,8 @@ class PredictedCurve(PeaksOnCard):
             communicators=trace.groups,
             peak_allocated_bytes=peak.allocated_bytes,
             peak_reserved_bytes=peak.reserved_bytes,
-            device_peak_bytes=peak.reserved_bytes + self._card.context_bytes,
-            context_bytes=self._card.context_bytes,
+            device_peak_bytes=peak.reserved_bytes + self.card.context_bytes,
+            context_bytes=self.card.context_bytes,
             breakdown=breakdown(peak.breakdown),
             interval=Interval(
                 low_bytes=calibration.low_end(peak.low_bytes),
@@ -106,13 +332,13 @@ class PredictedCurve(PeaksOnCard):
                 high_bytes=calibration.high_end(max(most_bytes, peak.high_bytes)),
             ),
             evidence=Evidence.PREDICTED,
-            device=Device(kind=GPU_KIND, name=self._card.name),
+            device=Device(kind=GPU_KIND, name=self.card.name),
             calibration=calibration,
             convolves=trace.convolves,
             workspace_source=self._conditions.workspace_source if trace.convolves else "",
             workspace_bytes=workspace_span(peak),
             largest=largest(peak.live),
-            architectures=self._card.architectures,
+            architectures=self.card.architectures,
             trace_digest=trace.digest,
             versions=versions(),
             assumptions=tuple(
@@ -151,21 +377,42 @@ class PredictedCurve(PeaksOnCard):
 
         At the limit the allocator gives back what it has cached and asks again, before memory runs out.
         """
+        if self.ranks:
+            return self._of_worst_rank(lambda rank: rank.within(batch_size, limit_bytes))
         on_card = self._at(batch_size)
-        lengths, there = self.run_lengths(on_card, limit_bytes), on_card.likely_within(limit_bytes)
+        lengths, there = self._risk.run_lengths(on_card, limit_bytes), on_card.likely_within(limit_bytes)
         if lengths is not None:
             there = lengths.within(limit_bytes, there)
         estimate = dataclasses.replace(self.unlimited(batch_size), lengths=lengths)
         calibration = self._widening.calibration(on_card)
         return limited(estimate, there, on_card.least_bytes, calibration, limit_bytes)
 
+    def _of_worst_rank(self, estimate_of: Callable[[Self], Estimate]) -> Estimate:
+        """Estimate of the rank that needs the most memory, with the peaks of all kinds of ranks."""
+        estimates = {kind: estimate_of(rank) for kind, rank in self.ranks.items()}
+        ranks = tuple(
+            RankEstimate(
+                rank=kind.first,
+                num_alike=kind.num_ranks,
+                peak_allocated_bytes=each.peak_allocated_bytes,
+                interval=each.interval,
+                need=each.need,
+            )
+            for kind, each in estimates.items()
+        )
+        largest_need = max(
+            estimates.values(), key=lambda each: (each.needed.high_bytes, each.needed.likely_bytes)
+        )
+        return dataclasses.replace(largest_need, ranks=ranks, num_kinds_of_ranks=self._num_kinds)
+
+    @at_worst_rank
     def growth(self, batch_size: int, usable_bytes: int) -> tuple[LineGrowth, ...]:
         """Source lines that keep more memory each step, with the step at which they fill `usable_bytes`."""
         reserved_bytes = self._widening.counted(self._at(batch_size)).reserved_bytes
         return self._run_growth(batch_size).within(reserved_bytes, usable_bytes)
 
     def _growth_on_card(self, batch_size: int) -> tuple[LineGrowth, ...]:
-        limit_bytes = self._card.limit_bytes
+        limit_bytes = self.card.limit_bytes
         if limit_bytes is None:
             return self._run_growth(batch_size).lines
         return self.growth(batch_size, limit_bytes)
@@ -174,6 +421,7 @@ class PredictedCurve(PeaksOnCard):
         on_card = self._at(batch_size)
         return RunGrowth.of(on_card.step.trace, batch_size, on_card.likely().sizes)
 
+    @over_ranks(slowest)
     def step_time(self, batch_size: int, budget_bytes: int | None = None) -> StepTime | None:
         """Predicted time of a step; None if step times are not predicted, see `why_untimed`.
 
@@ -186,8 +434,8 @@ class PredictedCurve(PeaksOnCard):
         return self._timer.time(
             self._curve,
             batch_size,
-            self._knobs,
-            self._card,
+            self.knobs,
+            self.card,
             conv_cost=lambda: self.conv_cost(batch_size, budget_bytes),
         )
 
@@ -209,7 +457,7 @@ class PredictedCurve(PeaksOnCard):
     @property
     def why_untimed(self) -> str | None:
         """Reason why no step times are predicted on the card; None if they are predicted."""
-        return why_untimed(self._card, self.parallel)
+        return why_untimed(self.card, self.parallel)
 
     def _phases(self, on_card: StepOnCard) -> tuple[PhasePeak, ...]:
         """Likely allocated peak of each phase, the highest over all traced steps."""
@@ -222,6 +470,7 @@ class PredictedCurve(PeaksOnCard):
         events = on_card.step.trace.events
         return given_blocks(events, sizes, settings=self._conditions.settings, found=found)
 
+    @at_worst_rank
     def profile(self, batch_size: int) -> Profile:
         """Profile of a traced batch size: its events, sizes and likely peaks, from which views are made.
 
@@ -238,13 +487,13 @@ class PredictedCurve(PeaksOnCard):
         time = self.step_time(batch_size)
         return Profile(
             trace=trace,
-            knobs=self._knobs,
-            card=self._card.name,
-            architecture=self._card.architecture,
+            knobs=self.knobs,
+            card=self.card.name,
+            architecture=self.card.architecture,
             requested_bytes=tuple(sizes),
             block_bytes=tuple(self._block_bytes(on_card)),
             found_bytes=found_bytes,
-            context_bytes=self._card.context_bytes,
+            context_bytes=self.card.context_bytes,
             peak_allocated_bytes=likely.peak_allocated_bytes,
             peak_reserved_bytes=likely.peak_reserved_bytes,
             workspace_source=self._conditions.workspace_source,
@@ -263,47 +512,50 @@ class PredictedCurve(PeaksOnCard):
         found = self._timer.clocked(
             self._curve,
             batch_size,
-            self._knobs,
-            self._card,
+            self.knobs,
+            self.card,
             conv_cost=lambda: self.conv_cost(batch_size),
         )
         return None if found is None else timing_of(found, time)
 
+    @at_worst_rank
     def outcome(self, batch_size: int, budget_bytes: int) -> TrialOutcome:
         """Outcome that a predict trial of a batch size under a budget would return, without its trace."""
-        steps = self._decisive(batch_size, self._level)
+        steps = self._decisive(batch_size, self._risk.level)
         trace = self._at(batch_size).step.trace
         reserved_bytes = self.peak_reserved_bytes(batch_size)
         peaks = Peaks(
             allocated_bytes=max(step.by_first_source.replay().peak_allocated_bytes for step in steps),
             reserved_bytes=reserved_bytes,
-            device_bytes=reserved_bytes + self._card.context_bytes,
+            device_bytes=reserved_bytes + self.card.context_bytes,
         )
         return TrialOutcome(
             verdict=self.verdict(batch_size, budget_bytes),
             evidence=Evidence.PREDICTED,
-            device=Device(kind=GPU_KIND, name=self._card.name),
+            device=Device(kind=GPU_KIND, name=self.card.name),
             batch_size=batch_size,
-            knobs=self._knobs,
+            knobs=self.knobs,
             first_step=peaks,
             steady=peaks,
             conv_cost=self.conv_cost(batch_size, budget_bytes),
             environment={**trace.versions, "trace_sha256": trace.digest},
         )
 
+    @at_worst_rank
     def conv_plan(self, batch_size: int, budget_bytes: int) -> ConvPlan | None:
         """Cheapest convolution plan with which a batch size fits the budget; None if no plan fits."""
-        on_card = self._at(batch_size, self._level)
+        on_card = self._at(batch_size, self._risk.level)
         if self.risk is Risk.LIKELY:
             return ConvPlanner(on_card, self._conv_costs, level=Level.LIKELY).within_budget(budget_bytes)
         planner = ConvPlanner(
             on_card,
             self._conv_costs,
-            level=self._replayed_level(on_card),
+            level=self._risk.replayed(on_card),
             on_top=self._widening.of_other_runs(on_card).on_top,
         )
         return planner.within_budget(self._widening.calibration(on_card).within_high_end(budget_bytes))
 
+    @at_worst_rank
     def conv_cost(self, batch_size: int, budget_bytes: int | None = None) -> float | None:
         """Ratio of all convolutions' predicted time to that under the backend's own choice.
 
@@ -314,13 +566,13 @@ class PredictedCurve(PeaksOnCard):
         """
         if not self._vendor.knows_times:
             return None
-        algorithm = conv.find(self._knobs.conv_algo)
+        algorithm = conv.find(self.knobs.conv_algo)
         if isinstance(algorithm, ConvPolicy) and algorithm.enabled:
             return 1.0
-        on_card = self._at(batch_size, self._level)
-        if self._knobs.conv_algo != MIXED:
+        on_card = self._at(batch_size, self._risk.level)
+        if self.knobs.conv_algo != MIXED:
             calls = on_card.step.convolutions.values()
-            return self._conv_costs.relative((call, self._knobs.conv_algo) for call in calls)
+            return self._conv_costs.relative((call, self.knobs.conv_algo) for call in calls)
         if budget_bytes is None:
             return self._conv_costs.relative(_by_least_memory(on_card))
         plan = self.conv_plan(batch_size, budget_bytes)
@@ -328,14 +580,16 @@ class PredictedCurve(PeaksOnCard):
 
     @property
     def _conv_costs(self) -> ConvCosts:
-        return ConvCosts(self._timer.costs(self._card, self._knobs))
+        return ConvCosts(self._timer.costs(self.card, self.knobs))
 
+    @at_worst_rank
     def convolution_options(
         self, batch_size: int, names: Sequence[str]
     ) -> dict[Convolution, list[Candidate]]:
         """Convolution algorithms among `names` that apply, for each distinct convolution."""
         return self._at(batch_size).convolution_options(names)
 
+    @at_worst_rank
     def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:
         """Paths of the modules that call each distinct convolution."""
         return self._at(batch_size).step.convolution_modules()
@@ -344,6 +598,31 @@ class PredictedCurve(PeaksOnCard):
     def trace_identity(self) -> str:
         """Identity of the traced step, taken from the first batch size that every curve is traced at."""
         return self._curve.trace.identity
+
+    def _at(self, batch_size: int, level: Level = Level.LIKELY) -> StepOnCard:
+        """Step on the card at a batch size; from level high on, with the largest value-dependent sizes."""
+        if batch_size < 1:
+            raise UsageError(f"the batch size must be a whole number, 1 or more; got {batch_size}")
+        is_high = self._at_most is not None and level in (Level.HIGH, Level.WORST)
+        curve = self._at_most if is_high and self._at_most is not None else self._curve
+        step = self._steps.get((curve, batch_size))
+        if step is None:
+            if len(self._steps) >= _MOST_STEPS:
+                self._steps.clear()
+            step = self._steps[curve, batch_size] = curve.on_card(batch_size, self._conditions)
+        return step
+
+    def _decisive(self, batch_size: int, level: Level) -> tuple[StepOnCard, ...]:
+        """Steps to replay at a batch size: the worst of their peaks and verdicts counts at a level.
+
+        With the largest sizes, which come first, a step may reserve less than with those that were assumed:
+        the allocator places its blocks otherwise.
+        """
+        typical = self._at(batch_size)
+        if self._at_most is None:
+            return (typical,)
+        first = self._at(batch_size, level)
+        return (first,) if first is typical else (first, typical)
 
     def _spans_of(self, trace: Trace) -> str:
         """Phrase that names the sizes of a step known only as a range, such as workspaces."""
@@ -355,7 +634,17 @@ class PredictedCurve(PeaksOnCard):
 
     @property
     def _vendor(self) -> Facts:
-        return Architecture.of(self._card.architecture).vendor.facts
+        return Architecture.of(self.card.architecture).vendor.facts
+
+
+def _highest(peaks: Iterable[int], stop_above_bytes: int | None) -> int:
+    """Largest of some peaks in bytes, which are computed until one is above the given bytes."""
+    highest_bytes = 0
+    for peak_bytes in peaks:
+        highest_bytes = max(highest_bytes, peak_bytes)
+        if stop_above_bytes is not None and highest_bytes > stop_above_bytes:
+            break
+    return highest_bytes
 
 
 def _by_least_memory(on_card: StepOnCard) -> Iterator[tuple[Convolution, str]]:

@@ -19,7 +19,6 @@ from autofit.predict.convolutions.choice import require_applicable, with_own_con
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.estimate import Estimate
 from autofit.predict.intervals.observations import Observations, PeakKind, Residual
-from autofit.predict.peaks_on_card import PeaksOnCard
 from autofit.predict.plan_sources import CardPlans, PlanSources, offline_plan_source, plan_source
 from autofit.predict.self_test import checked
 from autofit.predict.sizes.surface import PredictedSurface
@@ -346,7 +345,7 @@ class Predictor:
             timer=self._timer,
         )
 
-    def _observed(self, curve: PeaksOnCard, *, on_grid: bool) -> tuple[Residual, ...]:
+    def _observed(self, curve: PredictedCurve, *, on_grid: bool) -> tuple[Residual, ...]:
         """Residuals of the observed peaks for the knob setting and card of a curve."""
         found = []
         trace = self.traces.first
