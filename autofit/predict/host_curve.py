@@ -11,7 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from autofit.settings.goals import Risk
-from autofit_workers.replay.curve.host_blocks import HostBlocks
+from autofit_workers.replay.curve import host_blocks
+from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, WorkloadRef
 
 _MIB = 1024**2
@@ -86,28 +87,33 @@ class HostCurve:
     its peak, one that runs out of memory may tell nothing.
 
     Args:
-        blocks: memory blocks of the step.
+        steps: curve of the step, from traces for `autofit_workers.spec.protocol.HOST_ARCHITECTURE`.
         process: measures what a process costs, once the curve is asked for the first peak.
         risk: the risk whose level the curve is of.
     """
 
     def __init__(
-        self, blocks: HostBlocks, process: Callable[[], HostProcess], *, risk: Risk = Risk.SAFE
+        self, steps: PeakCurve, process: Callable[[], HostProcess], *, risk: Risk = Risk.SAFE
     ) -> None:
-        self._blocks = blocks
+        self._steps = steps
         self._process = process
         self._risk = risk
 
     @property
     def needs_traces(self) -> bool:
         """Whether a prediction needs a separate trace for each batch size."""
-        return self._blocks.needs_traces
+        return self._steps.needs_traces
+
+    @property
+    def trace_identity(self) -> str:
+        """Identity of the traced step, without the sizes measured on the machine."""
+        return host_blocks.identity(self._steps.trace)
 
     def __call__(self, batch_size: int) -> HostPeak:
-        process = self._process()
-        resident_bytes = process.resident_bytes + self._blocks.touched_bytes(batch_size)
-        private_bytes = process.private_bytes + self._blocks.asked_bytes(batch_size)
-        most_bytes = process.private_bytes + self._blocks.most_bytes(batch_size)
+        process, step = self._process(), self._steps.at(batch_size)
+        resident_bytes = process.resident_bytes + host_blocks.touched_bytes(step)
+        private_bytes = process.private_bytes + host_blocks.asked_bytes(step)
+        most_bytes = process.private_bytes + host_blocks.most_bytes(step)
         likely_bytes = max(resident_bytes, private_bytes)
         # How many pages of the libraries' files are resident depends on the kernel's cache, by tens of
         # MiB between two runs of one program: the low end counts on none of them.
@@ -130,7 +136,7 @@ class HostCurve:
 
     def workspace_bytes(self, batch_size: int) -> int:
         """Likely size in bytes of the largest scratch memory that an operator takes beside its output."""
-        return self._blocks.workspace_bytes(batch_size)
+        return self._steps.at(batch_size).largest_estimate_bytes()
 
     def lower_bound_bytes(self, batch_size: int) -> int:
         """Lower bound of the peak in bytes: the peak itself, which never falls as the batch size grows.

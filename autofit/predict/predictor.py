@@ -28,7 +28,6 @@ from autofit.predict.times.step_times import Timer
 from autofit.predict.traces import Traces
 from autofit.predict.unpredictable import require_predictable, why_unpredictable
 from autofit.settings.goals import Risk
-from autofit_workers.replay.curve.host_blocks import HostBlocks
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from autofit_workers.replay.time.interval import TimeResiduals
 from autofit_workers.spec import conv_algorithms as conv
@@ -57,7 +56,7 @@ class Predictor:
         measured_steps: measured steps of the workload, which scale the predicted times.
         plans: gives the source of cuDNN's plans on a card of an architecture.
         plans_elsewhere: gives that of the other architectures that an unnamed card may be of.
-        for_host: traces are of the CPU, for `host_blocks`.
+        for_host: traces are of the CPU, for `host_steps`.
         num_threads: threads of the trials on the CPU.
         with_tensors: traces also list the tensors and layers of a forward pass.
         with_calls: traces also have the operators that ran, and the stacks of allocations.
@@ -207,13 +206,13 @@ class Predictor:
         """Distance between sample sizes at which all roundings are alike, such as 64 tokens."""
         return self._steps.size_multiple(knobs)
 
-    def host_blocks(self, knobs: Knobs) -> HostBlocks:
-        """Memory blocks of a step on the CPU, as a function of the batch size.
+    def host_steps(self, knobs: Knobs) -> PeakCurve:
+        """Curve of a step on the CPU, for a `HostCurve`.
 
         Raises:
             WorkloadFailedError: the workload cannot be traced.
         """
-        return self._steps.host_blocks(knobs)
+        return self._steps.host_steps(knobs)
 
     def confirm(self, knobs: Knobs, card: Card, batch_size: int) -> bool:
         """Whether a trace at a batch size agrees with the curve or its peak; else traces replace the curve.

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from autofit.errors import WorkloadFailedError
 from autofit.predict.sizes.surfaces import Surfaces
 from autofit.predict.traces import Traces
-from autofit_workers.replay.curve.host_blocks import HostBlocks
 from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError, StepLines
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from autofit_workers.spec.knobs import Knobs
@@ -86,9 +85,9 @@ class StepCurves:
         """Peak curve that covers one batch size alone, from one trace at that batch size."""
         return PeakCurve.through([self._traces.trace(knobs, batch_size)])
 
-    def host_blocks(self, knobs: Knobs) -> HostBlocks:
-        """Memory blocks of a step on the CPU, by batch size."""
-        return HostBlocks(self._trace_curve(self._traces.setting(knobs, 1)))
+    def host_steps(self, knobs: Knobs) -> PeakCurve:
+        """Curve of a step on the CPU, whose convolution algorithm is in its traces."""
+        return self._trace_curve(self._traces.setting(knobs, 1))
 
     def agrees(self, knobs: Knobs, batch_size: int) -> bool:
         """Whether the curve at a batch size agrees with the trace at that batch size."""

@@ -22,8 +22,7 @@ from autofit.search.curves import CachedCurve, Curve, line_through
 from autofit.settings.goals import Risk
 from autofit.settings.target import Target
 from autofit_workers.replay.curve.conditions import MIXED
-from autofit_workers.replay.curve.host_blocks import HostBlocks
-from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES
+from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec
 
@@ -59,14 +58,12 @@ class CurveSet:
         self._host_curves: dict[Knobs, HostCurve] = {}
         self._priors: dict[Knobs, CachedCurve] = {}
         self._lines: dict[Knobs, CachedCurve | None] = {}
-        self._host_trace_identity: str | None = None
 
     def add(self, knobs: Knobs, curve: PredictedCurve) -> None:
         self._curves[knobs] = curve
 
-    def add_host(self, knobs: Knobs, curve: HostCurve, *, trace_identity: str) -> None:
+    def add_host(self, knobs: Knobs, curve: HostCurve) -> None:
         self._host_curves[knobs] = curve
-        self._host_trace_identity = self._host_trace_identity or trace_identity
 
     def of(self, knobs: Knobs) -> PredictedCurve:
         return self._curves[knobs]
@@ -84,7 +81,8 @@ class CurveSet:
     @property
     def trace_identity(self) -> str | None:
         """Identity of the traced step that the curves predict; None where there are no curves."""
-        return next((curve.trace_identity for curve in self._curves.values()), self._host_trace_identity)
+        on_card = next((curve.trace_identity for curve in self._curves.values()), None)
+        return on_card or next((curve.trace_identity for curve in self._host_curves.values()), None)
 
     def guide(self, knobs: Knobs) -> PredictedCurve | HostCurve | None:
         """Predicted curve of a knob setting, even if each size costs a trace; None if there is no curve."""
@@ -251,18 +249,18 @@ def _on_the_cpu(
         process: called once a size is asked for, and so not at all if no trial is left to choose.
     """
     curves, failures = CurveSet(), []
-    blocks: dict[Knobs, HostBlocks] = {}
+    steps: dict[Knobs, PeakCurve] = {}
     for knobs in space.settings:
         try:
-            blocks[knobs] = predictor.host_blocks(knobs)
+            steps[knobs] = predictor.host_steps(knobs)
         except AutofitError as error:
             failures.append(error)
     notes = _on_unguided(failures, space)
 
     process = functools.cache(process)  # also if it has to be assumed
-    for knobs, found in blocks.items():
-        curves.add_host(knobs, HostCurve(found, process, risk=risk), trace_identity=found.identity)
-    if any(found.needs_traces for found in blocks.values()):
+    for knobs, found in steps.items():
+        curves.add_host(knobs, HostCurve(found, process, risk=risk))
+    if any(found.needs_traces for found in steps.values()):
         return curves, (*notes, _UNGUIDED_STEP)
     return curves, notes
 

@@ -46,9 +46,9 @@ def main() -> None:
     for name in arguments.names:
         reference = _reference(name)
         predictor = Predictor(reference, door.run, for_host=True, num_threads=arguments.threads)
-        blocks = predictor.host_blocks(Knobs())
-        assert not blocks.needs_traces, f"{name} allocates differently at every batch size"
-        curve = HostCurve(blocks, lambda: process)
+        steps = predictor.host_steps(Knobs())
+        assert not steps.needs_traces, f"{name} allocates differently at every batch size"
+        curve = HostCurve(steps, lambda: process)
         for batch_size in _SIZES[name][: arguments.sizes]:
             outcome = door.run(
                 TrialSpec(

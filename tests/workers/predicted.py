@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from autofit_workers.replay.curve.host_blocks import HostBlocks
+from autofit_workers.replay.curve.host_blocks import asked_bytes
 from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.replay.curve.traced_step import traced_step
 from autofit_workers.spec.protocol import Peaks, TrialOutcome
@@ -14,6 +14,6 @@ def peaks_of(outcome: TrialOutcome) -> Peaks:
     assert outcome.trace_json is not None, outcome.error
     trace = Trace.from_json(outcome.trace_json)
     if outcome.device.kind == "cpu":
-        return Peaks(allocated_bytes=HostBlocks(PeakCurve.through([trace])).asked_bytes(trace.batch_size))
+        return Peaks(allocated_bytes=asked_bytes(PeakCurve.through([trace]).at(trace.batch_size)))
     replay = traced_step(trace, outcome.device.name).likely().replay
     return Peaks(allocated_bytes=replay.peak_allocated_bytes, reserved_bytes=replay.peak_reserved_bytes)

@@ -11,7 +11,7 @@ from autofit.predict.host_curve import ASSUMED_PROCESS, HostCurve, HostProcess, 
 from autofit.predict.predictor import Predictor
 from autofit.settings.goals import Risk
 from autofit.tuning.curves import CurveSet
-from autofit_workers.replay.curve.host_blocks import HostBlocks
+from autofit_workers.replay.curve import host_blocks
 from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Probe, TrialOutcome, TrialSpec, Verdict, WorkloadRef
@@ -25,31 +25,31 @@ PROCESS = HostProcess(resident_bytes=300 * MIB, private_bytes=310 * MIB)
 
 
 @pytest.fixture
-def blocks(make_trace: Any) -> HostBlocks:
-    return HostBlocks(PeakCurve.through([make_trace(size) for size in (4, 6, 10)]))
+def steps(make_trace: Any) -> PeakCurve:
+    return PeakCurve.through([make_trace(size) for size in (4, 6, 10)])
 
 
-def test_a_peak_is_the_process_and_its_blocks(blocks: HostBlocks) -> None:
-    first, second = HostCurve(blocks, lambda: PROCESS)(8), HostCurve(blocks, lambda: PROCESS)(9)
+def test_a_peak_is_the_process_and_its_blocks(steps: PeakCurve) -> None:
+    first, second = HostCurve(steps, lambda: PROCESS)(8), HostCurve(steps, lambda: PROCESS)(9)
     assert 300 * MIB + 260 * MIB <= first.resident_bytes < 300 * MIB + 260 * MIB + 64 * 1024
     assert first.private_bytes - first.resident_bytes == 10 * MIB
     assert second.likely_bytes - first.likely_bytes == 20 * MIB
     assert first.low_bytes < first.likely_bytes == first.private_bytes < first.high_bytes
 
 
-def test_a_search_begins_on_the_safe_side_unless_told_otherwise(blocks: HostBlocks) -> None:
-    peak = HostCurve(blocks, lambda: PROCESS)(8)
+def test_a_search_begins_on_the_safe_side_unless_told_otherwise(steps: PeakCurve) -> None:
+    peak = HostCurve(steps, lambda: PROCESS)(8)
     for risk, expected in ((Risk.SAFE, peak.high_bytes), (Risk.LIKELY, peak.likely_bytes)):
-        curve = HostCurve(blocks, lambda: PROCESS, risk=risk)
+        curve = HostCurve(steps, lambda: PROCESS, risk=risk)
         assert curve.peak_reserved_bytes(8) == curve.lower_bound_bytes(8) == expected
 
 
-def test_curves_of_the_cpu_say_where_to_begin_and_predict_no_answer(blocks: HostBlocks) -> None:
+def test_curves_of_the_cpu_say_where_to_begin_and_predict_no_answer(steps: PeakCurve) -> None:
     curves = CurveSet()
-    curves.add_host(Knobs(), HostCurve(blocks, lambda: PROCESS), trace_identity=blocks.identity)
+    curves.add_host(Knobs(), HostCurve(steps, lambda: PROCESS))
     assert curves.prior(Knobs()) is not None
     assert curves.by_knobs == {}
-    assert curves.trace_identity == blocks.identity
+    assert curves.trace_identity == host_blocks.identity(steps.trace)
     assert not curves.needs_traces
 
 
@@ -69,7 +69,7 @@ def measured_process() -> HostProcess:
 def test_a_real_trial_lies_within_the_interval(name: str, small_file: str) -> None:
     reference = WorkloadRef(kind="file", target=f"{small_file}:{name}")
     predictor = Predictor(reference, door.run, for_host=True, num_threads=NUM_THREADS)
-    found = predictor.host_blocks(Knobs())
+    found = predictor.host_steps(Knobs())
     assert not found.needs_traces
     predicted = HostCurve(found, measured_process)(16)
     outcome = door.run(

@@ -128,10 +128,10 @@ def test_the_reason_says_what_takes_the_memory() -> None:
     """The question of 2017: columns of a 135×135 filter, one frame of 200."""
     knobs = Knobs(conv_algo="im2col")
     workload = refer("big-filter:135")
-    blocks = Predictor(workload, door.run, setup=Setup(mode="infer"), for_host=True).host_blocks(knobs)
+    steps = Predictor(workload, door.run, setup=Setup(mode="infer"), for_host=True).host_steps(knobs)
     curves = CurveSet()
     process = HostProcess(resident_bytes=300 * MIB, private_bytes=300 * MIB)
-    curves.add_host(knobs, HostCurve(blocks, lambda: process), trace_identity=blocks.identity)
+    curves.add_host(knobs, HostCurve(steps, lambda: process))
     need = curves.need(knobs, 200)
     assert need.workspace_bytes == 4 * 200 * 135 * 135 * 187 * 347 == 946_081_620_000
     trials = TrialsInReach(None, curves, settings=(knobs, CUDNN), min_batch=1, budget_bytes=int(3.88 * GIB))

@@ -7,7 +7,13 @@ import itertools
 import pytest
 import torch
 
-from autofit_workers.replay.curve.host_blocks import MAPPED_FROM_BYTES, HostBlocks, block_bytes
+from autofit_workers.replay.curve.host_blocks import (
+    MAPPED_FROM_BYTES,
+    asked_bytes,
+    block_bytes,
+    identity,
+    touched_bytes,
+)
 from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.spec.protocol import HOST_ARCHITECTURE, Verdict
 from autofit_workers.spec.trace import Category, Trace
@@ -35,10 +41,8 @@ def host_trace(outcome_of):
 
 
 @pytest.fixture(scope="module")
-def blocks_of(host_trace):
-    return lambda attribute: HostBlocks(
-        PeakCurve.through([host_trace(attribute, size) for size in BATCH_SIZES])
-    )
+def steps_of(host_trace):
+    return lambda attribute: PeakCurve.through([host_trace(attribute, size) for size in BATCH_SIZES])
 
 
 class Steps:
@@ -96,15 +100,15 @@ def test_an_lstm_keeps_the_workspace_that_the_fake_mode_leaves_empty(host_trace)
     assert any(a.dtype == "uint8" and a.num_bytes >= PAGE_BYTES for a in layers)
 
 
-def test_a_perceptron_grows_by_exactly_its_blocks(blocks_of):
+def test_a_perceptron_grows_by_exactly_its_blocks(steps_of):
     """Every tensor of it is of 4-byte numbers, each of which grows by whole numbers a sample."""
-    blocks = blocks_of("perceptron")
+    steps = steps_of("perceptron")
     num_samples = 2**16  # every tensor that grows is a mapping then, and ends in the middle of no page
-    first, second, third = (blocks.asked_bytes(count * num_samples) for count in (1, 2, 3))
+    first, second, third = (asked_bytes(steps.at(count * num_samples)) for count in (1, 2, 3))
     assert third - second == second - first
     per_sample, rest = divmod(second - first, num_samples)
     assert (per_sample % 4, rest) == (0, 0)
-    assert blocks.touched_bytes(num_samples) == first  # nothing here asks for more than it writes to
+    assert touched_bytes(steps.at(num_samples)) == first  # nothing here asks for more than it writes to
 
 
 def test_a_block_is_rounded_as_malloc_does_and_not_to_segments():
@@ -113,10 +117,10 @@ def test_a_block_is_rounded_as_malloc_does_and_not_to_segments():
     assert block_bytes(2**20) - 2**20 == PAGE_BYTES  # the caching allocator takes 2 MiB for it
 
 
-def test_the_step_is_named_without_what_was_measured_of_the_machine(host_trace, blocks_of):
-    digests = {blocks_of(name).identity for name in ("convolutional", "perceptron")}
+def test_the_step_is_named_without_what_was_measured_of_the_machine(host_trace, steps_of):
+    digests = {identity(steps_of(name).trace) for name in ("convolutional", "perceptron")}
     assert len(digests) == 2
-    assert blocks_of("convolutional").identity == blocks_of("convolutional").identity
+    assert identity(steps_of("convolutional").trace) in digests
 
 
 def test_an_optimizer_reads_its_count_of_steps(host_trace):

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 
 from autofit_workers.replay.curve.conditions import Level
-from autofit_workers.replay.curve.peak_curve import PeakCurve
+from autofit_workers.replay.curve.sized_step import SizedStep
+from autofit_workers.spec.trace import Trace
 
 _ALIGNMENT_BYTES = 64
 _PAGE_BYTES = 4096
@@ -20,43 +21,25 @@ MAPPED_FROM_BYTES = 131072  # M_MMAP_THRESHOLD of a trial's process
 _OVERHEAD_BYTES = _ALIGNMENT_BYTES + 32 + 16
 
 
-class HostBlocks:
-    """Peak memory of a step on a CPU, from its malloc blocks, at any batch size.
+def identity(trace: Trace) -> str:
+    """Identity string of a step's trace for the CPU, without the sizes measured on the machine."""
+    tensors = tuple(a for a in trace.allocations if a.span_bytes is None)
+    return dataclasses.replace(trace, allocations=tensors, events=(), marks=()).identity
 
-    Args:
-        curve: of traces for `autofit_workers.spec.protocol.HOST_ARCHITECTURE`.
-    """
 
-    def __init__(self, curve: PeakCurve) -> None:
-        self._curve = curve
+def touched_bytes(step: SizedStep) -> int:
+    """Peak in bytes of the memory that a step writes to, and that so is resident."""
+    return step.live_bytes(Level.LOW, block_bytes)
 
-    @property
-    def needs_traces(self) -> bool:
-        """Whether each batch size needs its own trace, because the step allocates differently."""
-        return self._curve.needs_traces
 
-    @property
-    def identity(self) -> str:
-        """Identity string of the step's trace, without the sizes measured on the machine."""
-        trace = self._curve.trace
-        tensors = tuple(a for a in trace.allocations if a.span_bytes is None)
-        return dataclasses.replace(trace, allocations=tensors, events=(), marks=()).identity
+def asked_bytes(step: SizedStep) -> int:
+    """Peak in bytes of a step's memory from malloc, which a limit of private writable memory counts."""
+    return step.live_bytes(Level.LIKELY, block_bytes)
 
-    def touched_bytes(self, batch_size: int) -> int:
-        """Peak in bytes of the memory that the step writes to, and that so is resident."""
-        return self._curve.at(batch_size).live_bytes(Level.LOW, block_bytes)
 
-    def asked_bytes(self, batch_size: int) -> int:
-        """Peak in bytes of memory from malloc, which counts against a limit of private writable memory."""
-        return self._curve.at(batch_size).live_bytes(Level.LIKELY, block_bytes)
-
-    def most_bytes(self, batch_size: int) -> int:
-        """Peak in bytes of memory from malloc, with the largest known scratch memory of oneDNN."""
-        return self._curve.at(batch_size).live_bytes(Level.HIGH, block_bytes)
-
-    def workspace_bytes(self, batch_size: int) -> int:
-        """Largest likely scratch memory of any one operator in bytes."""
-        return self._curve.at(batch_size).largest_estimate_bytes()
+def most_bytes(step: SizedStep) -> int:
+    """Peak in bytes of a step's memory from malloc, with the largest known scratch memory of oneDNN."""
+    return step.live_bytes(Level.HIGH, block_bytes)
 
 
 def block_bytes(num_bytes: int) -> int:
