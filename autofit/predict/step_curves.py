@@ -78,7 +78,7 @@ class StepCurves:
         surface = self._surfaces.around(traced, batch_sizes, is_checked=is_checked)
         if surface is not None:
             assert traced.seq_len is not None
-            return surface.at(traced.seq_len)
+            return surface(traced.seq_len)
         return self._known_curve(traced) if only_batch is None else self.at_batch(traced, only_batch)
 
     def at_batch(self, knobs: Knobs, batch_size: int) -> PeakCurve:

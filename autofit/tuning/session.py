@@ -28,7 +28,7 @@ from autofit.tuning.predictions import Predicted, predict
 from autofit.tuning.result import CardResults, TuneResult
 from autofit.tuning.scope import default_algo
 from autofit.tuning.step_lessons import learn_from
-from autofit.tuning.trials import CurveTrials, Measuring, TrialsInReach
+from autofit.tuning.trials import Measuring, PredictedTrials, TrialsInReach
 from autofit.tuning.tuner import Limits, Tuner
 from autofit_workers.spec.protocol import WorkloadRef
 from autofit_workers.spec.setup import Setup
@@ -200,7 +200,7 @@ def _try(settings: TuneSettings, predicted: Predicted, measuring: Measuring, emi
             spec=predicted.spec,
             study=study,
             curves=curves,
-            trials=CurveTrials(curves)
+            trials=PredictedTrials(curves)
             if target.probe is None
             else TrialsInReach(
                 measuring,

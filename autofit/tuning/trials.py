@@ -2,7 +2,7 @@
 
     Tuner ─ submit ─▶ TrialsInReach ─┬─▶ Measuring ─▶ dispatcher    a setting that may fit
                                      └─▶ its prediction, as OOM     one that is out of reach
-    Tuner ─ submit ─▶ CurveTrials ─▶ a peak curve                   if nothing is measured
+    Tuner ─ submit ─▶ PredictedTrials ─▶ a peak curve               if nothing is measured
 
 A knob setting is out of reach if even the low end of its smallest batch exceeds the budget. A trial of it
 would show nothing beyond its prediction, and may crash the machine. Such an outcome is in the
@@ -116,7 +116,7 @@ def _what_takes_it(spec: TrialSpec, need: Need) -> str:
     return f"{format_bytes(need.workspace_bytes)} of it for {algorithm.takes}"
 
 
-class CurveTrials:
+class PredictedTrials:
     """Answers trials from the predicted curves instead of running them, for a search without measurement."""
 
     def __init__(self, curves: CurveSet, *, clock: Callable[[], float] = time.monotonic) -> None:

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 
 from autofit_workers.replay.curve.lines.step_lines import BatchDependentEventsError
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES, PeakCurve
-from autofit_workers.replay.curve.peak_surface import PeakSurface
+from autofit_workers.replay.curve.peak_surface import curves_by_size
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.trace import SampleSize, Trace
 
 Point = tuple[int, int]  # batch size, size of a sample
+PeakSurface = Callable[[int], PeakCurve]  # the curve at a sample size
 _DEGREES = (1, 2)  # of texts, and of images
 USUAL_SIZES = (128, 256)  # where a surface of texts is traced, whose sizes are usually multiples of 64
 _MULTIPLES = (2, 4, 6, 8)  # where a surface is traced of which one size alone is asked for
@@ -63,7 +64,7 @@ class Surfaces:
         multiple = self.sample(knobs, 1).multiple
         sizes = sorted(size for size in wanted if (size - own) % multiple == 0)
         surface = self._surface(knobs, multiple, TRACED_BATCH_SIZES, tuple(sizes))
-        return None if surface is None else surface.at(own)
+        return None if surface is None else surface(own)
 
     def around(
         self, knobs: Knobs, batch_sizes: tuple[int, ...], *, is_checked: bool = True
@@ -128,7 +129,7 @@ class Surfaces:
             self._say_expected(settings[size], [batch_size])
         traces = {point: self._trace(settings[point[1]], point[0]) for point in points}
         try:
-            return PeakSurface(traces, multiple=multiple, degree=degree)
+            return curves_by_size(traces, multiple=multiple, degree=degree)
         except BatchDependentEventsError:
             return None
 

@@ -30,7 +30,7 @@ from autofit.settings.goals import Objective
 from autofit.study.study import TuningStudy
 from autofit.tuning.curves import CurveSet
 from autofit.tuning.frontier import Frontier
-from autofit.tuning.trials import CurveTrials
+from autofit.tuning.trials import PredictedTrials
 from autofit.tuning.tuner import Limits, Tuner
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import (
@@ -75,7 +75,7 @@ def tune(
     emit: Callable[[Event], None] = ignore,
     **options: Any,
 ) -> Frontier:
-    trials = trials or CurveTrials(curves)
+    trials = trials or PredictedTrials(curves)
     return Tuner(spec=SPEC, study=study, curves=curves, trials=trials, emit=emit, **options).run()
 
 
@@ -96,7 +96,7 @@ def test_without_a_measurement_the_curves_answer(open_study: Any, curves: CurveS
 
 def test_a_predicted_trial_takes_the_time_that_the_clock_says(open_study: Any, curves: CurveSet) -> None:
     study = open_study(curves=curves.prior)
-    tune(study, curves, CurveTrials(curves, clock=itertools.count(step=3.0).__next__))
+    tune(study, curves, PredictedTrials(curves, clock=itertools.count(step=3.0).__next__))
     assert {record.outcome.wall_seconds for record in study.outcomes()} == {3.0}
 
 
