@@ -589,11 +589,6 @@ class PredictedCurve:
         """Convolution algorithms among `names` that apply, for each distinct convolution."""
         return self._at(batch_size).convolution_options(names)
 
-    @at_worst_rank
-    def convolution_modules(self, batch_size: int) -> dict[Convolution, tuple[str, ...]]:
-        """Paths of the modules that call each distinct convolution."""
-        return self._at(batch_size).step.convolution_modules()
-
     @property
     def trace_identity(self) -> str:
         """Identity of the traced step, taken from the first batch size that every curve is traced at."""
