@@ -23,7 +23,7 @@ from autofit.questions.summary import SummarizedEstimate, summarize_workload
 from autofit.questions.what_if import WhatIf
 from autofit.questions.what_if import what_if as try_levers
 from autofit.report import gather
-from autofit.report.html.content import Content
+from autofit.report.html.page import Page
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning import session
 from autofit.tuning.result import CardResults, TuneResult
@@ -77,10 +77,10 @@ def what_if(settings: TuneSettings, workload: WorkloadRef, batch_size: int, emit
 
 def report_on_search(
     settings: TuneSettings, workload: WorkloadRef, result: TuneResult, emit: EventSink
-) -> Content:
-    """Content of the HTML report of a search."""
+) -> Page:
+    """HTML report of a search, as data."""
     predictor = _predictor(settings, workload, emit)
-    return gather.report_on_search(result, predictor, emit=emit)
+    return gather.report_on_search(result, settings, predictor, emit=emit)
 
 
 def report_on_estimate(
@@ -89,8 +89,8 @@ def report_on_estimate(
     estimate: Estimate,
     what_if: WhatIf | None,
     emit: EventSink,
-) -> Content:
-    """Content of the HTML report of one configuration."""
+) -> Page:
+    """HTML report of one configuration, as data."""
     return gather.report_on_estimate(
         estimate,
         _predictor(settings, workload, emit),
@@ -192,8 +192,8 @@ class Backend:
     compare: Callable[[TuneSettings, Sequence[WorkloadRef], int, EventSink], Comparison] = compare
     conv_layers: Callable[[WorkloadRef, int, Card | None, Setup, EventSink], ConvLayers] = conv_layers
     kv: Callable[[WorkloadRef, KvQuestion, EventSink], KvCache] = kv
-    report_on_search: Callable[[TuneSettings, WorkloadRef, TuneResult, EventSink], Content] = report_on_search
-    report_on_estimate: Callable[[TuneSettings, WorkloadRef, Estimate, WhatIf | None, EventSink], Content] = (
+    report_on_search: Callable[[TuneSettings, WorkloadRef, TuneResult, EventSink], Page] = report_on_search
+    report_on_estimate: Callable[[TuneSettings, WorkloadRef, Estimate, WhatIf | None, EventSink], Page] = (
         report_on_estimate
     )
     local_gpus: Callable[[], tuple[gpus.LocalGpu, ...]] = gpus.local_gpus

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import autofit
+from autofit.answers.tune.answer import answer_in_words
 from autofit.dispatch import Devices, InlineDispatcher
 from autofit.errors import DispatchError, UsageError
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import LocalGpu
 from autofit.hardware.nccl import communicator_interval
-from autofit.report.answer import answer_in_words
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.target import Target, resolve_target
 from autofit.tuning.result import TuneResult

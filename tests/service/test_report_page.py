@@ -12,8 +12,8 @@ from autofit.hardware.card import card_named
 from autofit.predict.predictor import local_predictor
 from autofit.questions.what_if import what_if
 from autofit.report.gather import report_on_estimate, report_on_search
-from autofit.report.html.content import Content
-from autofit.report.html.page import render
+from autofit.report.html.page import Page, render
+from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from autofit_workers.spec.knobs import Knobs
 from tests.browser import Browser, browsing, needs_browser
@@ -36,21 +36,22 @@ return [...document.querySelectorAll("section")].every((section) => {
 
 
 @pytest.fixture(scope="module")
-def contents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Content]]:
+def contents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Page]]:
     """What the pages show, by name."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AUTOFIT_STATE_DIR", str(tmp_path_factory.mktemp("state")))
         predictor, card = local_predictor(refer(SMALL)), card_named("t4")
         result = autofit.tune(SMALL, gpu_mem="6G")
+        settings = TuneSettings(model=SMALL, gpu_mem_bytes=6 * 1024**3)
         levers = what_if(predictor, Knobs(conv_algo="im2col"), card, 4)
         yield {
-            "tune": report_on_search(result, predictor),
+            "tune": report_on_search(result, settings, predictor),
             "estimate": report_on_estimate(levers.base, predictor, card, what_if=levers),
         }
 
 
 @pytest.fixture(scope="module")
-def pages(contents: dict[str, Content], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def pages(contents: dict[str, Page], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The addresses of the pages."""
     folder = tmp_path_factory.mktemp("pages")
     for name, content in contents.items():
@@ -66,7 +67,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 @pytest.mark.parametrize("name", ["tune", "estimate"])
 def test_the_answer_is_read_from_the_page_and_every_figure_is_drawn(
-    name: str, browser: Browser, pages: dict[str, str], contents: dict[str, Content]
+    name: str, browser: Browser, pages: dict[str, str], contents: dict[str, Page]
 ):
     said = browser.text(pages[name], once_it_says="Assumed and noted")
     for sentence in contents[name].answer:

@@ -192,7 +192,8 @@ def answer_for_cards(
     if as_json:
         print_document(answer.to_json())
     else:
-        from autofit.cli.text.cards import print_cards
+        from autofit.answers.configuration.cards import cards_sections
+        from autofit.cli.text.sections import print_sections
 
-        print_cards(answer, command, asked)
+        print_sections(cards_sections(answer, command, asked))
     return answer

@@ -59,6 +59,7 @@ def compare(  # noqa: PLR0917 - click passes them by name
     if as_json:
         print_document(comparison.to_json())
         return
-    from autofit.cli.text.compare import print_comparison
+    from autofit.answers.configuration.compare import compare_sections
+    from autofit.cli.text.sections import print_sections
 
-    print_comparison(comparison, show_all=show_all)
+    print_sections(compare_sections(comparison, show_all=show_all))

@@ -59,9 +59,10 @@ def conv_algos(
     if as_json:
         print_list(CONV_ALGOS_SCHEMA, **found.to_dict())
         return
-    from autofit.cli.text.conv_layers import print_conv_layers
+    from autofit.answers.configuration.conv_layers import conv_layers_sections
+    from autofit.cli.text.sections import print_sections
 
-    print_conv_layers(found)
+    print_sections(conv_layers_sections(found))
 
 
 def _require_model_for(**given: object) -> None:

@@ -153,15 +153,16 @@ def _print(
     settings: TuneSettings,
     asked: Mapping[str, Any],
 ) -> None:
+    from autofit.answers.configuration.estimate import estimate_sections
+    from autofit.answers.configuration.summary import summary_sections
+    from autofit.answers.configuration.what_if import what_if_sections
+    from autofit.cli.text.sections import print_sections
+
     if summary is not None:
-        from autofit.cli.text.summary import print_summary
-
-        print_summary(summary)
+        sections = summary_sections(summary)
     else:
-        from autofit.cli.text.estimate import print_estimate
-
-        print_estimate(answer, settings)
-    if levers is not None:
-        from autofit.cli.text.what_if import print_what_if
-
-        print_what_if(levers, asked)
+        of_script = settings.script is not None
+        sections = estimate_sections(
+            answer, settings.gpu, of_script=of_script, epoch_samples=settings.epoch_samples
+        )
+    print_sections((*sections, *(() if levers is None else what_if_sections(levers, asked))))

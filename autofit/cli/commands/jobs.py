@@ -246,14 +246,16 @@ def _progress(*, quiet: bool) -> Iterator[Callable[[str], None]]:
 
 def _print_answer(job: JobRecord, answer: dict[str, Any]) -> None:
     """Prints the answer of a job in the text of `tune`, as the job's driver did."""
-    from autofit.cli.text.tune import print_result
+    from autofit.answers.tune.sections import tune_sections
+    from autofit.cli.text.sections import print_sections
     from autofit.settings.resolve import resolve_settings
     from autofit.tuning.result import TuneResult
 
     options = job.spec.options
     settings = resolve_settings({name.replace("-", "_"): text for name, text in options.items()}, {}, None)
     try:
-        print_result(TuneResult.from_dict(answer), settings, asked_memory=options.get("gpu-mem"))
+        result = TuneResult.from_dict(answer)
+        print_sections(tuple(tune_sections(result, settings, asked_memory=options.get("gpu-mem"))))
     except ValueError as error:
         raise InfrastructureError(
             f"{job.job_id} was answered by another version of autofit, whose answer cannot be printed here "

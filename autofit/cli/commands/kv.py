@@ -112,7 +112,8 @@ def kv(
     if as_json:
         print_document(answer.to_json())
     else:
-        from autofit.cli.text.kv import print_kv
+        from autofit.answers.configuration.kv import kv_sections
+        from autofit.cli.text.sections import print_sections
 
-        print_kv(answer)
+        print_sections(kv_sections(answer))
     return answer.exit_code

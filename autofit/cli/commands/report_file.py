@@ -9,10 +9,10 @@ import click
 
 from autofit.errors import AutofitError, ExitCode
 from autofit.paths import write_atomically
-from autofit.report.html.content import Content
+from autofit.report.html.page import Page
 
 
-def write_report(path: Path, gather: Callable[[], Content]) -> ExitCode | None:
+def write_report(path: Path, gather: Callable[[], Page]) -> ExitCode | None:
     """Writes a report's HTML page after the answer was printed, and prints the page's path on stderr.
 
     Returns:

@@ -104,14 +104,17 @@ def tune(
     if as_json:
         print_document(result.to_json())
     else:
-        from autofit.cli.text.tune import print_result
+        from autofit.answers.tune.sections import tune_sections
+        from autofit.cli.text.sections import print_sections
 
         memory = given["gpu_mem"]
-        print_result(
-            result,
-            settings,
-            asked_memory=memory if isinstance(memory, str) else None,
-            asked={**given, "config": config, "fresh": None},
+        print_sections(
+            tune_sections(
+                result,
+                settings,
+                asked_memory=memory if isinstance(memory, str) else None,
+                asked={**given, "config": config, "fresh": None},
+            )
         )
     failed = None if report is None else _write_report(backend, settings, result, report, quiet=quiet)
     return failed or (ExitCode.NOTHING_FITS if result.best is None else ExitCode.FOUND)
@@ -125,9 +128,10 @@ def _tune_each(backend: Backend, on_cards: Sequence[TuneSettings], *, quiet: boo
     if as_json:
         print_document(results.to_json())
     else:
-        from autofit.cli.text.cards import print_tuned_cards
+        from autofit.answers.configuration.cards import tuned_cards_sections
+        from autofit.cli.text.sections import print_sections
 
-        print_tuned_cards(results)
+        print_sections(tuned_cards_sections(results))
     nothing_fits = all(result.best is None for result in results.answers)
     return ExitCode.NOTHING_FITS if nothing_fits else ExitCode.FOUND
 

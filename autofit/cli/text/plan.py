@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from autofit.cli.text.output import bullets, exact, headed, print_whole, share, stdout
+from autofit.answers.words.numbers import exact, share
+from autofit.cli.text.output import bullets, headed, print_whole, stdout
 from autofit.cli.text.profile import print_configuration
 from autofit.explain.views.plan import PlanView
 from autofit.units import format_bytes

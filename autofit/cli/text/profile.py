@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from autofit.cli.text.output import Justify, exact, headed, print_whole, stdout, styled
+from autofit.answers.words.numbers import exact, seconds_in_words, span_of_seconds
+from autofit.cli.text.output import Justify, headed, print_whole, stdout, styled
 from autofit.explain.profile import Profile, timed_step
 from autofit.explain.sizes import Sizes
 from autofit.explain.timing import Timing
@@ -17,7 +18,6 @@ from autofit.explain.views.selection import Selection
 from autofit.explain.views.tensors import TensorRow
 from autofit.explain.views.tree import TreeRow
 from autofit.explain.views.view import TIMED_KINDS, View
-from autofit.report.words import seconds_in_words, span_of_seconds
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
 

@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.status import Status
 from rich.text import Text
 
-from autofit.cli.text.output import exact, stderr
+from autofit.answers.words.numbers import exact
+from autofit.cli.text.output import stderr
 from autofit.events import Event, EventSink, Noted, Progress, TrialFinished, TrialStarted, TuneStarted, ignore
 from autofit.settings.words import in_short
 from autofit.units import format_bytes

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 
-from autofit.cli.text.output import Justify, exact, headed, print_whole, stdout, styled
+from autofit.answers.words.numbers import exact, seconds_in_words
+from autofit.cli.text.output import Justify, headed, print_whole, stdout, styled
 from autofit.cli.text.profile import about_times, print_configuration, print_number_hidden
 from autofit.explain.timing import Timing
 from autofit.explain.views.timeline import Lane, Moment, TimelineView
-from autofit.report.words import seconds_in_words
 from autofit.units import format_bytes
 
 _HEIGHT = 12

@@ -12,10 +12,11 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from autofit.answers.figures import CurveLine, MeasuredPoint, SizeMap
+from autofit.answers.words.phrases import CATEGORY_NAMES
 from autofit.explain.views.timeline import Lane, Moment
 from autofit.explain.views.workspaces import LayerWorkspaces
 from autofit.questions.what_if import WhatIf
-from autofit.report.html.content import CATEGORY_NAMES, CurveLine, MeasuredPoint, SizeMap
 from autofit.units import format_bytes
 from autofit_workers.spec.trace import Category
 from autofit_workers.spec.work import ConvPass

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from autofit.report.html.content import Node, Times
+from autofit.answers.figures import Node, Times
+from autofit.answers.words.numbers import seconds_in_words
 from autofit.report.html.figures import BRANCH_COLORS, Figure
-from autofit.report.words import seconds_in_words
 from autofit.units import format_bytes
 
 _ROOT = "/"

@@ -8,11 +8,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from autofit.answers.figures import Times
+from autofit.answers.words.numbers import seconds_in_words
 from autofit.explain.timing import Timing
 from autofit.explain.views.device_time import ClassTime
-from autofit.report.html.content import Times
 from autofit.report.html.figures import LINES, Figure
-from autofit.report.words import seconds_in_words
 
 _LEAST_SHARE = 0.002  # of the step, from which on a class has a dot; the table has all
 _LARGEST_DOT = 46.0  # pixels across, of the class that takes most

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from autofit.answers.words.phrases import rank_peaks
 from autofit.hardware.card import Card
 from autofit.predict.all_ranks import MOST_KINDS, traced_kinds
 from autofit.predict.predictor import Predictor
-from autofit.report.words import rank_peaks
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import TrialOutcome, TrialSpec, Verdict, WorkloadRef
 from autofit_workers.spec.setup import Parallel, Setup

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
+from autofit.answers.words.phrases import on_its_card
 from autofit.hardware.card import card_named
 from autofit.predict.curve import PredictedCurve
 from autofit.predict.plan_sources import CardPlans
-from autofit.report.words import on_its_card
 from autofit_workers.replay.curve.peak_curve import PeakCurve
 from autofit_workers.replay.plans.formula_plans import FormulaPlans
 from autofit_workers.spec.knobs import Knobs

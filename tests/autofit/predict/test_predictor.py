@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from autofit.answers.words.phrases import assumed_sizes
 from autofit.errors import UnpredictableCardError, WorkloadFailedError
 from autofit.hardware.card import Card, card_named
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor
-from autofit.report.words import assumed_sizes
 from autofit_workers.replay.curve.peak_curve import TRACED_BATCH_SIZES
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Evidence

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from autofit.answers.words.run import growth_in_words, seen_part
 from autofit.predict.whole_run import LineGrowth, RunGrowth, SeenPart, fills
-from autofit.report.run_in_words import growth_in_words, seen_part
 
 GIB, MIB = 1024**3, 1024**2
 LINE = LineGrowth(line="/home/me/train.py:12:main", bytes_per_step=18 * MIB)

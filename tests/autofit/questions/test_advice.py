@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from autofit.answers.words.commands import as_typed
 from autofit.cli.commands.tune import tune
-from autofit.cli.text.commands import as_typed
 from autofit.hardware.card import Card
 from autofit.predict.confidence import Residuals
 from autofit.predict.predictor import Predictor

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 import plotly.graph_objects as go
 import pytest
 
+from autofit.answers.figures import CurveLine, MeasuredPoint, SizeMap
 from autofit.explain.profile import Phase
 from autofit.explain.views.timeline import Lane, Moment
 from autofit.explain.views.workspaces import LayerWorkspaces
 from autofit.questions.what_if import LeverResult, WhatIf
 from autofit.report.html import figures
-from autofit.report.html.content import CurveLine, MeasuredPoint, SizeMap
 from autofit_workers.spec.trace import Category
 from autofit_workers.spec.work import ConvPass
 

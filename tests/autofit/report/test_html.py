@@ -12,6 +12,8 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 import autofit
+from autofit.answers.figures import CurveLine, Curves, MeasuredPoint, ModuleMemory, Node, Workspaces
+from autofit.answers.section import Bullets, Code, Figure, Paragraph, Section, Table, left, table
 from autofit.explain.views.timeline import timeline
 from autofit.explain.views.workspaces import layer_workspaces
 from autofit.hardware.card import card_named
@@ -22,9 +24,9 @@ from autofit.questions.what_if import what_if
 from autofit.report import gather
 from autofit.report.gather import report_on_estimate, report_on_profile, report_on_search
 from autofit.report.html import figures
-from autofit.report.html.content import Content, CurveLine, Fact, MeasuredPoint, Node, Table
-from autofit.report.html.page import render, sections
+from autofit.report.html.page import Fact, Page, drawn, render
 from autofit.search.choice import RecommendedBy
+from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.workloads import refer
 from autofit.tuning.compared import ParallelAnswer
 from autofit.tuning.found import Best, Recommended
@@ -34,6 +36,7 @@ from tests.secret_urls import SECRET, SECRET_TEXTS, SECRET_URLS
 
 SMALL = f"{Path(__file__).parents[1] / 'tiny_workloads.py'}:small"
 GIB = 1024**3
+ASKED = TuneSettings(model=SMALL, gpu_mem_bytes=6 * GIB)
 BATCH = 3
 KNOBS = Knobs(conv_algo="im2col")  # which takes a workspace for every layer
 
@@ -69,11 +72,34 @@ def estimated(predictor):
 def searched(predictor):
     """A search, and its report."""
     result = autofit.tune(SMALL, gpu_mem="6G", conv_algo="cudnn,native")
-    return result, report_on_search(result, predictor)
+    return result, report_on_search(result, ASKED, predictor)
 
 
-def drawn(content):
-    return {section.name: section.figure for section in sections(content) if section.figure is not None}
+def section_of(page, name):
+    return next(section for section in page.sections if section.name == name)
+
+
+def names_of(page):
+    return [section.name for section in page.sections]
+
+
+def block_of(page, name, kind=Table):
+    """The block of a kind in a section."""
+    (block,) = (block for block in section_of(page, name).blocks if isinstance(block, kind))
+    return block
+
+
+def drawing_of(page, name):
+    return block_of(page, name, Figure).drawing
+
+
+def rows_of(page, name):
+    """The texts of a section's table."""
+    return [tuple(cell.text for cell in row.cells) for row in block_of(page, name).rows]
+
+
+def notes_of(page):
+    return block_of(page, "notes", Bullets).items
 
 
 def test_plotly_accepts_every_figure(estimated, searched):
@@ -86,22 +112,23 @@ def test_plotly_accepts_every_figure(estimated, searched):
 
 def test_ways_of_training_together_have_a_table_with_the_largest_global_batch_first(predictor, searched):
     result, _ = searched
-    best = dataclasses.replace(result.best, samples_per_step=2 * result.best.batch_size)
+    first = next(entry for entry in result.frontier if entry.largest_batch == result.best.batch_size)
+    fits = dataclasses.replace(first, parallel="fsdp:2", samples_per_step=2 * result.best.batch_size)
+    fails = dataclasses.replace(first, parallel="ddp:2", samples_per_step=None, largest_batch=None)
     found = {"num_ranks": 2, "budget": result.budget}
     parallels = (
         ParallelAnswer(parallel="tp:2", num_ranks=2, refused="the model has no plan"),
-        ParallelAnswer(parallel="ddp:2", best=None, **found),
-        ParallelAnswer(parallel="fsdp:2", best=best, **found),
+        ParallelAnswer(parallel="ddp:2", frontier=(fails,), **found),
+        ParallelAnswer(parallel="fsdp:2", frontier=(fits,), **found),
     )
-    content = report_on_search(dataclasses.replace(result, parallels=parallels), predictor)
-    section = next(section for section in sections(content) if section.name == "parallels")
-    assert [row[:3] for row in section.table.rows] == [
-        ("fsdp:2", str(best.samples_per_step), str(best.batch_size)),
-        ("tp:2", "none", "none"),
+    content = report_on_search(dataclasses.replace(result, parallels=parallels), ASKED, predictor)
+    rows = rows_of(content, "parallels")
+    assert [(row[0].partition(" ")[0], *row[1:3]) for row in rows] == [
+        ("fsdp:2", str(fits.samples_per_step), str(fits.largest_batch)),
         ("ddp:2", "none", "none"),
     ]
-    assert section.table.rows[1][-1] == "the model has no plan."
-    assert searched[1].parallels is None
+    assert "tp:2: the model has no plan" in str(section_of(content, "refused"))
+    assert "parallels" not in names_of(searched[1])
 
 
 def test_the_areas_of_the_step_end_at_the_peak_that_is_marked(estimated, profile):
@@ -126,7 +153,9 @@ def test_areas_and_bars_are_told_apart_without_colour(estimated):
 
 
 def test_the_modules_add_up_to_the_peak(estimated, profile):
-    assert sum(node.own_bytes for node in estimated.nodes) == profile.peak_allocated_bytes
+    assert (
+        sum(node.own_bytes for node in drawing_of(estimated, "modules").nodes) == profile.peak_allocated_bytes
+    )
     (icicle,) = drawn(estimated)["modules"]["data"]
     by_parent = {}
     for parent, value in zip(icicle["parents"], icicle["values"], strict=True):
@@ -152,11 +181,15 @@ def test_what_lies_in_memory_is_that_of_the_recommended_configuration_which_each
         reason="",
         estimate=estimate,
     )
-    content = report_on_search(dataclasses.replace(result, best=best, recommended=recommended), predictor)
-    assert sum(node.own_bytes for node in content.nodes) == estimate.peak_allocated_bytes
-    titles = {section.name: section.title for section in sections(content)}
-    for name in ("step", "breakdown", "modules", "workspaces"):
-        assert titles[name].endswith(f" at batch {smaller} with cudnn"), titles[name]
+    content = report_on_search(
+        dataclasses.replace(result, best=best, recommended=recommended), ASKED, predictor
+    )
+    assert (
+        sum(node.own_bytes for node in drawing_of(content, "modules").nodes) == estimate.peak_allocated_bytes
+    )
+    titles = {section.name: section.title for section in content.sections}
+    for name in ("step", "memory", "modules", "workspaces"):
+        assert f" at batch {smaller} with cudnn" in titles[name]
     assert {fact.name: fact.value for fact in content.facts}["batch size"] == str(smaller)
 
 
@@ -166,14 +199,15 @@ def test_workspaces_are_those_of_the_replay(estimated, profile):
         for allocation, size in zip(profile.trace.allocations, profile.requested_bytes, strict=True)
         if allocation.convolution is not None
     )
-    assert estimated.workspaces == layer_workspaces(profile)
-    assert estimated.workspaces[0].largest_bytes == likely
+    layers = drawing_of(estimated, "workspaces").layers
+    assert layers == layer_workspaces(profile)
+    assert layers[0].largest_bytes == likely
 
 
 def test_a_curve_shows_what_the_search_went_by(searched):
     result, content = searched
     by_algo = {entry.knobs.conv_algo: entry for entry in result.frontier}
-    for line in content.curves:
+    for line in drawing_of(content, "curves").lines:
         entry = by_algo[line.label.split(", ")[0]]
         assert (line.largest_batch, line.first_failing_batch) == (
             entry.largest_batch, entry.first_failing_batch
@@ -199,16 +233,27 @@ def test_the_page_is_one_file_of_a_few_megabytes_that_loads_nothing(searched):
     assert not re.search(r"https?://|<link|@import|url\(| src=", outside)
 
 
+def sections_that_say(text):
+    """Sections with a text in each place where one may stand."""
+    line = CurveLine(label=text, batch_sizes=(1, 2), peaks_bytes=(GIB, 2 * GIB))
+    point = MeasuredPoint(label=text, batch_size=2, peak_bytes=GIB, verdict=text)
+    nodes = (Node(path="", own_bytes=5), Node(path=text, own_bytes=7))
+    blocks = (table((left(text),), ((text,),)), Bullets((text,)), Code((text,)), Paragraph(text, "strong"))
+    return (
+        Section(name="frontier", title=text, blocks=blocks),
+        Section(name="curves", title=text, blocks=(Figure(Curves(lines=(line,), measured=(point,))),)),
+        Section(name="modules", title=text, blocks=(Figure(ModuleMemory(nodes=nodes)),)),
+    )
+
+
 def test_names_of_a_user_are_shown_and_not_obeyed():
     evil = "</script><script>alert(1)</script>"
     page = render(
-        Content(
+        Page(
             title=evil,
             answer=(evil,),
             facts=(Fact(name=evil, value=evil, note=evil),),
-            frontier=Table(columns=(evil,), rows=((evil,),)),
-            nodes=(Node(path="", own_bytes=5), Node(path=evil, own_bytes=7)),
-            notes=(evil,),
+            sections=sections_that_say(evil),
         )
     )
     assert "<script>alert" not in page
@@ -219,6 +264,7 @@ def test_names_of_a_user_are_shown_and_not_obeyed():
 @pytest.mark.parametrize("secret", [*SECRET_URLS, *SECRET_TEXTS])
 def test_secrets_and_controls_are_not_on_the_page(secret, searched):
     """Wherever others' words stand: names of workloads, settings and modules, errors, the end of a log."""
+    layers = drawing_of(searched[1], "workspaces").layers
     said = f"OperationalError: cannot connect to {secret}\x1b[2J\x9b31m, a\u202eb; see the log"
     for text in (secret, said, f"$ train.py --storage {secret}\r\n{said}"):
         page = render(
@@ -227,12 +273,17 @@ def test_secrets_and_controls_are_not_on_the_page(secret, searched):
                 title=text,
                 answer=(text, text),
                 facts=(Fact(name=text, value=text, note=text),),
-                frontier=Table(columns=(text,), rows=((text,),)),
-                curves=(CurveLine(label=text, batch_sizes=(1, 2), peaks_bytes=(GIB, 2 * GIB)),),
-                measured=(MeasuredPoint(label=text, batch_size=2, peak_bytes=GIB, verdict=text),),
-                nodes=(Node(path="", own_bytes=5), Node(path=text, own_bytes=7)),
-                workspaces=tuple(dataclasses.replace(layer, module=text) for layer in searched[1].workspaces),
-                notes=(text,),
+                sections=(
+                    *sections_that_say(text),
+                    Section(
+                        name="workspaces",
+                        blocks=(
+                            Figure(
+                                Workspaces(tuple(dataclasses.replace(each, module=text) for each in layers))
+                            ),
+                        ),
+                    ),
+                ),
                 made=text,
             )
         )
@@ -275,7 +326,7 @@ def test_the_budget_of_a_rank_of_a_script_has_no_more_ranks_than_there_are(predi
         communicators=(16, 8, 2),
     )
     content = report_on_estimate(of_script, predictor, card, gpu=autofit.hardware.gpus.find_gpu("t4"))
-    assert any("each of 16 ranks" in note for note in content.notes)
+    assert any("each of 16 ranks" in note for note in notes_of(content))
     assert any("the script's own precision and optimizer · rank 3 of 16" in str(f) for f in content.facts)
 
 
@@ -291,50 +342,51 @@ def test_a_profile_has_a_page_of_its_own(profile):
     content = report_on_profile(profile)
     assert "in the backward of step 2" in content.answer[0]
     assert drawn(content).keys() == {"step", "modules", "roofline", "time", "workspaces"}
-    allocated = next(row for row in content.breakdown.rows if row[0] == "= allocated peak")
-    assert allocated[2] == f"{profile.peak_allocated_bytes:,}"
+    rows = block_of(content, "memory").rows
+    allocated = next(row for row in rows if row.cells[0].text == "= allocated peak")
+    assert allocated.cells[1].detail == f"{profile.peak_allocated_bytes:,} bytes"
 
 
 def test_what_cannot_be_predicted_is_said_in_the_report_of_what_was_measured(searched):
     result, _ = searched
     unpredictable = local_predictor(refer(SMALL.replace(":small", ":without_shapes")))
-    content = report_on_search(result, unpredictable)
-    assert (content.lane, content.curves) == (None, ())
-    assert any("the report has no prediction beside the answer" in note for note in content.notes)
-    assert content.frontier is not None
+    content = report_on_search(result, ASKED, unpredictable)
+    assert drawn(content) == {}
+    assert any("the report has no prediction beside the answer" in note for note in notes_of(content))
+    assert "frontier" in names_of(content)
 
 
 # ── times ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def of_time(profile):
-    """The sections about time, by name."""
-    return {
-        each.name: each for each in sections(report_on_profile(profile)) if each.name in ("roofline", "time")
-    }
+    """The page of a profile, and the names of its sections about time."""
+    page = report_on_profile(profile)
+    return page, [name for name in names_of(page) if name in ("roofline", "time")]
 
 
 def test_a_dot_of_the_roofline_is_where_its_class_is_with_an_area_by_its_share():
-    roofline = of_time(TIMED)["roofline"]
-    data = roofline.figure["data"]
+    page, _ = of_time(TIMED)
+    roofline = drawn(page)["roofline"]
+    data = roofline["data"]
     dots = {each["name"]: each for each in data if "markers" in each["mode"]}
     assert list(dots) == ["1 elementwise", "2 matmul float16"]
     matmul = dots["2 matmul float16"]
     assert (matmul["x"], matmul["y"]) == ([40], [pytest.approx(40_000 / 1e-3)])
     areas = [dot["marker"]["size"] ** 2 for dot in dots.values()]
     assert areas[0] / areas[1] == pytest.approx(0.75 / 0.1, rel=0.02)
-    assert [row[:4] for row in roofline.table.rows] == [
+    assert [row[:4] for row in rows_of(page, "roofline")] == [
         ("1", "elementwise", "75.0%", "7.5 ms"),
         ("2", "matmul float16", "10.0%", "1 ms"),
     ]
-    axes = roofline.figure["layout"]
+    axes = roofline["layout"]
     assert axes["xaxis"]["title"]["text"] == "FLOPs for each byte moved"
     assert axes["yaxis"]["title"]["text"] == "FLOP/s attained"
 
 
 def test_the_roofs_of_the_card_meet_where_memory_and_arithmetic_take_as_long():
     memory, vector, tensor = (
-        each for each in of_time(TIMED)["roofline"].figure["data"] if each["mode"] == "lines"
+        each for each in drawn(of_time(TIMED)[0])["roofline"]["data"] if each["mode"] == "lines"
     )
     assert memory["name"] == "memory: 0 GB/s"
     assert (vector["y"], tensor["y"]) == ([1e9] * 2, [4e9] * 2)
@@ -344,23 +396,24 @@ def test_the_roofs_of_the_card_meet_where_memory_and_arithmetic_take_as_long():
 
 
 def test_numbers_of_dots_do_not_lie_on_each_other_where_there_is_room():
-    sides = [dot["textposition"] for dot in of_time(UNSTATED)["roofline"].figure["data"] if "text" in dot]
+    sides = [dot["textposition"] for dot in drawn(of_time(UNSTATED)[0])["roofline"]["data"] if "text" in dot]
     assert len(sides) == 2
     assert "middle right" not in sides  # along the roofs
 
 
 def test_the_time_by_module_adds_up_to_the_devices():
-    section = of_time(TIMED)["time"]
-    (icicle,) = section.figure["data"]
+    page, _ = of_time(TIMED)
+    (icicle,) = drawn(page)["time"]["data"]
     assert dict(zip(icicle["ids"], icicle["text"], strict=True)) == {
         "/": "8.5 ms", "/own": "0.5 ms", "body": "7 ms", "body.conv": "7 ms", "head": "1 ms"
     }  # fmt: skip
-    assert section.table.rows == (
+    assert rows_of(page, "time") == [
         ("body.conv", "elementwise", "70.0%", "7 ms"),
         ("head", "matmul", "10.0%", "1 ms"),
         ("(in no submodule)", "elementwise", "5.0%", "0.5 ms"),
-    )
-    assert "predicted to take 10 ms (8 to 12 ms); 15.0% of the step" in section.text
+    ]
+    said = block_of(page, "time", Paragraph).text
+    assert "predicted to take 10 ms (8 to 12 ms); 15.0% of the step" in said
 
 
 def test_a_prediction_without_rows_behind_it_has_no_seconds_in_the_report():
@@ -377,29 +430,26 @@ def test_a_prediction_without_rows_behind_it_has_no_seconds_in_the_report():
         "No step time is stated, only which step is slower: there are no measured times of this card."
         in unstated
     )
-    heights = [dot["y"] for dot in of_time(UNSTATED)["roofline"].figure["data"] if "text" in dot]
+    heights = [dot["y"] for dot in drawn(of_time(UNSTATED)[0])["roofline"]["data"] if "text" in dot]
     assert heights == [[pytest.approx(1e8 / 4)], [4e9]]  # at their roofs
 
 
 def test_without_times_the_report_has_no_such_sections():
-    assert of_time(PROFILE) == {}
+    assert of_time(PROFILE)[1] == []
 
 
 def test_what_makes_it_fit_is_in_the_report_as_it_is_in_the_text(predictor, searched):
     result, content = searched
-    assert not content.remedies
+    assert "help" not in names_of(content)
     fits = Combination(
         options=("--checkpointing blocks", "--optimizer adafactor"),
         peak_reserved_bytes=GIB,
         effect=Effect.OTHER_RULE,
     )
     advice = Advice(batch_size=1, peak_reserved_bytes=9 * GIB, levers=(), combination=fits, is_complete=True)
-    nothing = dataclasses.replace(result, best=None, advice=advice)
-    section = next(each for each in sections(report_on_search(nothing, predictor)) if each.name == "remedies")
-    assert section.table is not None
-    assert section.table.rows == (
-        (
-            "--checkpointing blocks --optimizer adafactor together: batch 1 fits in 1.00 GiB, with another "
-            "optimizer's rule, whose learning rate has to be found anew",
-        ),
-    )
+    nothing = dataclasses.replace(result, best=None, recommended=None, advice=advice)
+    said = block_of(report_on_search(nothing, ASKED, predictor), "help", Bullets).items
+    assert (
+        "--checkpointing blocks --optimizer adafactor together: batch 1 fits in 1.00 GiB, with another "
+        "optimizer's rule, whose learning rate has to be found anew"
+    ) in said

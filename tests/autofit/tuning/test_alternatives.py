@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 import autofit
+from autofit.answers.tune.answer import answer_in_words
 from autofit.dispatch.inline import InlineDispatcher
 from autofit.errors import UsageError
 from autofit.events import ignore
-from autofit.report.answer import answer_in_words
 from autofit.settings.resolve import resolve_settings
 from autofit.settings.workloads import refer
 from autofit.tuning import session

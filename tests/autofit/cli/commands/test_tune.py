@@ -12,7 +12,7 @@ import pytest
 from autofit.cli.commands.tune import tune
 from autofit.errors import DispatchError, StorageError, WorkloadFailedError
 from autofit.events import TrialFinished, TrialStarted, TuneStarted
-from autofit.report.html.content import Content
+from autofit.report.html.page import Page
 from autofit.settings.goals import Risk
 from autofit.settings.options import OPTIONS
 from autofit_workers.spec.protocol import Probe, TrialSpec, WorkloadRef
@@ -197,7 +197,7 @@ def test_a_report_of_the_answer_is_written(autofit, results, tmp_path):
     page = tmp_path / "page.html"
 
     def report(_settings, workload, result, _emit):
-        return Content(title=workload.target, answer=(f"the best is {result.best.batch_size}",), facts=())
+        return Page(title=workload.target, answer=(f"the best is {result.best.batch_size}",), facts=())
 
     doors = {"tune": returning(results.answer()), "report_on_search": report}
     finished = autofit(*TUNE, "--report", str(page), "--json", "--quiet", **doors)

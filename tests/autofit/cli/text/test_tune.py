@@ -9,16 +9,18 @@ from decimal import Decimal
 
 import pytest
 
-from autofit.cli.text.advice import fitting_command, what_may_help
-from autofit.cli.text.tune import print_result
+from autofit.answers.tune.answer import needed_at_least
+from autofit.answers.tune.help import what_may_help
+from autofit.answers.tune.sections import tune_sections
+from autofit.answers.words.commands import fitting_command
+from autofit.answers.words.remedies import how_it_fits
+from autofit.cli.text.sections import print_sections
 from autofit.explain.timing import StepSeconds
 from autofit.hardware.budget import make_budget
 from autofit.hardware.gpus import find_gpu
 from autofit.predict.estimate import Interval, Unknown
 from autofit.questions.advice import Advice, Combination, TriedLever
 from autofit.questions.levers import Effect
-from autofit.report.answer import needed_at_least
-from autofit.report.remedies import how_it_fits
 from autofit.search.choice import Knee, RecommendedBy
 from autofit.search.pruning import PrunedSetting
 from autofit.settings.goals import Risk
@@ -39,7 +41,7 @@ def rendered(capsys, monkeypatch):
 
     def render(result, settings=None, *, asked_memory="16G", asked=None) -> str:
         settings = settings or TuneSettings(model="davenet", gpu_mem_bytes=16 * GIB)
-        print_result(result, settings, asked_memory=asked_memory, asked=asked)
+        print_sections(tune_sections(result, settings, asked_memory=asked_memory, asked=asked))
         return capsys.readouterr().out
 
     return render

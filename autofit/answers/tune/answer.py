@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from autofit.report.words import (
-    duration,
-    evidence_phrase,
-    rate,
-    samples_in_words,
-    span_of_epoch,
-    span_of_seconds,
-)
+from autofit.answers.words.numbers import duration, rate, span_of_epoch, span_of_seconds
+from autofit.answers.words.phrases import evidence_phrase, samples_in_words
 from autofit.search.choice import RecommendedBy
 from autofit.settings.goals import Risk
 from autofit.settings.words import with_setting

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import autofit
-from autofit.cli.text.script_lines import call_lines, script_lines
+from autofit.answers.tune.script_lines import call_lines, script_lines
 from autofit.settings.tune_settings import TuneSettings
 from autofit_workers.apply import setting
 from autofit_workers.spec.knobs import Knobs

@@ -1,25 +1,25 @@
-"""Text of a comparison of several models' forward passes."""
+"""Sections of a comparison of several models' forward passes."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console
-from rich.table import Table
-
-from autofit.cli.text.output import (
-    Justify,
-    bullets,
-    exact,
+from autofit.answers.section import (
+    Block,
+    Bullets,
+    Cell,
+    Paragraph,
+    Section,
+    Table,
     grid,
-    headed,
-    heading,
-    indented,
-    listing,
-    stdout,
-    styled,
+    left,
+    quiet,
+    right,
+    strong,
+    table,
 )
+from autofit.answers.words.numbers import exact
 from autofit.questions.compare import Comparison, ForwardPass, TensorRow
 from autofit.units import format_bytes
 from autofit_workers.trials.door import OutputComparison
@@ -28,68 +28,70 @@ _NUM_ROWS = 40
 _NUM_NAMES = 3
 
 
-def print_comparison(comparison: Comparison, *, show_all: bool) -> None:
-    """Prints the tensors of all models in one list, with totals, compared outputs and an explanation."""
-    console = stdout()
+def compare_sections(comparison: Comparison, *, show_all: bool) -> Iterator[Section]:
+    """Sections of the tensors of all models in one list, with totals, compared outputs and an explanation."""
     names = " and ".join(each.workload for each in comparison.passes)
-    console.print(styled(names, "bold"), f"at batch {comparison.batch_size} · fp32 · infer")
-    console.print()
-    _tensors(listing(), comparison, show_all=show_all)
-    heading(console, "Totals")
-    console.print(indented(_totals(comparison)))
-    heading(console, "Outputs, computed on the CPU")
-    bullets(console, (_outputs(comparison, one) for one in comparison.outputs))
-    heading(console, "How to read this")
-    bullets(console, _explained(comparison))
+    said = Paragraph(f"{names} at batch {comparison.batch_size} · fp32 · infer", "strong", (names,))
+    yield Section(name="configuration", blocks=(said,))
+    tensors = tuple(_tensors(comparison, show_all=show_all))
+    yield Section(name="tensors", title="Tensors", blocks=tensors, is_leading=True)
+    yield Section(name="totals", title="Totals", blocks=(_totals(comparison),))
+    outputs = Bullets(tuple(_outputs(comparison, one) for one in comparison.outputs))
+    yield Section(name="outputs", title="Outputs, computed on the CPU", blocks=(outputs,))
+    explained = Bullets(tuple(_explained(comparison)))
+    yield Section(name="reading", title="How to read this", blocks=(explained,))
 
 
-def _tensors(console: Console, comparison: Comparison, *, show_all: bool) -> None:
+def _tensors(comparison: Comparison, *, show_all: bool) -> Iterator[Block]:
     rows = sorted(
-        ((each.workload, row) for each in comparison.passes for row in each.tensors),
+        ((each.workload, tensor) for each in comparison.passes for tensor in each.tensors),
         key=lambda pair: (-pair[1].num_elements, f"{pair[0]}/{pair[1].name}"),
     )
     shown = rows if show_all else rows[:_NUM_ROWS]
-    table = headed(
-        ("tensor", "left"),
-        ("shape", "left"),
-        ("elements", "right"),
-        ("bytes each", "right"),
-        ("nominal", "right"),
-        ("storage", "left"),
+    yield table(
+        (
+            left("tensor"),
+            left("shape"),
+            right("elements"),
+            right("bytes each"),
+            right("nominal"),
+            left("storage"),
+        ),
+        (_cells(workload, tensor) for workload, tensor in shown),
+        fit="listed",
     )
-    for workload, row in shown:
-        table.add_row(
-            f"{workload}/{row.name}",
-            str(list(row.shape)),
-            f"{row.num_elements}",
-            f"{row.element_bytes}",
-            format_bytes(row.num_bytes),
-            format_bytes(row.storage_bytes)
-            if row.view_of is None
-            else styled(f"shared with {workload}/{row.view_of}", "dim"),
-        )
-    for column in table.columns[:-1]:
-        column.no_wrap = True
-    console.print(indented(table))
     if len(shown) < len(rows):
-        console.print(f"  … and {len(rows) - len(shown)} smaller ones: --all lists them")
+        yield Paragraph(f"… and {len(rows) - len(shown)} smaller ones: --all lists them")
+
+
+def _cells(workload: str, tensor: TensorRow) -> tuple[str | Cell, ...]:
+    return (
+        f"{workload}/{tensor.name}",
+        str(list(tensor.shape)),
+        f"{tensor.num_elements}",
+        f"{tensor.element_bytes}",
+        format_bytes(tensor.num_bytes),
+        format_bytes(tensor.storage_bytes)
+        if tensor.view_of is None
+        else quiet(f"shared with {workload}/{tensor.view_of}"),
+    )
 
 
 def _totals(comparison: Comparison) -> Table:
-    columns: list[Justify] = ["right"] * len(comparison.passes)
-    table = grid("left", *columns)
-    table.add_row("", *(styled(each.workload, "bold") for each in comparison.passes))
-    for name, values in (
-        ("tensors", [str(len(each.tensors)) for each in comparison.passes]),
-        ("  which are views", [str(len(each.views)) for each in comparison.passes]),
-        ("nominal bytes", [exact(each.nominal_bytes) for each in comparison.passes]),
-        ("distinct storage", [exact(each.storage_bytes) for each in comparison.passes]),
-        ("allocated peak", [exact(each.peak_allocated_bytes) for each in comparison.passes]),
-        ("  which is workspace", [exact(each.workspace_bytes) for each in comparison.passes]),
-        ("reserved peak", [exact(each.peak_reserved_bytes) for each in comparison.passes]),
-    ):
-        table.add_row(name, *values)
-    return table
+    passes = comparison.passes
+    return grid(
+        f"<{'>' * len(passes)}",
+        (
+            ("", *(strong(each.workload) for each in passes)),
+            ("tensors", *(str(len(each.tensors)) for each in passes)),
+            ("  which are views", *(str(len(each.views)) for each in passes)),
+            ("nominal bytes", *(exact(each.nominal_bytes) for each in passes)),
+            ("distinct storage", *(exact(each.storage_bytes) for each in passes)),
+            ("allocated peak", *(exact(each.peak_allocated_bytes) for each in passes)),
+            ("  which is workspace", *(exact(each.workspace_bytes) for each in passes)),
+            ("reserved peak", *(exact(each.peak_reserved_bytes) for each in passes)),
+        ),
+    )
 
 
 def _outputs(comparison: Comparison, one: OutputComparison) -> str:

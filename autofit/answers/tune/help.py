@@ -1,19 +1,13 @@
-"""Text of the changes of options that may help if nothing fits."""
+"""Phrases on the changes of options that may help a search if nothing fits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
-from rich.console import Console
-
-from autofit.cli.text.commands import as_typed
-from autofit.cli.text.output import bullets, code, heading, stdout
+from autofit.answers.tune.answer import needed_at_least
+from autofit.answers.words.remedies import how_it_fits, what_each_saves
 from autofit.errors import BudgetError
 from autofit.hardware.gpus import Gpu, catalogue
-from autofit.questions.advice import Advice, Combination
-from autofit.report.answer import needed_at_least
-from autofit.report.remedies import how_it_fits, what_each_saves
 from autofit.settings.tune_settings import TuneSettings
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
@@ -22,32 +16,6 @@ from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.setup import TRAIN
 
 _NUM_CARDS = 4
-
-
-def print_advice(advice: Advice, command: str, asked: Mapping[str, Any]) -> None:
-    """Prints the memory that each change of options saves, and the whole command that fits."""
-    console = stdout()
-    heading(console, "What may help")
-    bullets(console, (*what_each_saves(advice), *how_it_fits(advice)))
-    print_fitting(console, advice, command, asked)
-
-
-def print_fitting(console: Console, advice: Advice, command: str, asked: Mapping[str, Any]) -> None:
-    """Prints a command with the options that make its configuration fit, if there are any.
-
-    Args:
-        asked: the command's options as they were typed.
-    """
-    if advice.combination is not None and asked:
-        code(console, [fitting_command(advice.combination, command, asked)])
-
-
-def fitting_command(combination: Combination, command: str, asked: Mapping[str, Any]) -> str:
-    """Command line as typed, with the options replaced that have to change to make its configuration fit."""
-    said = [word for option in combination.options for word in option.split() if word.startswith("--")]
-    replaced = {word.removeprefix("--").removeprefix("no-").replace("-", "_") for word in said}
-    kept = {name: value for name, value in asked.items() if name not in replaced}
-    return " ".join((as_typed(command, kept), *combination.options))
 
 
 def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]:

@@ -1,81 +1,122 @@
-"""Tables of the cards on which a configuration fits."""
+"""Sections of the cards on which a configuration fits, and of a search on several cards."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from autofit.cli.text.advice import fitting_command
-from autofit.cli.text.output import code, headed, print_whole, stdout, styled
+from autofit.answers.section import (
+    Cell,
+    Code,
+    Column,
+    Mark,
+    Paragraph,
+    Section,
+    left,
+    right,
+    strong,
+    table,
+)
+from autofit.answers.words.commands import fitting_command
+from autofit.answers.words.numbers import (
+    dearer_in_words,
+    duration,
+    gib,
+    rate,
+    seconds_in_words,
+    slower_in_words,
+)
 from autofit.explain.timing import StepSeconds
 from autofit.questions.advice import Advice, Combination
 from autofit.questions.cards import CardFit, CardsAnswer
 from autofit.questions.check import Answer
-from autofit.report.words import dearer_in_words, duration, rate, seconds_in_words, slower_in_words
 from autofit.settings.words import with_setting
 from autofit.tuning.found import Best
 from autofit.tuning.result import CardResults, TuneResult
 from autofit.units import format_bytes
 from autofit_workers.spec.protocol import Verdict
 
-_VERDICTS = {
-    Answer.FITS: ("fits", "bold green"),
-    Answer.UNSURE: ("unsure", "yellow"),
-    Answer.DOES_NOT_FIT: ("does not fit", "red"),
+_VERDICTS: dict[Answer, tuple[str, Mark]] = {
+    Answer.FITS: ("fits", "good"),
+    Answer.UNSURE: ("unsure", "unsure"),
+    Answer.DOES_NOT_FIT: ("does not fit", "bad"),
 }
 _NUM_COMMANDS = 4  # at most that many are printed: the options of more cards stand in the table
 _LIKELY = {Verdict.FITS: "likely fits", Verdict.THRASH: "likely thrashes", Verdict.OOM: "likely does not"}
 
 
-def print_cards(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> None:
-    """Prints a row for each card, the smallest card that fits, and commands that make other cards fit.
+def cards_sections(answer: CardsAnswer, command: str, asked: Mapping[str, Any]) -> Iterator[Section]:
+    """Sections with a row for each card, the smallest card that fits, and commands that make others fit.
 
     Args:
-        command: the command to print for a card on which a change makes the configuration fit.
+        command: the command for a card on which a change makes the configuration fit.
         asked: the command's options as they were typed.
     """
     if answer.fewest_gpus is not None:
-        _print_numbers(answer, answer.fewest_gpus)
+        yield from _on_numbers(answer, answer.fewest_gpus)
         return
-    console = stdout()
-    console.print(f"{_what(answer)}; predicted, at risk {answer.risk}\n")
-    table = headed(
-        ("--gpu", "left"),
-        ("GiB", "right"),
-        ("usable", "right"),
-        (f"batch {answer.batch_size}", "left"),
-        ("likely", "right"),
-        ("up to", "right"),
-        ("largest batch", "right"),
-        *((name, "right") for name in _speed_columns(answer)),
-        ("fits with", "left"),
+    yield _question(f"{_what(answer)}; predicted, at risk {answer.risk}")
+    yield _cards(
+        (left("--gpu"), right("GiB"), right("usable"), *_fit_columns(answer), left("fits with")),
+        (
+            (
+                strong(card.gpu),
+                gib(card.total_bytes),
+                gib(card.usable_bytes),
+                *_fit(answer, card),
+                _with(card),
+            )
+            for card in answer.cards
+        ),
     )
-    for card in answer.cards:
-        word, style = _VERDICTS[card.verdict]
-        table.add_row(
-            styled(card.gpu, "bold"),
-            _gib(card.total_bytes),
-            _gib(card.usable_bytes),
-            styled(_verdict(card, word), style),
-            *_peaks(card),
-            "–" if card.largest_batch is None else str(card.largest_batch),
-            *_speed_columns(answer, card).values(),
-            _with(card),
-        )
-    print_whole(table)
-    console.print(f"\n{_in_words(answer)}", soft_wrap=True)
     helped = [(card.gpu, combination) for card in answer.cards if (combination := _combination(card))]
-    if len(helped) <= _NUM_COMMANDS:
-        code(
-            console,
-            (fitting_command(changes, command, {**asked, "gpu": gpu}) for gpu, changes in helped),
-        )
+    commands = tuple(fitting_command(changes, command, {**asked, "gpu": gpu}) for gpu, changes in helped)
+    yield Section(
+        name="answer",
+        blocks=(
+            Paragraph(_in_words(answer), is_whole=True),
+            *((Code(commands),) if 0 < len(commands) <= _NUM_COMMANDS else ()),
+        ),
+    )
+
+
+def _question(said: str) -> Section:
+    return Section(name="configuration", blocks=(Paragraph(said),))
+
+
+def _cards(columns: Iterable[Column], rows: Iterable[Iterable[str | Cell]]) -> Section:
+    shown = table(columns, rows, fit="whole")
+    return Section(name="cards", title="The cards", blocks=(shown,), is_leading=True)
+
+
+def _fit_columns(answer: CardsAnswer) -> tuple[Column, ...]:
+    """Columns of whether and how a batch fits on a card, as `_fit` fills them."""
+    of_numbers = (right("samples a step"),) if answer.fewest_gpus is not None else ()
+    speeds = map(right, _speed_columns(answer))
+    return (
+        left(f"batch {answer.batch_size}"),
+        right("likely"),
+        right("up to"),
+        right("largest batch"),
+        *of_numbers,
+        *speeds,
+    )
+
+
+def _fit(answer: CardsAnswer, card: CardFit) -> Iterator[str | Cell]:
+    word, mark = _VERDICTS[card.verdict]
+    yield Cell(_verdict(card, word), mark)
+    yield from _peaks(card)
+    yield "–" if card.largest_batch is None else str(card.largest_batch)
+    if answer.fewest_gpus is not None:
+        yield "–" if card.samples_per_step is None else str(card.samples_per_step)
+    yield from _speed_columns(answer, card).values()
 
 
 def _peaks(card: CardFit) -> tuple[str, str]:
     """Texts of the likely and high peak on a card, in GiB; of the memory needed if the card is too small."""
     interval = card.need if card.likely_verdict is Verdict.OOM and card.need is not None else card.interval
-    return ("–", "–") if interval is None else (_gib(interval.likely_bytes), _gib(interval.high_bytes))
+    return ("–", "–") if interval is None else (gib(interval.likely_bytes), gib(interval.high_bytes))
 
 
 def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str, str]:
@@ -105,89 +146,81 @@ def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str
     return cells
 
 
-def _print_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> None:
-    """Prints a row for each card and number of GPUs, and the fewest GPUs of each card that hold the batch."""
-    console = stdout()
+def _on_numbers(answer: CardsAnswer, fewest_gpus: dict[str, int | None]) -> Iterator[Section]:
+    """Sections with a row for each card and number of GPUs, and the fewest GPUs that hold the batch."""
     algorithm = with_setting(answer.knobs.conv_algo) if answer.convolves else ""
     batch = f"batch {answer.batch_size}"
-    console.print(f"{answer.workload} at {batch} on each GPU{algorithm}; predicted, at risk {answer.risk}\n")
-    table = headed(
-        ("--gpu", "left"),
-        ("GPUs", "right"),
-        ("parallel", "left"),
-        ("usable", "right"),
-        (batch, "left"),
-        ("likely", "right"),
-        ("up to", "right"),
-        ("largest batch", "right"),
-        ("samples a step", "right"),
-        *((name, "right") for name in _speed_columns(answer)),
+    yield _question(f"{answer.workload} at {batch} on each GPU{algorithm}; predicted, at risk {answer.risk}")
+    above = (None, *(card.gpu for card in answer.cards))
+    yield _cards(
+        (left("--gpu"), right("GPUs"), left("parallel"), right("usable"), *_fit_columns(answer)),
+        (
+            (
+                strong("" if card.gpu == last else card.gpu),
+                str(card.num_gpus),
+                card.parallel,
+                gib(card.usable_bytes),
+                *_fit(answer, card),
+            )
+            for last, card in zip(above, answer.cards, strict=False)
+        ),
     )
-    last = ""
-    for card in answer.cards:
-        word, style = _VERDICTS[card.verdict]
-        table.add_row(
-            styled("" if card.gpu == last else card.gpu, "bold"),
-            str(card.num_gpus),
-            card.parallel,
-            _gib(card.usable_bytes),
-            styled(_verdict(card, word), style),
-            *_peaks(card),
-            "–" if card.largest_batch is None else str(card.largest_batch),
-            "–" if card.samples_per_step is None else str(card.samples_per_step),
-            *_speed_columns(answer, card).values(),
-        )
-        last = card.gpu
-    print_whole(table)
-    console.print()
+    said = [*_fewest(f"Batch {answer.batch_size}", fewest_gpus), _on_times(answer)]
+    refused = {card.reason: card for card in answer.cards if card.reason}.values()
+    said += [f"{card.parallel or 'One GPU'}: {card.reason}." for card in refused]
+    blocks = tuple(Paragraph(sentence, is_whole=True) for sentence in said if sentence)
+    yield Section(name="answer", blocks=blocks)
+
+
+def _fewest(batch: str, fewest_gpus: dict[str, int | None]) -> Iterator[str]:
+    """Sentences on the fewest GPUs of each card that hold the batch."""
     for number in sorted({number for number in fewest_gpus.values() if number is not None}):
         cards = ", ".join(gpu for gpu, fewest in fewest_gpus.items() if fewest == number)
-        gpus = "one GPU" if number == 1 else f"{number} GPUs"
-        console.print(f"{batch.capitalize()} fits on {gpus} of {cards}.", soft_wrap=True)
+        yield f"{batch} fits on {'one GPU' if number == 1 else f'{number} GPUs'} of {cards}."
     if none := [gpu for gpu, fewest in fewest_gpus.items() if fewest is None]:
-        console.print(
-            f"{batch.capitalize()} fits on none of these numbers of {', '.join(none)}.", soft_wrap=True
-        )
-    if on_times := _on_times(answer):
-        console.print(on_times, soft_wrap=True)
-    for card in {card.reason: card for card in answer.cards if card.reason}.values():
-        console.print(f"{card.parallel or 'One GPU'}: {card.reason}.", soft_wrap=True)
+        yield f"{batch} fits on none of these numbers of {', '.join(none)}."
 
 
-def print_tuned_cards(results: CardResults) -> None:
-    """Prints a row for each card with the recommendation of its search, the smallest memory first."""
-    console = stdout()
+def tuned_cards_sections(results: CardResults) -> Iterator[Section]:
+    """Sections with a row for each card with the recommendation of its search, the smallest memory first."""
     first = results.answers[0]
     is_timed = any(_seconds(result.chosen) is not None for result in results.answers)
-    console.print(f"{first.workload}: the batch on each card; predicted, at risk {first.risk}\n")
-    table = headed(
-        ("--gpu", "left"),
-        ("GiB", "right"),
-        ("usable", "right"),
-        ("batch", "right"),
-        ("with", "left"),
-        ("likely", "right"),
-        ("up to", "right"),
-        *((("step", "right"), ("samples/s", "right")) if is_timed else ()),
+    yield _question(f"{first.workload}: the batch on each card; predicted, at risk {first.risk}")
+    ordered = sorted(results.answers, key=lambda result: result.budget.device_total_bytes)
+    yield _cards(
+        (
+            left("--gpu"),
+            right("GiB"),
+            right("usable"),
+            right("batch"),
+            left("with"),
+            right("likely"),
+            right("up to"),
+            *((right("step"), right("samples/s")) if is_timed else ()),
+        ),
+        (_tuned(result, is_timed=is_timed) for result in ordered),
     )
-    for result in sorted(results.answers, key=lambda result: result.budget.device_total_bytes):
-        budget, chosen = result.budget, result.chosen
-        interval = None if chosen is None else chosen.interval
-        table.add_row(
-            styled(result.device.name, "bold"),
-            _gib(budget.device_total_bytes),
-            _gib(budget.usable_bytes),
-            "–" if chosen is None else styled(str(chosen.batch_size), "bold green"),
-            _nothing_fits(result.advice) if chosen is None else _setting(result, chosen),
-            "" if interval is None else _gib(interval.likely_bytes),
-            "" if interval is None else _gib(interval.high_bytes),
-            *(_speed(chosen) if is_timed else ()),
-        )
-    print_whole(table)
     for reason in dict.fromkeys(results.unanswered.values()):
         cards = [gpu for gpu, why in results.unanswered.items() if why == reason]
-        console.print(f"\nNot predicted on {', '.join(cards)}: {reason}.", soft_wrap=True)
-    console.print("\n`autofit tune --gpu CARD` shows the whole answer of one.", soft_wrap=True)
+        said = f"Not predicted on {', '.join(cards)}: {reason}."
+        yield Section(name="unanswered", blocks=(Paragraph(said, is_whole=True),))
+    more = "`autofit tune --gpu CARD` shows the whole answer of one."
+    yield Section(name="more", blocks=(Paragraph(more, is_whole=True),))
+
+
+def _tuned(result: TuneResult, *, is_timed: bool) -> Iterator[str | Cell]:
+    """Cells of a card's row with the recommendation of its search."""
+    budget, chosen = result.budget, result.chosen
+    interval = None if chosen is None else chosen.interval
+    yield strong(result.device.name)
+    yield gib(budget.device_total_bytes)
+    yield gib(budget.usable_bytes)
+    yield "–" if chosen is None else Cell(str(chosen.batch_size), "good")
+    yield _nothing_fits(result.advice) if chosen is None else _setting(result, chosen)
+    yield "" if interval is None else gib(interval.likely_bytes)
+    yield "" if interval is None else gib(interval.high_bytes)
+    if is_timed:
+        yield from _speed(chosen)
 
 
 def _seconds(chosen: Best | None) -> StepSeconds | None:
@@ -227,10 +260,6 @@ def _what(answer: CardsAnswer) -> str:
     algorithm = with_setting(answer.knobs.conv_algo) if answer.convolves else ""
     ranks = f", on each of {answer.num_ranks} ranks" if answer.num_ranks > 1 else ""
     return f"{answer.workload} at batch {answer.batch_size}{algorithm}{ranks}"
-
-
-def _gib(num_bytes: int) -> str:
-    return f"{num_bytes / 1024**3:.2f}"
 
 
 def _with(card: CardFit) -> str:

@@ -1,0 +1,1 @@
+"""Sections of answers about one configuration, one card or several."""

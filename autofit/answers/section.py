@@ -1,0 +1,185 @@
+"""Sections of an answer as data, without a layout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from autofit.answers.figures import Drawing
+
+Align = Literal["left", "right"]
+# The weight of a text or the verdict that it states; no mark says anything that its text does not.
+Mark = Literal["", "strong", "quiet", "good", "unsure", "bad", "bar"]
+# `wrapped` keeps to the width of a terminal; `listed` likewise, but has one line a row where there is no
+# terminal; `whole` is never wrapped or cut.
+Fit = Literal["wrapped", "listed", "whole"]
+
+_ALIGNS: dict[str, Align] = {"<": "left", ">": "right"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Table cell with a mark.
+
+    Attributes:
+        detail: the exact form of the text, which the HTML page shows when it is pointed at.
+    """
+
+    text: str
+    mark: Mark = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Table row; `is_chosen` marks the row of the recommended configuration."""
+
+    cells: tuple[Cell, ...]
+    is_chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """Table column; a line break in its title is a place to break it where width is scarce."""
+
+    title: str = ""
+    align: Align = "left"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Block of aligned columns; there is no header if no column has a title.
+
+    Attributes:
+        has_long_names: whether names in the first column may be broken.
+    """
+
+    kind: ClassVar = "table"
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    fit: Fit = "wrapped"
+    has_long_names: bool = False
+
+    @property
+    def has_header(self) -> bool:
+        return any(column.title for column in self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Block of one or more sentences.
+
+    Attributes:
+        mark: the mark of the words in `marked`; of the whole text if there are none.
+        is_whole: whether a terminal's width does not break it, so that it can be copied or searched.
+    """
+
+    kind: ClassVar = "paragraph"
+    text: str
+    mark: Mark = ""
+    marked: tuple[str, ...] = ()
+    is_whole: bool = False
+
+    def parts(self) -> Iterator[tuple[str, Mark]]:
+        """Parts of the text in order, each with its mark."""
+        words = [re.escape(word) for word in self.marked if word]
+        if not words:
+            yield self.text, self.mark
+            return
+        for number, part in enumerate(re.split(f"({'|'.join(words)})", self.text)):
+            if part:
+                yield part, self.mark if number % 2 else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Bullets:
+    """Block of a bulleted list."""
+
+    kind: ClassVar = "bullets"
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Block of code lines to copy."""
+
+    kind: ClassVar = "code"
+    lines: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Block of a figure, which the HTML page draws and a terminal leaves out."""
+
+    kind: ClassVar = "figure"
+    drawing: Drawing
+
+
+Block = Table | Paragraph | Bullets | Code | Figure
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Part of an answer: blocks under a title.
+
+    Attributes:
+        name: identifies the section within its answer.
+        is_leading: whether a terminal leaves the title out, as the first lines of an answer need none.
+    """
+
+    name: str
+    title: str = ""
+    blocks: tuple[Block, ...]
+    is_leading: bool = False
+
+
+def left(title: str = "") -> Column:
+    """Column of text."""
+    return Column(title)
+
+
+def right(title: str = "") -> Column:
+    """Column of numbers."""
+    return Column(title, "right")
+
+
+def row(*cells: str | Cell, is_chosen: bool = False) -> Row:
+    """Table row of cells, of which plain texts have no mark."""
+    return Row(tuple(Cell(cell) if isinstance(cell, str) else cell for cell in cells), is_chosen)
+
+
+def table(
+    columns: Iterable[Column],
+    rows: Iterable[Row | Iterable[str | Cell]],
+    *,
+    fit: Fit = "wrapped",
+    has_long_names: bool = False,
+) -> Table:
+    """Table of columns with titles."""
+    return Table(
+        columns=tuple(columns),
+        rows=tuple(each if isinstance(each, Row) else row(*each) for each in rows),
+        fit=fit,
+        has_long_names=has_long_names,
+    )
+
+
+def grid(aligns: str, rows: Iterable[Row | Iterable[str | Cell]], *, fit: Fit = "wrapped") -> Table:
+    """Table without a header.
+
+    Args:
+        aligns: a character for each column, `<` for text and `>` for numbers.
+    """
+    return table((Column(align=_ALIGNS[align]) for align in aligns), rows, fit=fit)
+
+
+def quiet(text: str) -> Cell:
+    """Cell of a note beside what counts."""
+    return Cell(text, "quiet")
+
+
+def strong(text: str) -> Cell:
+    """Cell of what counts."""
+    return Cell(text, "strong")

@@ -1,0 +1,1 @@
+"""Phrases, number formats and command lines shared by all answers."""
