@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from rich.padding import Padding
 from rich.text import Text
 
 from autofit.cli.streams import Guarded
-from autofit.cli.text.output import indented, stdout
+from autofit.cli.text.output import stdout
 from autofit.errors import OutputError, ReaderGoneError
 
 AUTOFIT = [sys.executable, "-m", "autofit.cli"]
@@ -142,7 +143,8 @@ def test_what_is_laid_out_is_safe_before_its_lines_are_broken():
     with contextlib.redirect_stdout(Guarded(shown, ends=True)):
         console = stdout()
         console.width = 30
-        console.print(indented(Text("at postgresql://me:a-password-of-some-length@db/x\x1b[2J", style="dim")))
+        text = Text("at postgresql://me:a-password-of-some-length@db/x\x1b[2J", style="dim")
+        console.print(Padding(text, (0, 0, 0, 2), expand=False))
         console.print("a name with \x1b]0;a title\x9c")
     assert (
         "".join(shown.getvalue().split())
