@@ -111,7 +111,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Block of a figure, which the HTML page draws and a terminal leaves out."""
+    """Block of a figure, which the HTML page draws; a terminal draws that of a step and leaves out others."""
 
     kind: ClassVar = "figure"
     drawing: Drawing

@@ -55,21 +55,25 @@ class Export:
 
 
 def _show_rows(view: Any, filters: Filters) -> None:
-    from autofit.cli.text.profile import print_view
+    from autofit.answers.profile.rows import view_sections
+    from autofit.cli.text.sections import print_sections
 
-    print_view(view, filters)
+    print_sections(view_sections(view, filters))
 
 
 def _show_timeline(view: Any, filters: Filters) -> None:
-    from autofit.cli.text.timeline import print_timeline
+    from autofit.answers.profile.timeline import timeline_sections
+    from autofit.cli.text.chart import num_columns
+    from autofit.cli.text.sections import print_sections
 
-    print_timeline(view, filters.top)
+    print_sections(timeline_sections(view, filters.top, num_moments=num_columns()))
 
 
 def _show_plan(view: Any, filters: Filters) -> None:  # noqa: ARG001 (all views are shown alike)
-    from autofit.cli.text.plan import print_plan
+    from autofit.answers.profile.plan import plan_sections
+    from autofit.cli.text.sections import print_sections
 
-    print_plan(view)
+    print_sections(plan_sections(view))
 
 
 def _saved(profile: Profile, _filters: Filters, _path: Path) -> bytes:

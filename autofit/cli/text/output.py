@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from typing import Any, Literal, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.measure import Measurement
-from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -20,7 +18,6 @@ Justify = Literal["left", "right"]
 
 # What a list takes whose reader is a program or a file: nothing is cut or wrapped there.
 _PIPED_WIDTH = 200
-_WIDEST = 10_000
 _NARROWEST = 20
 
 
@@ -60,14 +57,6 @@ def listing() -> Console:
     return console
 
 
-def print_whole(table: Table) -> None:
-    """Prints a table as wide as it is: nothing is cut, and a narrow terminal wraps its lines."""
-    console = listing()
-    widest = Measurement.get(console, console.options.update(max_width=_WIDEST), table).maximum
-    console.width = max(console.width, widest + 2)
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))
-
-
 def styled(text: str, style: str) -> Text:
     """Rich text with a style, which only terminals show."""
     return Text(text, style=style)
@@ -96,11 +85,3 @@ def headed(*columns: tuple[str, Justify], has_long_names: bool = False) -> Table
             vertical="top",
         )
     return table
-
-
-def bullets(console: Console, items: Iterable[str]) -> None:
-    """Prints items as a bulleted list; an item's further lines are aligned with its first line."""
-    table = grid("left", "left")
-    for item in items:
-        table.add_row("·", item)
-    console.print(Padding(table, (0, 0, 0, 2), expand=False))

@@ -9,7 +9,7 @@ import pickle
 import pytest
 from torch.cuda import _memory_viz as memory_viz
 
-from autofit.cli.text.timeline import chart
+from autofit.cli.text.chart import chart
 from autofit.explain.views.timeline import timeline
 from autofit_workers.spec.trace import Call, Category
 from tests.autofit.explain.profiles import allocation, profile_of

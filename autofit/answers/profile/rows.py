@@ -1,4 +1,4 @@
-"""The text of a profile's views."""
+"""Sections of a profile's views with rows: operators, trees and tensors."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from autofit.answers.words.numbers import exact, seconds_in_words, span_of_seconds
-from autofit.cli.text.output import Justify, headed, print_whole, stdout, styled
+from autofit.answers.configuration.estimate import configuration_section
+from autofit.answers.section import Column, Paragraph, Section, grid, left, right, table
+from autofit.answers.words.numbers import exact, seconds_in_words, size_or_nothing, span_of_seconds
 from autofit.explain.profile import Profile, timed_step
 from autofit.explain.sizes import Sizes
 from autofit.explain.timing import Timing
@@ -21,27 +22,34 @@ from autofit.explain.views.view import TIMED_KINDS, View
 from autofit.settings.words import configuration
 from autofit.units import format_bytes
 
-_Column = tuple[str, Justify]
 
-
-def print_view(view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filters: Filters) -> None:
-    """Prints a view of a profile: its configuration, rows, number of hidden rows, and sums."""
-    print_configuration(view.selection.profile)
+def view_sections(
+    view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filters: Filters
+) -> Iterator[Section]:
+    """Sections of a view of a profile: its configuration, rows, number of hidden rows, and sums."""
+    selection = view.selection
+    yield profiled(selection.profile)
     groups = list(_shown(view, filters))
-    table = headed(*itertools.chain.from_iterable(group.columns for group in groups))
-    for row in view.rows:
-        table.add_row(*itertools.chain.from_iterable(group.cells(row) for group in groups))
-    for column in table.columns:
-        column.no_wrap = True
-    print_whole(table)
-    console = stdout()
-    print_number_hidden(view.num_passing - len(view.rows))
-    console.print()
-    for line in _sums(view.total, view.selection):
-        console.print(f"  {line}", soft_wrap=True)
+    shown = table(
+        itertools.chain.from_iterable(group.columns for group in groups),
+        (itertools.chain.from_iterable(group.cells(row) for group in groups) for row in view.rows),
+        fit="whole",
+    )
+    yield Section(name=view.kind, blocks=(shown, *hidden(view.num_passing - len(view.rows))))
+    said = list(_sums(view.total, selection))
     if view.kind in TIMED_KINDS:
-        for line in about_times(view.selection.profile, view.selection.timing, view.selection.time_note):
-            console.print(f"  {line}", soft_wrap=True)
+        said += about_times(selection.profile, selection.timing, selection.time_note)
+    yield sums(said)
+
+
+def sums(lines: Iterable[str], of: str = "") -> Section:
+    """Section of lines on the whole of a view, below its rows.
+
+    Args:
+        of: what the lines are about, where a view has several such sections.
+    """
+    shown = grid("<", ((line,) for line in lines), fit="whole")
+    return Section(name=f"sums-{of}" if of else "sums", blocks=(shown,))
 
 
 def about_times(profile: Profile, timing: Timing | None, note: str) -> Iterator[str]:
@@ -56,19 +64,18 @@ def about_times(profile: Profile, timing: Timing | None, note: str) -> Iterator[
     yield note
 
 
-def print_configuration(profile: Profile) -> None:
-    """Prints the configuration that was profiled, above a view."""
-    console, trace = stdout(), profile.trace
+def profiled(profile: Profile) -> Section:
+    """Section that names the configuration that was profiled, above a view."""
+    trace = profile.trace
     knobs = configuration(profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks, rank=trace.rank)
-    algorithm = f"{profile.knobs.conv_algo} · " if trace.convolves else ""
-    console.print(styled(trace.workload, "bold"), f"at batch {trace.batch_size} · {algorithm}{knobs}")
-    console.print()
+    algorithm = profile.knobs.conv_algo if trace.convolves else ""
+    return configuration_section(trace.workload, trace.batch_size, algorithm, knobs)
 
 
-def print_number_hidden(num_rows: int) -> None:
-    """Prints how many rows a table leaves out, if any."""
+def hidden(num_rows: int) -> Iterator[Paragraph]:
+    """Paragraph on how many rows a table leaves out, if any."""
     if num_rows:
-        stdout().print(f"  … and {num_rows} more: --all shows them")
+        yield Paragraph(f"… and {num_rows} more: --all shows them")
 
 
 def _sums(total: Sizes, selection: Selection) -> Iterator[str]:
@@ -96,7 +103,7 @@ class _Group:
         cells: returns a row's cells, one for each of `columns`.
     """
 
-    columns: tuple[_Column, ...]
+    columns: tuple[Column, ...]
     cells: Callable[[Any], Iterable[str]]
 
 
@@ -116,24 +123,24 @@ _NOTHING = _Group(columns=(), cells=lambda _: ())
 
 
 def _operators(timing: Timing | None) -> _Layout:
-    names = _Group(columns=(("operator", "left"), ("phase", "left")), cells=lambda row: (row.name, row.phase))
+    names = _Group(columns=(left("operator"), left("phase")), cells=lambda row: (row.name, row.phase))
     groups = {
         "bytes": _Group(
-            columns=(("requested", "right"), ("this and below", "right"), ("share", "right")),
+            columns=(right("requested"), right("this and below"), right("share")),
             cells=lambda row: (
-                _or_dash(row.sizes.requested_bytes),
+                size_or_nothing(row.sizes.requested_bytes),
                 f"{row.cumulative_share:.2%}",
                 f"{row.share:.2%}",
             ),
         ),
-        "count": _Group(columns=(("count", "right"),), cells=lambda row: (f"{row.sizes.count:,}",)),
+        "count": _Group(columns=(right("count"),), cells=lambda row: (f"{row.sizes.count:,}",)),
         "peak-bytes": _Group(
-            columns=(("at the peak", "right"),), cells=lambda row: (_or_dash(row.sizes.peak_bytes),)
+            columns=(right("at the peak"),), cells=lambda row: (size_or_nothing(row.sizes.peak_bytes),)
         ),
     }
     if timing is not None:
         groups[SECONDS] = _Group(
-            columns=(*_if_stated(timing, "time"), ("of the step", "right")),
+            columns=(*_if_stated(timing, "time"), right("of the step")),
             cells=lambda row: _times(timing, row.sizes),
         )
     return names, groups, _NOTHING
@@ -141,27 +148,30 @@ def _operators(timing: Timing | None) -> _Layout:
 
 def _trees(timing: Timing | None) -> _Layout:
     names = _Group(
-        columns=(("node", "left"),), cells=lambda row: ("  " * row.depth + _without_folders(row.name),)
+        columns=(left("node"),), cells=lambda row: ("  " * row.depth + _without_folders(row.name),)
     )
     groups = {
         "bytes": _Group(
-            columns=(("requested: own", "right"), ("with all below", "right")),
-            cells=lambda row: (_or_dash(row.own.requested_bytes), _or_dash(row.sizes.requested_bytes)),
+            columns=(right("requested: own"), right("with all below")),
+            cells=lambda row: (
+                size_or_nothing(row.own.requested_bytes),
+                size_or_nothing(row.sizes.requested_bytes),
+            ),
         ),
-        "count": _Group(columns=(("count", "right"),), cells=lambda row: (f"{row.sizes.count:,}",)),
+        "count": _Group(columns=(right("count"),), cells=lambda row: (f"{row.sizes.count:,}",)),
         "peak-bytes": _Group(
-            columns=(("at the peak: own", "right"), ("with all below", "right")),
-            cells=lambda row: (_or_dash(row.own.peak_bytes), _or_dash(row.sizes.peak_bytes)),
+            columns=(right("at the peak: own"), right("with all below")),
+            cells=lambda row: (size_or_nothing(row.own.peak_bytes), size_or_nothing(row.sizes.peak_bytes)),
         ),
     }
     if timing is not None and timing.seconds is None:
         groups[SECONDS] = _Group(
-            columns=(("of the step: own", "right"), ("with all below", "right")),
+            columns=(right("of the step: own"), right("with all below")),
             cells=lambda row: (*_times(timing, row.own), *_times(timing, row.sizes)),
         )
     elif timing is not None:
         groups[SECONDS] = _Group(
-            columns=(("time: own", "right"), ("with all below", "right"), ("of the step", "right")),
+            columns=(right("time: own"), right("with all below"), right("of the step")),
             cells=lambda row: (_times(timing, row.own)[0], *_times(timing, row.sizes)),
         )
     return names, groups, _NOTHING
@@ -169,7 +179,7 @@ def _trees(timing: Timing | None) -> _Layout:
 
 def _tensors(_timing: Timing | None) -> _Layout:
     first = _Group(
-        columns=(("tensor", "left"), ("shape", "left"), ("elements", "right"), ("bytes each", "right")),
+        columns=(left("tensor"), left("shape"), right("elements"), right("bytes each")),
         cells=lambda row: (
             row.name,
             str(list(row.shape)) if row.dtype else "–",
@@ -178,15 +188,15 @@ def _tensors(_timing: Timing | None) -> _Layout:
         ),
     )
     last = _Group(
-        columns=(("holds", "left"), ("bound to", "left"), ("made in", "left"), ("freed in", "left")),
+        columns=(left("holds"), left("bound to"), left("made in"), left("freed in")),
         cells=lambda row: (row.category.replace("_", " "), row.variable, row.born, row.freed),
     )
     groups = {
         "bytes": _Group(
-            columns=(("bytes", "right"),), cells=lambda row: (format_bytes(row.sizes.requested_bytes),)
+            columns=(right("bytes"),), cells=lambda row: (format_bytes(row.sizes.requested_bytes),)
         ),
         "peak-bytes": _Group(
-            columns=(("at the peak", "right"),), cells=lambda row: (_or_dash(row.sizes.peak_bytes),)
+            columns=(right("at the peak"),), cells=lambda row: (size_or_nothing(row.sizes.peak_bytes),)
         ),
     }
     return first, groups, last
@@ -200,8 +210,8 @@ _LAYOUTS: dict[str, Callable[[Timing | None], _Layout]] = {
 }
 
 
-def _if_stated(timing: Timing, title: str) -> tuple[_Column, ...]:
-    return () if timing.seconds is None else ((title, "right"),)
+def _if_stated(timing: Timing, title: str) -> tuple[Column, ...]:
+    return () if timing.seconds is None else (right(title),)
 
 
 def _times(timing: Timing, sizes: Sizes) -> tuple[str, ...]:
@@ -209,10 +219,6 @@ def _times(timing: Timing, sizes: Sizes) -> tuple[str, ...]:
     seconds, share = timing.seconds_of(sizes.step_share), sizes.step_share
     stated = () if seconds is None else (seconds_in_words(seconds) if share else "–",)
     return *stated, f"{share:.1%}" if share else "–"
-
-
-def _or_dash(num_bytes: int) -> str:
-    return format_bytes(num_bytes) if num_bytes else "–"
 
 
 def _without_folders(name: str) -> str:
