@@ -96,6 +96,8 @@ def report_on_estimate(
         _predictor(settings, workload, emit),
         settings.card,
         gpu=settings.gpu,
+        of_script=settings.script is not None,
+        epoch_samples=settings.epoch_samples,
         what_if=what_if,
         emit=emit,
     )

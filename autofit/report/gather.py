@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
 from autofit.answers.configuration.estimate import answer_in_words as estimate_in_words
-from autofit.answers.configuration.estimate import estimate_sections
+from autofit.answers.configuration.estimate import estimate_sections, setting_in_words
 from autofit.answers.configuration.what_if import what_if_sections
 from autofit.answers.figures import CurveLine, ModuleMemory, Node, SizeMap, StepMemory, Workspaces
 from autofit.answers.memory import memory_section
+from autofit.answers.profile.rows import profile_in_words
 from autofit.answers.profile.times import time_sections
 from autofit.answers.section import Bullets, Figure, Paragraph, Section
 from autofit.answers.tune.answer import answer_in_words
@@ -101,6 +102,8 @@ def report_on_estimate(
     card: Card,
     *,
     gpu: Gpu | None = None,
+    of_script: bool = False,
+    epoch_samples: int | None = None,
     what_if: WhatIf | None = None,
     emit: EventSink = ignore,
 ) -> Page:
@@ -108,6 +111,8 @@ def report_on_estimate(
 
     Args:
         gpu: the card that was named, whose memory is the budget.
+        of_script: whether a script's step was estimated.
+        epoch_samples: samples of an epoch, where they were given.
         emit: event sink for the progress of the predictions.
     """
     groups, num_ranks = estimate.communicators, estimate.num_ranks
@@ -124,33 +129,19 @@ def report_on_estimate(
     setting = estimate.knobs.conv_algo if estimate.convolves else ""
     step = _step_sections(profile, f"at batch {batch}{with_setting(setting)}", budget_bytes)
     levers = () if what_if is None else what_if_sections(what_if, {})
-    sections = (*estimate_sections(estimate, gpu, notes=notes), *levers)
+    names = PeakNames.of(estimate.architecture, runs_out=estimate.runs_out)
+    peaks = estimate.peak_allocated_bytes, estimate.whole_peak_bytes, estimate.context_bytes
+    sections = estimate_sections(estimate, gpu, of_script=of_script, epoch_samples=epoch_samples, notes=notes)
     return Page(
         title=f"{estimate.workload} at batch {batch}",
         answer=tuple(estimate_in_words(estimate, budget)),
-        facts=tuple(
-            _facts_of_configuration(
-                _model(estimate.model_class, estimate.num_parameters),
-                _setting(
-                    estimate.knobs.conv_algo,
-                    configuration(
-                        estimate.knobs,
-                        estimate.mode,
-                        estimate.batch_kind,
-                        estimate.parallel,
-                        rank=estimate.rank,
-                    ),
-                    convolves=estimate.convolves,
-                ),
-                architecture=estimate.architecture,
-                allocated_bytes=estimate.peak_allocated_bytes,
-                reserved_bytes=estimate.whole_peak_bytes,
-                context_bytes=estimate.context_bytes,
-                runs_out=estimate.runs_out,
-                seconds=estimate.step_seconds,
-            )
+        facts=(
+            *_model(estimate.model_class, estimate.num_parameters),
+            _setting(setting, setting_in_words(estimate, of_script=of_script)),
+            *_peaks(names.peaks(*peaks)),
+            *_step_time(estimate.step_seconds),
         ),
-        sections=tuple(_placed(sections, curves_section(lines, (), budget_bytes), step)),
+        sections=tuple(_placed((*sections, *levers), curves_section(lines, (), budget_bytes), step)),
         made=_made(estimate.versions),
     )
 
@@ -162,7 +153,9 @@ def report_on_profile(profile: Profile) -> Page:
     budget = None if gpu is None else budget_of(gpu, mesh=trace.groups, num_ranks=trace.num_ranks)
     where = f"in the {phase.in_words}" if phase.step else "while the model is built"
     allocated, reserved = profile.peak_allocated_bytes, profile.peak_reserved_bytes
-    at = f"at batch {trace.batch_size}{with_setting(profile.knobs.conv_algo if trace.convolves else '')}"
+    names = PeakNames.of(profile.architecture, runs_out=False)
+    algorithm = profile.knobs.conv_algo if trace.convolves else ""
+    at = f"at batch {trace.batch_size}{with_setting(algorithm)}"
     step = _step_sections(profile, at, None if budget is None else budget.usable_bytes)
     workspaces = (f"convolution workspaces: {profile.workspace_source}",) if trace.convolves else ()
     notes = (*(() if budget is None else budget.assumptions), *workspaces)
@@ -173,22 +166,11 @@ def report_on_profile(profile: Profile) -> Page:
             f"{where}, and is likely to reserve {format_bytes(reserved)} on {profile.card}; "
             "predicted, not measured.",
         ),
-        facts=tuple(
-            _facts_of_configuration(
-                None if trace.model is None else _model(trace.model.model_class, trace.model.num_parameters),
-                _setting(
-                    profile.knobs.conv_algo,
-                    configuration(
-                        profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks, rank=trace.rank
-                    ),
-                    convolves=trace.convolves,
-                ),
-                architecture=profile.architecture,
-                allocated_bytes=allocated,
-                reserved_bytes=reserved,
-                context_bytes=profile.context_bytes,
-                seconds=None if profile.timing is None else profile.timing.seconds,
-            )
+        facts=(
+            *(() if trace.model is None else _model(trace.model.model_class, trace.model.num_parameters)),
+            _setting(algorithm, profile_in_words(profile)),
+            *_peaks(names.peaks(allocated, reserved, profile.context_bytes)),
+            *_step_time(None if profile.timing is None else profile.timing.seconds),
         ),
         sections=tuple(_placed(_memory_of(profile, at, notes), (), step)),
         made=_made(profile.versions),
@@ -293,8 +275,8 @@ def _card(result: TuneResult) -> Card:
 
 def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
     best, budget, estimate = result.chosen, result.budget, result.estimate_of_chosen
-    if estimate is not None and (model := _model(estimate.model_class, estimate.num_parameters)) is not None:
-        yield model
+    if estimate is not None:
+        yield from _model(estimate.model_class, estimate.num_parameters)
     if best is not None:
         yield Fact(
             name="batch size", value=str(best.batch_size), note=evidence_phrase(best.evidence, result.device)
@@ -303,7 +285,7 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
         kind = None if estimate is None else estimate.batch_kind
         rank = 0 if estimate is None else estimate.rank
         settings = configuration(best.knobs, mode, kind, result.parallel, rank=rank)
-        yield _setting(best.knobs.conv_algo, settings, convolves=result.convolves)
+        yield _setting(best.knobs.conv_algo if result.convolves else "", settings)
         peak_bytes = best.device_peak_bytes if result.device.kind == "cpu" else best.peak_reserved_bytes
         if peak_bytes is not None:
             yield Fact(
@@ -320,41 +302,28 @@ def _facts_of_search(result: TuneResult) -> Iterator[Fact]:
     )
 
 
-def _model(model_class: str | None, num_parameters: int | None) -> Fact | None:
-    """`Fact` about the model for a report; None where a script builds the model."""
-    if model_class is None or num_parameters is None:
-        return None
-    return Fact(name="model", value=model_class, note=parameters_in_words(num_parameters))
+def _model(model_class: str | None, num_parameters: int | None) -> Iterator[Fact]:
+    """`Fact` about the model for a report; none where a script builds the model."""
+    if model_class is not None and num_parameters is not None:
+        yield Fact(name="model", value=model_class, note=parameters_in_words(num_parameters))
 
 
-def _setting(conv_algo: str, configured: str, *, convolves: bool) -> Fact:
-    if convolves:
-        return Fact(name="setting", value=conv_algo, note=configured)
-    first, _, others = configured.partition(" · ")
+def _setting(algorithm: str, configured: str) -> Fact:
+    """`Fact` about the knob setting.
+
+    Args:
+        algorithm: of convolutions; empty where there are none.
+    """
+    first, _, others = (algorithm, "", configured) if algorithm else configured.partition(" · ")
     return Fact(name="setting", value=first, note=others)
 
 
-def _facts_of_configuration(
-    model: Fact | None,
-    setting: Fact,
-    *,
-    architecture: str | None,
-    allocated_bytes: int,
-    reserved_bytes: int,
-    context_bytes: int,
-    runs_out: bool = False,
-    seconds: StepSeconds | None = None,
-) -> Iterator[Fact]:
-    if model is not None:
-        yield model
-    yield setting
-    names = PeakNames.of(architecture, runs_out=runs_out)
-    for name, num_bytes, note in (
-        ("allocated peak", allocated_bytes, "live tensors"),
-        (names.reserved, reserved_bytes, "PyTorch's segments, likely"),
-        (names.device, reserved_bytes + context_bytes, names.of_device),
-    ):
+def _peaks(peaks: Iterable[tuple[str, int, str]]) -> Iterator[Fact]:
+    for name, num_bytes, note in peaks:
         yield Fact(name=name, value=format_bytes(num_bytes), note=note)
+
+
+def _step_time(seconds: StepSeconds | None) -> Iterator[Fact]:
     if seconds is not None:
         likely, spread = likely_and_span(seconds)
         yield Fact(name="step time", value=likely, note=f"{spread} with 95% confidence")

@@ -47,17 +47,9 @@ def estimate_sections(
         epoch_samples: samples of an epoch, where they were given.
         notes: notes beside the estimate's own.
     """
-    knobs = configuration(
-        estimate.knobs,
-        estimate.mode,
-        estimate.batch_kind,
-        estimate.parallel,
-        rank=estimate.rank,
-        of_script=of_script,
-    )
-    yield configuration_section(
-        estimate.workload, estimate.batch_size, estimate.knobs.conv_algo if estimate.convolves else "", knobs
-    )
+    algorithm = estimate.knobs.conv_algo if estimate.convolves else ""
+    setting = setting_in_words(estimate, of_script=of_script)
+    yield configuration_section(estimate.workload, estimate.batch_size, algorithm, setting)
     if on_card := on_its_card(estimate):
         said = Paragraph(f"{on_card[0].upper()}{on_card[1:]}.", "bad")
         yield Section(name="verdict", blocks=(said,))
@@ -84,6 +76,18 @@ def estimate_sections(
     yield Section(name="notes", title="Assumed", blocks=(Bullets((*_assumed(estimate, gpu), *notes)),))
 
 
+def setting_in_words(estimate: Estimate, *, of_script: bool = False) -> str:
+    """Display name of an estimate's knob setting, without its algorithm."""
+    return configuration(
+        estimate.knobs,
+        estimate.mode,
+        estimate.batch_kind,
+        estimate.parallel,
+        rank=estimate.rank,
+        of_script=of_script,
+    )
+
+
 def configuration_section(workload: str, batch_size: int, algorithm: str, setting: str) -> Section:
     """Section that names a configuration, above its answer.
 
@@ -102,12 +106,10 @@ def _peaks(estimate: Estimate) -> Section:
         ("  at least", interval.low_bytes, ""),
         ("  at most" if estimate.is_of_whole_run else "  up to", interval.high_bytes, _rest(estimate)),
     )
-    peaks = (
-        ("allocated peak", estimate.peak_allocated_bytes, "live tensors"),
-        (names.reserved, estimate.whole_peak_bytes, "PyTorch's segments, likely"),
-        *(spread if interval.low_bytes != interval.high_bytes else ()),
-        (names.device, estimate.whole_device_bytes, names.of_device),
+    *until_reserved, device = names.peaks(
+        estimate.peak_allocated_bytes, estimate.whole_peak_bytes, estimate.context_bytes
     )
+    peaks = (*until_reserved, *(spread if interval.low_bytes != interval.high_bytes else ()), device)
     rows = (row(name, strong(format_bytes(size)), exact(size), quiet(note)) for name, size, note in peaks)
     return Section(name="peaks", title="Peaks", blocks=(grid("<>><", rows),), is_leading=True)
 

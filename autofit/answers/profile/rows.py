@@ -67,9 +67,14 @@ def about_times(profile: Profile, timing: Timing | None, note: str) -> Iterator[
 def profiled(profile: Profile) -> Section:
     """Section that names the configuration that was profiled, above a view."""
     trace = profile.trace
-    knobs = configuration(profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks, rank=trace.rank)
     algorithm = profile.knobs.conv_algo if trace.convolves else ""
-    return configuration_section(trace.workload, trace.batch_size, algorithm, knobs)
+    return configuration_section(trace.workload, trace.batch_size, algorithm, profile_in_words(profile))
+
+
+def profile_in_words(profile: Profile) -> str:
+    """Display name of the knob setting that was profiled, without its algorithm."""
+    trace = profile.trace
+    return configuration(profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks, rank=trace.rank)
 
 
 def hidden(num_rows: int) -> Iterator[Paragraph]:

@@ -134,6 +134,16 @@ class PeakNames(NamedTuple):
             return cls("needed", "needed in all", "a card of that much")
         return cls("reserved peak", "device peak", f"what {shown_by(architecture)} would show")
 
+    def peaks(
+        self, allocated_bytes: int, reserved_bytes: int, context_bytes: int
+    ) -> tuple[tuple[str, int, str], ...]:
+        """Name, bytes and note of the allocated, the reserved and the device peak."""
+        return (
+            ("allocated peak", allocated_bytes, "live tensors"),
+            (self.reserved, reserved_bytes, "PyTorch's segments, likely"),
+            (self.device, reserved_bytes + context_bytes, self.of_device),
+        )
+
 
 def span_of_bytes(interval: Interval) -> str:
     """Size range as text, such as `12.00 GiB to 14.10 GiB`."""

@@ -330,6 +330,19 @@ def test_the_budget_of_a_rank_of_a_script_has_no_more_ranks_than_there_are(predi
     assert any("the script's own precision and optimizer · rank 3 of 16" in str(f) for f in content.facts)
 
 
+def test_the_page_of_an_estimate_has_the_epoch_and_the_phases_that_the_terminal_has(predictor):
+    card = card_named("t4")
+    estimate = predictor.curve(KNOBS, card)(BATCH)
+    page = report_on_estimate(estimate, predictor, card, of_script=True, epoch_samples=1000)
+    blocks = {section.name: section.blocks for section in page.sections}
+    assert any("epoch" in str(block) for block in blocks["seconds"])
+    (phases,) = blocks["phases"]
+    assert len(phases.rows) == len(estimate.phases)
+    assert not {"seconds", "phases"} & {
+        section.name for section in report_on_estimate(estimate, predictor, card).sections
+    }
+
+
 def test_a_report_names_the_class_of_the_model_and_its_parameters(predictor, profile):
     named = predictor.curve(KNOBS, card_named("t4"))(BATCH)
     facts = report_on_estimate(named, predictor, card_named("t4")).facts
