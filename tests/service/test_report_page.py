@@ -69,7 +69,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 def test_the_answer_is_read_from_the_page_and_every_figure_is_drawn(
     name: str, browser: Browser, pages: dict[str, str], contents: dict[str, Page]
 ):
-    said = browser.text(pages[name], once_it_says="Assumed and noted")
+    said = browser.text(pages[name], once_it_says="Assumed")
     for sentence in contents[name].answer:
         assert sentence in said
     browser.await_true(
@@ -93,7 +93,7 @@ def test_the_page_keeps_within_the_window_and_to_the_system_s_colours(
     """From the first look on, and where the system changes its colours while the page is open."""
     width, scheme = looks[0]
     browser.show(width=width, scheme=scheme)
-    browser.text(pages[name], once_it_says="Assumed and noted")
+    browser.text(pages[name], once_it_says="Assumed")
     for width, scheme in looks:
         browser.show(width=width, scheme=scheme)
         browser.await_true("return document.documentElement.scrollWidth <= window.innerWidth")
@@ -104,7 +104,7 @@ def test_the_page_keeps_within_the_window_and_to_the_system_s_colours(
 
 def test_the_switch_goes_against_the_system(browser: Browser, pages: dict[str, str]):
     browser.show(width=1400, scheme="light")
-    browser.text(pages["tune"], once_it_says="Assumed and noted")
+    browser.text(pages["tune"], once_it_says="Assumed")
     before = browser.run("return getComputedStyle(document.querySelector('.xtick text')).fill")
     browser.click("#theme")
     assert browser.run("return document.documentElement.dataset.theme") == "dark"
