@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch.distributed.tensor import _utils, debug
+from torch.distributed.tensor import _utils
 from torch.distributed.tensor._random import OffsetBasedRNGTracker
 from torch.distributed.tensor._sharding_prop import ShardingPropagator
 
@@ -18,5 +18,12 @@ DEVICE_STATE = PrivateName(OffsetBasedRNGTracker, "_get_device_state")
 PROPAGATE_SHAPES = PrivateName(ShardingPropagator, "_propagate_tensor_meta_non_cached")
 # Shape and offset of the shard of any rank.
 local_shape_and_offset: Any = _utils._compute_local_shape_and_global_offset
-# Forgets how operators are sharded, which is remembered by meshes that compare as equal.
-clear_sharding_cache: Any = debug._clear_sharding_prop_cache
+
+
+def clear_sharding_cache() -> None:
+    """Forgets how operators are sharded, which PyTorch remembers by meshes that compare as equal."""
+    # Its package imports the compiler.
+    from torch.distributed.tensor import debug
+
+    clear: Any = debug._clear_sharding_prop_cache
+    clear()

@@ -39,6 +39,18 @@ from torch._dynamo.utils import counters, is_compile_supported
 assert hasattr(sys.modules["torch._dynamo"], "__file__")
 assert light == (is_compile_supported("cpu"), is_compile_supported("meta")), light
 """
+_INDUCTOR = """
+import sys
+from autofit_workers.tracing.fake import dynamo
+dynamo.install()
+import torch
+from torch._inductor.utils import get_gpu_dram_gbps
+
+assert hasattr(sys.modules["torch._dynamo"], "__file__")
+package = sys.modules["torch._inductor"]
+assert torch._inductor is package and package.__spec__.loader.get_filename() == package.__file__
+assert package.config is sys.modules["torch._inductor.config"]
+"""
 
 
 def test_decorators_with_and_without_options_leave_a_function_as_it_is():
@@ -47,6 +59,10 @@ def test_decorators_with_and_without_options_leave_a_function_as_it_is():
 
 def test_what_is_called_of_the_utils_brings_the_real_ones():
     _require_success(_UTILS)
+
+
+def test_a_submodule_of_the_compiler_brings_the_whole_compiler():
+    _require_success(_INDUCTOR)
 
 
 def _require_success(code: str, *arguments: str) -> None:

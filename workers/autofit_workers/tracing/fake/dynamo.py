@@ -12,7 +12,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -96,10 +96,33 @@ class _RealFirst(MetaPathFinder):
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname == INDUCTOR_MODULE and sys.modules.get(_NAME) is self._light:
-            self._light.give_way()
-            importlib.import_module(_NAME)
-        return None
+        if fullname != INDUCTOR_MODULE or sys.modules.get(_NAME) is not self._light:
+            return None
+        self._light.give_way()
+        importlib.import_module(_NAME)
+        imported = sys.modules.get(INDUCTOR_MODULE)
+        return None if imported is None else _Imported(imported).spec
+
+
+class _Imported(Loader):
+    """Import loader that gives a module which was imported while Python looked for it.
+
+    Python would execute it once more: a second module, which lacks the attributes that the imports of its
+    submodules gave to the first.
+    """
+
+    def __init__(self, module: ModuleType) -> None:
+        self._module = module
+        self._spec = module.__spec__
+        self.spec = ModuleSpec(module.__name__, self)
+        # Python prefers the spec of a module that appears during a search to the one that the search found.
+        module.__spec__ = self.spec
+
+    def create_module(self, _spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
 
 
 def install() -> None:

@@ -44,7 +44,7 @@ from autofit_workers.tracing.fake.libraries import compiled_steps
 from autofit_workers.tracing.fake.properties import card_properties
 from autofit_workers.tracing.fake.running import OperatorObserver
 from autofit_workers.tracing.values.known import as_made_up, copied_to_host, is_large_new, is_made_up, on_host
-from autofit_workers.workload.libraries.finders import ExecutingFinder
+from autofit_workers.workload.libraries.finders import ExecutingFinder, when_imported
 
 TOLD = torch.device("xla:0")  # C++, of a tensor on the GPU
 _META = torch.device("meta")
@@ -186,15 +186,15 @@ def install() -> None:
     # `torch.tensor` else moves what it made to the device where no dispatch mode sees it.
     only_lift_cpu_tensors(True)
     _installed.append(composites.register())
-    sys.meta_path.insert(0, ExecutingFinder((*_LOOKING_FOR_KERNELS, *_REPLACEMENTS), _execute_unseen))
+    sys.meta_path.insert(0, ExecutingFinder(_LOOKING_FOR_KERNELS, _execute_unseen))
+    for name, replace in _REPLACEMENTS.items():
+        when_imported(name, replace)
 
 
 def _execute_unseen(module: ModuleType, execute: Callable[[ModuleType], None]) -> None:
     """Imports a library as on a machine without a GPU, as its import would call the GPU's driver."""
     with unseen():
         execute(module)
-    if module.__name__ in _REPLACEMENTS:
-        _REPLACEMENTS[module.__name__](module)
 
 
 @contextmanager
