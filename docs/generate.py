@@ -26,6 +26,7 @@ _PART = re.compile(r"(?<=<!-- generated: )(\w+)( -->\n).*?(?=<!-- end -->)", re.
 _DEFAULT = re.compile(r"\s*\[default: (.*)\]$", re.DOTALL)
 _ELSE = "Others"  # of options that stand under no heading of a command's help
 _SHARED_BY = 3  # an option that as many commands take is described once
+_EXIT_CODES = " [All exit codes](settings.md#exit-codes)."
 # Pages that tell more of an option than its help does.
 _MORE = {
     "--adapter": "language-model.md#adapters",
@@ -153,7 +154,8 @@ def _described(command: click.Command) -> list[str]:
         if "\b" in paragraph:
             lines += ["```text", *paragraph.replace("\b", "").strip("\n").splitlines(), "```", ""]
         else:
-            lines += [_plain(paragraph), ""]
+            said = _plain(paragraph)
+            lines += [said + (_EXIT_CODES if said.startswith("Exit") else ""), ""]
     return lines
 
 

@@ -99,8 +99,8 @@ def cards(
     of GPUs, by fully_shard unless --parallel names another kind, and the smallest number of each card. No GPU
     is needed.
 
-    Exit codes: 0 it fits on some card; 3 on none; 2 wrong options; 4 the workload fails or cannot be
-    predicted.
+    Exit codes: 0 it fits on some card; 3 it surely fits on none; 2 wrong options; 4 the workload fails or
+    cannot be predicted.
     """
     gpus = cards_named(gpu or ALL_CARDS)
     asked = {**given, "batch_size": batch_size}

@@ -50,8 +50,9 @@ def check(backend: Backend, /, batch_size: int, quiet: bool, as_json: bool, **gi
     --gpu-mem the answer is for the card of this machine.
 
     Exit codes: 0 it fits (the high end of the prediction is within the budget); 3 it does not fit (even
-    the low end runs out of memory); 6 unsure, thrashing included; 2 wrong options; 4 the workload fails
-    or cannot be predicted; 5 the machine or its driver fails. Of several cards: 0 it fits on some; 3 on none.
+    the low end runs out of memory, or memory that grows with each step fills the budget before the run
+    ends); 6 unsure, thrashing included; 2 wrong options; 4 the workload fails or cannot be predicted; 5 the
+    machine or its driver fails. Of several cards: 0 it fits on some; 3 it surely fits on none, never 6.
     """
     options = {name: value for name, value in given.items() if value not in (None, False, ())}
     gpus = cards_named(options.get("gpu"))
