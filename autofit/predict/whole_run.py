@@ -66,8 +66,8 @@ class LineGrowth:
     Attributes:
         line: the user's, `file:line:function`: where it is kept, in a list or the like, or else allocated.
         bytes_per_step: bytes that the line keeps in a step on average.
-        full_step: the step at which all that grows fills the card; None where the run ends before, or no card
-            is named.
+        full_step: the step at which all that grows fills the card, of a check the budget; None where the run
+            ends before, or no card is named.
     """
 
     line: str
