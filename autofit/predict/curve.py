@@ -314,6 +314,7 @@ class PredictedCurve:
             batch_size=batch_size // trace.batch_count.num_parts,
             batch_source=trace.batch_count.source,
             num_batches=trace.batch_count.num_batches,
+            num_parts=trace.batch_count.num_parts,
             knobs=self.knobs,
             mode=trace.mode,
             batch_kind=trace.batch_kind,

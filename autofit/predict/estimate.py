@@ -201,6 +201,8 @@ class Estimate:
         batch_size: samples a batch; with several ranks, of one rank.
         batch_source: what shows that size, a `BatchSource`.
         num_batches: batches of a script's optimizer step, of all ranks; None where knobs say it.
+        num_parts: batches that the script splits its batch size into; the option is `num_parts` times
+            `batch_size`.
         knobs: the setting that was predicted.
         mode: `train` or `infer`.
         model_class: the name of the model's class; None where a script builds it.
@@ -274,6 +276,7 @@ class Estimate:
     workspace_bytes: WorkspaceSpan | None = None
     batch_source: str = ""
     num_batches: int | None = None
+    num_parts: int = 1
     batch_kind: str | None = None
     num_ranks: int = 1
     parallel: str = ""
@@ -331,9 +334,9 @@ class Estimate:
         return self.whole_interval.likely_bytes
 
     @property
-    def whole_device_bytes(self) -> int:
-        """Likely device peak of a full run in bytes: `whole_peak_bytes` plus the context."""
-        return self.whole_peak_bytes + self.context_bytes
+    def called_batch_size(self) -> int:
+        """Batch size that a script is called with; `batch_size` of any other workload."""
+        return self.batch_size * self.num_parts
 
     @property
     def peak_phase(self) -> str:

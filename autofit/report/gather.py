@@ -16,7 +16,7 @@ from autofit.answers.section import Bullets, Figure, Paragraph, Section
 from autofit.answers.tune.answer import answer_in_words
 from autofit.answers.tune.sections import configuration_of, tune_sections
 from autofit.answers.words.numbers import likely_and_span, rate
-from autofit.answers.words.phrases import PeakNames, evidence_phrase
+from autofit.answers.words.phrases import PeakNames, assumptions, evidence_phrase
 from autofit.errors import WorkloadFailedError
 from autofit.events import EventSink, Progress, ignore
 from autofit.explain.profile import Profile, peak_position, phase_of
@@ -77,8 +77,12 @@ def report_on_search(
             lines = without_repetition(curves_of_search(result, card, predictor, emit))
             sizes = size_map(result, card, predictor, emit)
             emit(Progress(stage="predicting where the memory goes"))
-            profile = predictor.profile(estimate.knobs, card, estimate.batch_size)
-            step = list(_step_sections(profile, configuration_of(result, estimate), budget.usable_bytes))
+            chosen = result.chosen
+            knobs = estimate.knobs if chosen is None else chosen.knobs
+            batch = estimate.called_batch_size if chosen is None else chosen.batch_size
+            profile = predictor.profile(knobs, card, batch)
+            step = list(_step_sections(profile, configuration_of(result), budget.usable_bytes))
+            notes += assumptions(estimate)  # of the curves and the step, beside a measured answer too
         except WorkloadFailedError as error:
             notes.append(f"the report has no prediction beside the answer: {error.message}")
     boundary = _boundary(lines, result, sizes)
@@ -119,13 +123,13 @@ def report_on_estimate(
     budget = None if gpu is None else budget_of(gpu, mesh=groups, num_ranks=num_ranks)
     budget_bytes = None if budget is None else budget.usable_bytes
     emit(Progress(stage="predicting the curve"))
-    batch, notes = estimate.batch_size, () if budget is None else budget.assumptions
-    lines: tuple[CurveLine, ...] = ()
+    batch, called = estimate.batch_size, estimate.called_batch_size
+    lines, notes = tuple[CurveLine, ...](), tuple[str, ...]()
     try:
-        lines = curves_around(predictor.curve(estimate.knobs, card), batch)
+        lines = curves_around(predictor.curve(estimate.knobs, card), called)
     except WorkloadFailedError as error:  # at other sizes than this one
-        notes = (*notes, f"the curve cannot be predicted: {error.message}")
-    profile = predictor.profile(estimate.knobs, card, batch)
+        notes = (f"the curve cannot be predicted: {error.message}",)
+    profile = predictor.profile(estimate.knobs, card, called)
     setting = estimate.knobs.conv_algo if estimate.convolves else ""
     step = _step_sections(profile, f"at batch {batch}{with_setting(setting)}", budget_bytes)
     levers = () if what_if is None else what_if_sections(what_if, {})

@@ -87,7 +87,7 @@ def risks(result: TuneResult) -> Iterator[Section]:
     names, rows = result.setting_names, dict[tuple[str, ...], list[str]]()
     for entry in best_first(result):
         by_risk = entry.largest_by_risk
-        if by_risk is None or len(set(by_risk.values())) == 1:
+        if by_risk is None or len(set(by_risk.values())) <= 1:
             continue
         batches = ("none" if by_risk[risk] is None else str(by_risk[risk]) for risk in Risk)
         between = _between(entry, by_risk, convolves=result.convolves)

@@ -21,7 +21,6 @@ from autofit.answers.words.numbers import exact
 from autofit.answers.words.phrases import assumptions
 from autofit.answers.words.run import growth_in_words
 from autofit.hardware.budget import outside_allocator
-from autofit.predict.estimate import Estimate
 from autofit.settings.tune_settings import TuneSettings
 from autofit.settings.words import configuration, with_setting
 from autofit.tuning.found import Best, FrontierEntry
@@ -54,7 +53,7 @@ def tune_sections(
         yield _help(result, settings, asked or {})
     estimate = result.estimate_of_chosen if chosen is not None else result.estimate
     if estimate is not None and (chosen is not None or result.stopped_by is None):
-        yield from memory_sections(estimate, configuration_of(result, estimate))
+        yield from memory_sections(estimate, configuration_of(result))
     yield from lengths(result)
     yield from pruned(result)
     yield from conv_plan(result)
@@ -70,9 +69,17 @@ def tune_sections(
     yield _record(result)
 
 
-def configuration_of(result: TuneResult, estimate: Estimate) -> str:
-    """Phrase for the configuration of an estimate: `at batch 70 with cudnn`."""
-    return f"at batch {estimate.batch_size}{with_setting(result.setting_name(estimate.knobs))}"
+def configuration_of(result: TuneResult) -> str:
+    """Phrase for the configuration that a search's details are about: `at batch 70 with cudnn`.
+
+    Of a script, the batch size is the one that the script is called with, as in the answer.
+    """
+    chosen, estimate = result.chosen, result.estimate
+    if chosen is not None:
+        return f"at batch {chosen.batch_size}{with_setting(result.setting_name(chosen.knobs))}"
+    if estimate is None:
+        return ""
+    return f"at batch {estimate.called_batch_size}{with_setting(result.setting_name(estimate.knobs))}"
 
 
 def _budget(result: TuneResult, settings: TuneSettings, asked_memory: str | None) -> Iterator[Section]:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from rich.console import Console
 from rich.measure import Measurement
 from rich.padding import Padding
+from rich.table import Column
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from autofit.answers.figures import StepMemory
@@ -83,8 +85,7 @@ def _print_table(table: Table, indent: int) -> None:
     titles = ((column.title, column.align) for column in table.columns)
     shown = headed(*titles, has_long_names=table.has_long_names) if table.has_header else grid(*aligns)
     if table.has_header and table.fit != "wrapped":
-        # Only the last column of a list gives way.
-        for column in shown.columns[: None if table.fit == "whole" else -1]:
+        for column in _whole_columns(table, shown):
             column.no_wrap = True
     for row in table.rows:
         shown.add_row(*map(_cell, row.cells), style="bold" if row.is_chosen else "")
@@ -92,6 +93,15 @@ def _print_table(table: Table, indent: int) -> None:
         widest = Measurement.get(console, console.options.update(max_width=_WIDEST), shown).maximum
         console.width = max(console.width, widest + indent)
     console.print(Padding(shown, (0, 0, 0, indent), expand=False))
+
+
+def _whole_columns(table: Table, shown: RichTable) -> list[Column]:
+    """Columns whose cells are never broken: of a list all but the last, and its numbers in any case."""
+    if table.fit == "whole":
+        return shown.columns
+    if table.columns[-1].align == "left":
+        return shown.columns[:-1]
+    return [column for column in shown.columns if column.justify == "right"]
 
 
 def _cell(cell: Cell) -> str | Text:

@@ -31,6 +31,7 @@ from autofit.settings.workloads import refer
 from autofit.tuning.compared import ParallelAnswer
 from autofit.tuning.found import Best, Recommended
 from autofit_workers.spec.knobs import Knobs
+from autofit_workers.spec.protocol import Evidence
 from tests.autofit.explain.toy import PROFILE, TIMED, UNSTATED
 from tests.secret_urls import SECRET, SECRET_TEXTS, SECRET_URLS
 
@@ -191,6 +192,46 @@ def test_what_lies_in_memory_is_that_of_the_recommended_configuration_which_each
     for name in ("step", "memory", "modules", "workspaces"):
         assert f" at batch {smaller} with cudnn" in titles[name]
     assert {fact.name: fact.value for fact in content.facts}["batch size"] == str(smaller)
+
+
+def test_a_script_s_search_is_titled_by_the_batch_that_the_script_is_called_with(searched, predictor):
+    result, _ = searched
+    batch = result.chosen.batch_size
+    estimate = dataclasses.replace(result.estimate_of_chosen, batch_size=batch // 2, num_parts=2)
+    recommended = result.recommended and dataclasses.replace(result.recommended, estimate=estimate)
+    of_script = dataclasses.replace(result, estimate=estimate, recommended=recommended)
+    content = report_on_search(of_script, ASKED, predictor)
+    titles = {section.name: section.title for section in content.sections}
+    for name in ("step", "memory", "modules"):
+        assert f" at batch {batch} with" in titles[name]
+    held = sum(node.own_bytes for node in drawing_of(content, "modules").nodes)
+    assert held == result.estimate_of_chosen.peak_allocated_bytes
+
+
+def test_an_estimate_of_a_script_is_drawn_at_the_batch_that_the_script_is_called_with(predictor):
+    card = card_named("t4")
+    whole = predictor.curve(KNOBS, card)(2 * BATCH)
+    in_parts = dataclasses.replace(whole, batch_size=BATCH, num_parts=2)
+    content = report_on_estimate(in_parts, predictor, card)
+    held = sum(node.own_bytes for node in drawing_of(content, "modules").nodes)
+    assert held == whole.peak_allocated_bytes
+
+
+def test_a_measured_answer_notes_what_the_predictions_beside_it_assume(searched, predictor):
+    result, _ = searched
+    measured = {
+        name: dataclasses.replace(found, evidence=Evidence.MEASURED)
+        for name in ("best", "recommended")
+        if (found := getattr(result, name)) is not None
+    }
+    content = report_on_search(dataclasses.replace(result, **measured), ASKED, predictor)
+    assert result.estimate_of_chosen.calibration.note in notes_of(content)
+
+
+def test_no_page_notes_a_sentence_twice(estimated, searched):
+    for page in (estimated, searched[1]):
+        noted = notes_of(page)
+        assert sorted(set(noted)) == sorted(noted)
 
 
 def test_workspaces_are_those_of_the_replay(estimated, profile):
