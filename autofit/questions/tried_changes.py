@@ -19,12 +19,14 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.setup import Setup
 from autofit_workers.spec.trace import Trace
 
-_LEAST_SECONDS = 4.0  # for further trying after something was found
+_LEAST_SECONDS = 4.0  # seconds for further trying, once changes that fit are found
 Changes = tuple[Lever, ...]
 
 
 class TriedChanges:
-    """Predicts a configuration with changes made together; all cards share the traces.
+    """Predicts the peak of a configuration with changes made together, until a time limit has passed.
+
+    Traces are shared by all cards.
 
     Args:
         risk: level of the peaks.
@@ -68,7 +70,7 @@ class TriedChanges:
         return self._predictor.trace(self._knobs, self._batch_size)
 
     def on_ranks(self, setup: Setup, batch_size: int) -> Self:
-        """Predictor of the changes on ranks that train together, with the remaining time."""
+        """Copy that predicts the changes on ranks that train together, with the remaining time."""
         left_seconds = self._ends_at - self._clock()
         other = type(self)(
             self._predictor.among(setup),
