@@ -257,7 +257,7 @@ def require_readable(backend: Any, study_id: int) -> None:
 
 
 def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -> None:
-    """Writes an answer's entry to its study, in place of an earlier entry; may be called again."""
+    """Writes an answer's entry to its study, in place of an earlier entry; safe to repeat after a failure."""
     import optuna
 
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)

@@ -28,9 +28,9 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import NOT_TRIED, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
 from autofit_workers.trials.door import ended_by, without_answer
 
-# A low end this many times the budget leaves no doubt.
+# A setting whose low end is above this multiple of the budget is not run.
 _FAR = 1.1
-_TELLING_SHARE = 0.5  # of the need; a smaller workspace is not to blame
+_TELLING_SHARE = 0.5  # share of the predicted need from which a message names the convolution workspace
 
 
 class Trials(Protocol):
