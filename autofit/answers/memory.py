@@ -18,10 +18,10 @@ _NUM_HOLDERS = 6
 
 
 def memory_sections(estimate: Estimate, at: str = "") -> Iterator[Section]:
-    """Sections on the memory at an estimate's peak: by category up to the device peak, and by holder.
+    """Sections on the memory at an estimate's peak: by category, and the largest live allocations.
 
     Args:
-        at: the configuration, for the title.
+        at: the configuration in words, for the title, such as `at batch 70`.
     """
     alive = estimate.breakdown
     interval = estimate.whole_interval
@@ -75,7 +75,7 @@ def memory_section(
 
     Args:
         categories: bytes of live blocks at the peak.
-        at: the configuration, for the title.
+        at: the configuration in words, for the title, such as `at batch 70`.
         reserved_bytes: the likely reserved peak.
         architecture: the architecture of the card.
         exchanges: whether the process exchanges anything with others.

@@ -41,7 +41,7 @@ _VERDICTS: dict[Answer, tuple[str, Mark]] = {
     Answer.UNSURE: ("unsure", "unsure"),
     Answer.DOES_NOT_FIT: ("does not fit", "bad"),
 }
-_NUM_COMMANDS = 4  # at most that many are printed: the options of more cards stand in the table
+_NUM_COMMANDS = 4  # commands printed at most; the table has the options for all cards
 _LIKELY = {Verdict.FITS: "likely fits", Verdict.THRASH: "likely thrashes", Verdict.OOM: "likely does not"}
 
 

@@ -44,8 +44,8 @@ def estimate_sections(
     Args:
         gpu: the card that was named.
         of_script: whether a script's step was estimated.
-        epoch_samples: samples of an epoch, where they were given.
-        notes: notes beside the estimate's own.
+        epoch_samples: samples of an epoch, if the user gave them.
+        notes: notes to add to those of the estimate.
     """
     algorithm = estimate.knobs.conv_algo if estimate.convolves else ""
     setting = setting_in_words(estimate, of_script=of_script)
@@ -92,7 +92,7 @@ def configuration_section(workload: str, batch_size: int, algorithm: str, settin
     """Section that names a configuration, above its answer.
 
     Args:
-        algorithm: of convolutions; empty where there are none.
+        algorithm: name of the convolution algorithm; empty for a step without convolutions.
     """
     parts = " · ".join(filter(None, (algorithm, setting)))
     said = Paragraph(f"{workload} at batch {batch_size} · {parts}", "strong", (workload,))

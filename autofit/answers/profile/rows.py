@@ -43,10 +43,10 @@ def view_sections(
 
 
 def sums(lines: Iterable[str], of: str = "") -> Section:
-    """Section of lines on the whole of a view, below its rows.
+    """Section with lines about a view as a whole, such as its totals, below its rows.
 
     Args:
-        of: what the lines are about, where a view has several such sections.
+        of: subject of the lines, such as a device, if a view has several such sections.
     """
     shown = grid("<", ((line,) for line in lines), fit="whole")
     return Section(name=f"sums-{of}" if of else "sums", blocks=(shown,))

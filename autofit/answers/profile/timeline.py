@@ -17,8 +17,8 @@ def timeline_sections(view: TimelineView, num_phases: int | None, *, num_moments
     """Sections of the memory over the steps and of their phases, for each device.
 
     Args:
-        num_phases: the table's rows, the phases with the highest peaks; None for all.
-        num_moments: moments of the figure.
+        num_phases: number of phases in the table, those with the highest peaks; None for all.
+        num_moments: number of moments in the figure, one for each column.
     """
     yield profiled(view.profile)
     for lane in view.lanes(num_moments):

@@ -12,7 +12,7 @@ from autofit.explain.timing import Timing
 from autofit.explain.views.device_time import class_times, module_times
 
 _NUM_MODULES = 24
-_LEAST_PERCENT = 0.0005  # which rounds to 0.1 %
+_LEAST_PERCENT = 0.0005  # smallest share of the step that rounds to 0.1 %
 _FLOPS_UNITS = (("PFLOP/s", 1e15), ("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/s", 1e6))
 
 
