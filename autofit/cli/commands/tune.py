@@ -232,7 +232,7 @@ def _served_metrics(settings: TuneSettings, port: int) -> Iterator[EventSink]:
     from autofit.serve.metrics import Metrics
     from autofit.serve.server import serve_metrics
 
-    # Of each count, when this process began to keep it.
+    # Drops the `_created` series: the time at which this process began each count, which a restart changes.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     server = serve_metrics(registry, port, settings.metrics_host)

@@ -39,7 +39,7 @@ _WIDEST = 10_000
 
 
 def print_sections(sections: Iterable[Section]) -> None:
-    """Prints sections with an empty line between them; figures but that of a step are left out."""
+    """Prints sections with an empty line between them; only figures of a step's memory are drawn."""
     for number, section in enumerate(sections):
         console = stdout()
         if number:
@@ -83,7 +83,7 @@ def _print_table(table: Table, indent: int) -> None:
     titles = ((column.title, column.align) for column in table.columns)
     shown = headed(*titles, has_long_names=table.has_long_names) if table.has_header else grid(*aligns)
     if table.has_header and table.fit != "wrapped":
-        # Only the last column of a list gives way.
+        # Only the last column of a list may be wrapped.
         for column in shown.columns[: None if table.fit == "whole" else -1]:
             column.no_wrap = True
     for row in table.rows:
