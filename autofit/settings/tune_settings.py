@@ -88,7 +88,7 @@ class TuneSettings(DeclaredSettings):
 
     @property
     def fixed_knobs(self) -> frozenset[str]:
-        """Names of the knobs that advice must not change, as they are searched anyway."""
+        """Names of the knobs that advice must not change: searched ones, and `conv_algo` if it was named."""
         of_convolutions = () if self.conv_algos is None else ("conv_algo",)
         return frozenset((*dict(self.searched), *of_convolutions))
 
@@ -96,7 +96,7 @@ class TuneSettings(DeclaredSettings):
         """Convolution algorithm for predicting a single configuration; PyTorch's default unless named.
 
         Raises:
-            UsageError: several are named.
+            UsageError: several algorithms are named.
         """
         names = self.conv_algos or (Knobs().conv_algo,)
         if len(names) != 1 or names == values.ALL_CONV_ALGOS:

@@ -261,7 +261,7 @@ def cards(value: Any) -> Gpu | tuple[Gpu, ...]:
     return cards[0] if len(cards) == 1 else cards
 
 
-# What `--search` takes: `parallel`, and knobs but for the convolution algorithm, which has its own option.
+# Names that `--search` takes: `parallel`, and all knobs but the convolution algorithm (see `--conv-algo`).
 SEARCHABLE: dict[str, Read] = {
     **{knob.option: knob_value(knob) for knob in KNOBS.values() if knob.is_searchable},
     PARALLEL: parallel_form,
