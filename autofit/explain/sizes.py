@@ -36,7 +36,7 @@ class Sizes:
 
 
 class Sized(Protocol):
-    """Item with a name and sizes, to be ordered and filtered: a list's row, or a tree's node."""
+    """Item of a view with a name and sizes, by which it is sorted and filtered: a row, or a tree's node."""
 
     @property
     def name(self) -> str: ...

@@ -49,8 +49,8 @@ class Value:
 class Kernel:
     """Kernel of a step graph: an operator call that computes something, not a view.
 
-    start, stop: positions of its own events.
-        start, stop: the positions of its own events.
+    Attributes:
+        start, stop: positions of its own memory events.
         reads: numbers of the allocations that it reads.
         makes: numbers of the allocations that it makes for its results.
         overwrites: numbers of the allocations that it changes in place.
@@ -183,7 +183,7 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
             num_bytes=num_bytes,
             element_bytes=element_bytes(allocation.dtype),
             is_kept=allocation.category in KEPT,
-            # A remaining gradient is freed before the next one is made.
+            # A gradient that outlives the step is freed before the next step makes one, so nothing reads it.
             escapes=death >= stop and allocation.category is not Category.GRADIENT,
         )
     return resident_bytes, values
