@@ -67,7 +67,7 @@ class Agenda:
         has_search: whether a boundary has a size to propose.
         largest_fitting: largest batch of any setting that is known to fit; 0 for none.
         known: outcome that counts for every configuration, see `decisive`.
-        num_steps: most steps of one trial of each configuration that fits.
+        num_steps: number of steps of the longest trial of each configuration that fits.
         in_flight: configurations of running trials.
         min_batch: smallest batch size of the search.
     """

@@ -1,7 +1,7 @@
 """State of a search in memory, updated with each trial of its study.
 
-Every trial is added once, so that the thousandth costs as much as the first: boundaries, the
-outcomes that count and the running trials are updated, not computed anew.
+Each trial updates the boundaries, the outcomes and the running trials, so that the thousandth trial costs as
+much as the first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Ledger:
         self._num_running: collections.Counter[Configuration] = collections.Counter()
         self._num_steps: dict[Configuration, int] = {}
         self._devices: dict[Device, Device] = {}
-        # Whether each setting has a size to propose, in the order of the space, which may have thousands.
+        # Whether each knob setting has a size to propose; a list, as there may be thousands of settings.
         self._is_open = [False] * len(space.settings)
         self._index = {knobs: index for index, knobs in enumerate(space.settings)}
         self._unsettled: set[Knobs] = set()

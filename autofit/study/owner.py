@@ -13,7 +13,7 @@ import psutil
 
 # A process's start is the boot time plus clock ticks, which shifts a little when the clock is adjusted.
 _START_TOLERANCE_SECONDS = 2.0
-_RENEWED_AT = 2 / 3  # of the lease left; an earlier renewal would be a needless write
+_RENEWED_AT = 2 / 3  # share of the lease that is left; an earlier renewal would be a needless write
 
 _coordinators_here: set[str] = set()  # coordinators of this process that are still active
 
@@ -74,9 +74,8 @@ class Owner:
     def why_gone(self) -> str | None:
         """Reason why the owner can no longer end its trial; None as long as it may.
 
-        The owner's process is looked up if it is on this machine, and its coordinator if it is in this
-        process.
-        Processes of other hosts cannot be seen: their lease limits how long their trials are waited for.
+        A process on this machine is looked up, and a coordinator of this process too. Processes of other
+        hosts cannot be seen, so their trials are waited for until the lease ends.
         """
         if self.host != socket.gethostname():
             late_seconds = time.time() - self.lease_until_seconds
