@@ -14,9 +14,9 @@ from autofit.predict.predictor import Predictor
 from autofit.settings.goals import Risk
 from autofit.tuning.result import TuneResult
 
-_NUM_SIZES = 18  # of a curve, evenly spread
-_NUM_HALVINGS = 5  # of the longest samples, in a map of sizes
-_BEYOND = 1.15  # how far beyond its boundary a curve is drawn
+_NUM_SIZES = 18  # batch sizes of a curve, evenly spread
+_NUM_HALVINGS = 5  # sample sizes of a map: the longest, its half, and so on
+_BEYOND = 1.15  # largest batch size of a drawn curve, over that of its boundary
 
 
 def curves_section(
