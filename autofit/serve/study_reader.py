@@ -1,4 +1,4 @@
-"""Reads one study repeatedly, and emits the events that its coordinator emitted."""
+"""Reads one study repeatedly, and emits the events that the process of its search emitted."""
 
 from __future__ import annotations
 

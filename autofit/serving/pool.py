@@ -13,7 +13,8 @@ from typing import Self
 
 from autofit.serving.architecture import Layer, LayerKind
 
-# If the numbers of layers of the kinds differ by less than half, a group has as many as the largest.
+# If the kind with most layers has less than this many times those of the kind with fewest, each group has as
+# many layers as the former; else as the latter.
 _ALIKE = 1.5
 
 
