@@ -34,9 +34,9 @@ class Devices:
 class Dispatcher(ABC):
     """Base of the dispatchers, which run trials, several at once if the resources suffice.
 
-    The end of a trial is never an exception: a worker that dies makes an outcome with the verdict
-    `LOST`, one that hangs `TIMEOUT`. Only if no worker can be had at all, an exception is raised,
-    `autofit.errors.DispatchError`. As a context manager a dispatcher closes itself.
+    A trial that fails raises no exception: if its worker dies, the verdict of its outcome is `LOST`, and if
+    it hangs, `TIMEOUT`. Only if no worker can be reached at all, `autofit.errors.DispatchError` is raised.
+    A dispatcher is a context manager, which closes it.
 
     Attributes:
         notes: sentences for the answer about how trials run here.

@@ -64,7 +64,7 @@ def main(folder: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # a batch system sends it to all processes of a job
         signal.signal(number, signal.SIG_IGN)
     _wait(host, coordinator, is_hurried)
-    give_up = time.monotonic() + GRACE_SECONDS  # for another user's, which it may not kill
+    give_up = time.monotonic() + GRACE_SECONDS  # processes of other users may not be killed
     kill_below(os.getpid())
     while below(os.getpid()) and time.monotonic() < give_up:
         time.sleep(_LOOK_SECONDS)
