@@ -1,4 +1,4 @@
-"""Sections that tell where the memory goes at the peak, shared by searches, estimates and profiles."""
+"""Lays out the memory at a peak by category, as sections for searches, estimates and profiles."""
 
 from __future__ import annotations
 

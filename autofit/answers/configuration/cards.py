@@ -1,4 +1,4 @@
-"""Sections of the cards on which a configuration fits, and of a search on several cards."""
+"""Lays out the GPUs on which a configuration fits, and searches on several GPUs, as sections of tables."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def _fewest(batch: str, fewest_gpus: dict[str, int | None]) -> Iterator[str]:
 
 
 def tuned_cards_sections(results: CardResults) -> Iterator[Section]:
-    """Sections with a row for each card with the recommendation of its search, the smallest memory first."""
+    """Yields sections with a row for each card and its search's recommendation, the smallest memory first."""
     first = results.answers[0]
     is_timed = any(_seconds(result.chosen) is not None for result in results.answers)
     yield _question(f"{first.workload}: the batch on each card; predicted, at risk {first.risk}")

@@ -1,4 +1,4 @@
-"""Sections of an estimate."""
+"""Lays out a predicted peak (an `Estimate`) as sections of tables and sentences."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def estimate_sections(
     epoch_samples: int | None = None,
     notes: Sequence[str] = (),
 ) -> Iterator[Section]:
-    """Sections of an estimate: its allocated, reserved and device peaks, their breakdown, and assumptions.
+    """Yields sections of an estimate: its allocated, reserved and device peaks, breakdown, and assumptions.
 
     Args:
         gpu: the card that was named.
@@ -77,7 +77,7 @@ def estimate_sections(
 
 
 def setting_in_words(estimate: Estimate, *, of_script: bool = False) -> str:
-    """Display name of an estimate's knob setting, without its algorithm."""
+    """Display name of an estimate's knob setting, such as `fp32 · train`, without convolution algorithm."""
     return configuration(
         estimate.knobs,
         estimate.mode,

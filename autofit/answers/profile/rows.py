@@ -1,4 +1,4 @@
-"""Sections of a profile's views with rows: operators, trees and tensors."""
+"""Lays out the views of a profile that have rows (operators, trees, tensors) as sections of tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from autofit.units import format_bytes
 def view_sections(
     view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filters: Filters
 ) -> Iterator[Section]:
-    """Sections of a view of a profile: its configuration, rows, number of hidden rows, and sums."""
+    """Yields sections of a profile's view: its configuration, rows, number of hidden rows, and sums."""
     selection = view.selection
     yield profiled(selection.profile)
     groups = list(_shown(view, filters))
@@ -72,7 +72,7 @@ def profiled(profile: Profile) -> Section:
 
 
 def profile_in_words(profile: Profile) -> str:
-    """Display name of the knob setting that was profiled, without its algorithm."""
+    """Display name of the knob setting that was profiled, without its convolution algorithm."""
     trace = profile.trace
     return configuration(profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks, rank=trace.rank)
 

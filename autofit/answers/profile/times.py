@@ -1,4 +1,4 @@
-"""Sections on the time of a step, by classes of kernels and by modules."""
+"""Lays out the time of a step, by classes of kernels and by modules, as sections of tables."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _class_table(times: Times) -> Table:
 
 
 def _module_table(times: Times) -> Table:
-    """Table of the modules with the most time of their own, without their children's."""
+    """Table of the modules that take the most time, not counting the time of their children."""
     timing = times.timing
     heaviest = sorted((each for each in times.modules if each.own_share), key=lambda each: -each.own_share)
     has_types = any(each.module_type for each in times.modules)

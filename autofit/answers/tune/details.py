@@ -1,4 +1,4 @@
-"""Sections of a search's answer on lengths of the data, risks, settings cut short, and convolution plans."""
+"""Lays out details of a search's result: sample lengths, risks, pruned knob settings, convolution plans."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _percent(share: float) -> str:
 
 
 def risks(result: TuneResult) -> Iterator[Section]:
-    """Section of the largest batch at each risk, if they differ, and the effects of a safe batch exceeded."""
+    """Section of the largest batch at each risk, if they differ, and what happens above the safe batch."""
     names, rows = result.setting_names, dict[tuple[str, ...], list[str]]()
     for entry in best_first(result):
         by_risk = entry.largest_by_risk
@@ -118,7 +118,7 @@ def _between(entry: FrontierEntry, by_risk: Mapping[Risk, int | None], *, convol
 
 
 def pruned(result: TuneResult) -> Iterator[Section]:
-    """Sections on the frontier's marks, and on the knob settings whose search was cut short."""
+    """Yields sections that explain the frontier's marks, and list knob settings not searched to the end."""
     if not result.is_of_product:
         return
     if not result.parallels:  # the table of several kinds of parallelism has no marks

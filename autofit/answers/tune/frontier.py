@@ -1,4 +1,4 @@
-"""Section of the largest batch of every knob setting."""
+"""Lays out a search's frontier, the largest batch of every knob setting, as a table."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ _ZEROS = {True: "", False: "set_to_none=False"}  # PyTorch's default is to drop 
 
 
 def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
-    """Lines with the command that runs a script at its best batch, after comments on what to set in it."""
+    """Lines with the command that runs a script at its best batch, after comments with changes to make."""
     assert settings.script is not None
     for line in (*_conv_lines(best.knobs, GPU_KIND), *_lines_of_the_model(best.knobs)):
         yield f"# in it: {line}"

@@ -1,4 +1,4 @@
-"""Sections of a search's answer, in their order."""
+"""Puts together the sections of a search's result, in the order in which they are shown."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tune_sections(
     asked: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Iterator[Section]:
-    """Sections of a search's answer: budget, frontier, best batch, reasons, and how to apply it.
+    """Yields sections of a search's result: budget, frontier, best batch, reasons, and how to apply it.
 
     Args:
         asked_memory: value of `--gpu-mem` as it was typed; None if it was not given.

@@ -1,4 +1,4 @@
-"""Sections of a search's answer on the speed of knob settings, measured or predicted."""
+"""Lays out the speed of a search's knob settings, measured or predicted, as sections of tables."""
 
 from __future__ import annotations
 

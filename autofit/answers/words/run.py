@@ -19,7 +19,7 @@ def short_source(source: str) -> str:
 
 
 def seen_part(seen: SeenPart | None) -> tuple[str, ...]:
-    """Sentence on which part of a script's run was traced; empty if no more than its steps is known."""
+    """Sentence on which part of a script's run was traced; empty if only its steps are known."""
     if seen is None or not (seen.run_steps or seen.unseen_phases or len(seen.phases) > 1):
         return ()
     steps = f"{seen.steps} step{'s'[: seen.steps != 1]}"
