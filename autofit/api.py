@@ -34,7 +34,7 @@ from autofit_workers.trials.door import Workload
 def tune(
     workload: Workload | Script | str, *, on_event: EventSink | None = None, **options: Any
 ) -> TuneResult:
-    """Finds the largest batch that fits, for every knob setting asked for.
+    """Finds the largest batch size that fits in memory, for each requested knob setting (precision, …).
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.

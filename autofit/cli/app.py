@@ -38,7 +38,7 @@ from autofit_workers.installation import DISTRIBUTION
 
 
 class _InOrder(click.Group):
-    """Command group that lists its commands in the order they were added, the most wanted first."""
+    """Command group that lists its commands in the order they were added, the most used first."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(self.commands)

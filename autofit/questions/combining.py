@@ -99,7 +99,7 @@ class Combining:
         *,
         over_plains: bool = False,
     ) -> Changes:
-        """Changes in `taken`, extended by the one that saves most until they fit or none saves.
+        """Changes in `taken`, extended by the change that saves most, until they fit or none saves more.
 
         Args:
             over_plains: whether to add also a change that leaves the peak as it is: if two moments of a step

@@ -22,7 +22,7 @@ _CAPABILITY = 80  # compute capability; any will do, as the costs compared here 
 
 
 class Effect(StrEnum):
-    """Side effects of a change on a step besides its memory, the gentlest first.
+    """Side effects of a change on a step besides saving memory, the mildest first.
 
     `NONE`: numbers and speed stay about the same.
     `SLOWER`: the numbers stay, the step takes somewhat longer.

@@ -75,7 +75,7 @@ class BoundarySampler:
     def _one_of(
         self, allowed: list[Any], study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
     ) -> Any:
-        """Value of a knob that Optuna's sampler chooses; the first of `allowed` if it insists on others."""
+        """Value of a knob that Optuna's sampler chooses; the first of `allowed` if it chooses only others."""
         if len(allowed) > 1:
             for _ in range(_NUM_TRIES):
                 value = self._inner.sample_independent(study, trial, name, distribution)

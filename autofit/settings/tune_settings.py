@@ -1,4 +1,4 @@
-"""Settings of `autofit tune`, checked for contradictions, and what follows from them.
+"""Settings of `autofit tune`, checked for contradictions, and values that follow from them.
 
 Settings hold bytes, numbers and cards, never the text that was typed: `resolve.py` reads that.
 """

@@ -30,7 +30,7 @@ _NO_ENVIRONMENT: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A running trial of this process or another: its configuration and owner."""
+    """Running trial of this or another process, with its configuration and its owner."""
 
     configuration: Configuration
     owner: Owner

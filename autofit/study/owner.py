@@ -19,18 +19,18 @@ _coordinators_here: set[str] = set()  # coordinators of this process that are st
 
 
 def begin(coordinator: str) -> None:
-    """Registers a coordinator of this process as active, so that its trials are waited for."""
+    """Registers a coordinator (a search) of this process as active, so that its trials are waited for."""
     _coordinators_here.add(coordinator)
 
 
 def end(coordinator: str) -> None:
-    """Unregisters a coordinator of this process; its running trials count as abandoned."""
+    """Unregisters a coordinator (a search) of this process; its running trials count as abandoned."""
     _coordinators_here.discard(coordinator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Coordinator that asked for a trial, with its process and its lease.
+    """Coordinator (search) that asked for a trial, with its process and its lease on the trial.
 
     Attributes:
         started_seconds: start of its process, in seconds of the epoch, as process ids are reused.

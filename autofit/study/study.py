@@ -355,7 +355,7 @@ class TuningStudy:
         return self._ledger.verified(soak_steps) if soak_steps else {}
 
     def reconcile(self) -> None:
-        """Ends trials whose coordinator is gone or whose lease has expired."""
+        """Ends trials whose coordinator (search) is gone, or whose lease has expired."""
         self._storage.run(self._reconcile)
 
     @property

@@ -209,7 +209,7 @@ def _on_a_card(
 
 
 def expect_curves(predictor: Predictor, space: SearchSpace) -> None:
-    """Announces the knob settings whose curves will be needed; skips those with a single batch size."""
+    """Announces the knob settings whose curves will be needed, so that traces can be made ahead."""
     predictor.expect_curves([knobs for knobs in space.settings if _only_batch(space, knobs) is None])
 
 

@@ -1,4 +1,4 @@
-"""`autofit cards`: on which cards a configuration fits; also other commands' answers on several cards."""
+"""`autofit cards`: predicts on which GPUs a configuration fits, also for other commands with several GPUs."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def for_interruption(self) -> Iterator[None]:
-        """Context manager that turns an interruption and its errors into an error that says what was kept."""
+        """Context manager that turns an interruption into an error that names the study with the trials."""
         current().describe = self._message
         try:
             yield

@@ -39,7 +39,7 @@ _DRAWN: dict[type, Callable[[Any], figures.Figure]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Labelled number beside the answer of a report.
+    """Labelled number that a report shows above its sections.
 
     Attributes:
         note: meaning of the number, or its source.

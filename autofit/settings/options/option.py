@@ -126,7 +126,7 @@ def options_of(settings: type[Any]) -> Iterator[Option]:
 
 
 def _shown(default: object) -> str:
-    """Default as the help names it; empty for None, False, 0 and nothing."""
+    """Text of a default value in the help; empty for None, False, 0 and empty values."""
     if isinstance(default, Decimal):
         return f"{default:.0%}"
     return f"{default:g}" if isinstance(default, float) else str(default or "")
