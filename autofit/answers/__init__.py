@@ -6,7 +6,7 @@
     tune/             a search's answer, and the code lines that apply it
     configuration/    answers about one configuration: estimate, check, cards, …
     profile/          views of a profile
-    words/            phrases and number formats that all of them share
+    words/            phrases and number formats for all answers
 
-A function takes a result and returns its sections; nothing here knows where they are shown.
+Functions take a result and return its sections, whether they are shown on a terminal or on a page.
 """

@@ -18,7 +18,7 @@ class CurveLine:
     Attributes:
         label: the knob setting, or the level of the prediction.
         peaks_bytes: the peak at each of `batch_sizes`.
-        largest_batch, first_failing_batch: the boundary; None where there is none.
+        largest_batch, first_failing_batch: largest batch that fits and next that fails; None if unknown.
     """
 
     label: str

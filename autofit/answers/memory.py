@@ -80,7 +80,7 @@ def memory_section(
         architecture: the architecture of the card.
         exchanges: whether the process exchanges anything with others.
         spread: the interval of the reserved peak, in words.
-        runs_out: whether memory runs out on the card, so that the peaks are what is needed.
+        runs_out: whether memory runs out on the card, so that the peaks are those with enough memory.
     """
     names = PeakNames.of(architecture, runs_out=runs_out)
     allocated_bytes = sum(categories.values())

@@ -72,8 +72,8 @@ class Paragraph:
     """Block of one or more sentences.
 
     Attributes:
-        mark: the mark of the words in `marked`; of the whole text if there are none.
-        is_whole: whether a terminal's width does not break it, so that it can be copied or searched.
+        mark: mark of the words in `marked`, or of the whole text if `marked` is empty.
+        is_whole: whether the text is never wrapped to a terminal's width, so that it can be copied.
     """
 
     kind: ClassVar = "paragraph"
@@ -125,8 +125,8 @@ class Section:
     """Part of an answer: blocks under a title.
 
     Attributes:
-        name: identifies the section within its answer.
-        is_leading: whether a terminal leaves the title out, as the first lines of an answer need none.
+        name: identifier of the section within its answer.
+        is_leading: whether a terminal omits the title, as the first lines of an answer need no title.
     """
 
     name: str

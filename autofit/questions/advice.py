@@ -89,7 +89,7 @@ class TwoCards:
     Attributes:
         setup: mode and parallelism of the two ranks.
         card: one of the two cards.
-        limit_bytes: bytes that the allocator may reserve there.
+        limit_bytes: bytes that the allocator may reserve on each card.
     """
 
     setup: Setup

@@ -17,7 +17,7 @@ class Combining:
     """Finds combinations of changes that make a configuration fit, until a time limit has passed.
 
     Args:
-        levers: changes to choose from, the gentlest first.
+        levers: changes to choose from, the mildest side effects first.
     """
 
     def __init__(self, tried: TriedChanges, levers: Sequence[Lever]) -> None:

@@ -61,7 +61,7 @@ class TriedChanges:
         self._curves: dict[Changes, PredictedCurve] = {}
         self._peaks: dict[tuple[Changes, str], int | None] = {}
         self._traced: set[tuple[Knobs, int]] = set()
-        self._longest_seconds = 0.0  # of one trace so far
+        self._longest_seconds = 0.0  # time of the slowest trace so far
 
     @property
     def trace(self) -> Trace:
@@ -81,7 +81,7 @@ class TriedChanges:
             clock=self._clock,
             emit=self._emit,
         )
-        other._longest_seconds = self._longest_seconds  # noqa: SLF001 - of the same kind
+        other._longest_seconds = self._longest_seconds  # noqa: SLF001 - same class
         return other
 
     def end_soon(self) -> None:

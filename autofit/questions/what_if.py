@@ -19,7 +19,7 @@ from autofit.settings.goals import Risk
 from autofit_workers.spec.knobs import Knobs
 
 BYTES_OF_ESTIMATE = ("peak_allocated_bytes", "peak_reserved_bytes", "device_peak_bytes")
-_OF_LEVER = ("name", "value", "how", "knobs", "allocator", "effect", "may_save")  # in a document
+_OF_LEVER = ("name", "value", "how", "knobs", "allocator", "effect", "may_save")  # of `Lever`, in a document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,7 @@ class WhatIf:
 
     Attributes:
         base: estimate of the unchanged configuration.
-        results: results of levers that apply first, of these the largest saving first.
+        results: results of the levers, the largest saving first; levers that do not apply come last.
         advice: changes that make it fit on the named card; None if it fits anyway, or no card was named.
     """
 

@@ -81,12 +81,10 @@ def best_of(
 ) -> TrialOutcome | None:
     """Outcome of the best configuration that fits, for an objective; None if none fits.
 
-    By batch: the largest or, if a sample size is set, the largest product of batch and that size. Among
-        equals,
-    the one with the shorter step, measured or else predicted or else known from its knobs, and among those
-    the first algorithm.
-    By throughput: the one with the most samples a second, among equals the larger; if no step was
-    timed, by batch.
+    For the objective batch, the best has the largest batch or, if a sample size is set, the largest product
+    of batch and sample size; among equals the shorter step (measured, else predicted, else by the usual cost
+    of its knobs), then the first algorithm. For throughput, the best has the most samples a second, and among
+    equals the larger batch; if no step was timed, the objective batch applies.
     """
     if objective is Objective.THROUGHPUT and (timed := _timed(known)):
         return max(timed, key=lambda outcome: (_rate(outcome), outcome.batch_size))

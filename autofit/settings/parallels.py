@@ -15,7 +15,7 @@ from typing import Any
 from autofit_workers.spec.parallel_kinds import FSDP, PARALLEL_KINDS, REPLICATE, SCRIPT
 from autofit_workers.spec.setup import Parallel
 
-NAME = "parallel"  # of `--search`
+NAME = "parallel"  # name in `--search`
 _HSDP = "hsdp"
 _KINDS = (*(kind for kind in PARALLEL_KINDS if kind not in (REPLICATE, SCRIPT)), _HSDP)
 # A plus separates kinds only before a kind with a number of ranks; it is part of the kind in fsdp1:8+grad-op.

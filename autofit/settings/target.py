@@ -72,11 +72,11 @@ def resolve_target(
         reachable: returns the GPUs that trials could run on; called only where a measurement may follow.
 
     Raises:
-        UsageError: no card is named and none is here.
+        UsageError: no card is named, and this machine has none.
         BudgetError: nothing is left of the device's memory.
-        DispatchError: a measurement is wanted here, and there is no GPU; of a cluster the
-            dispatcher tells it.
-        DriverError: the driver is asked and does not answer.
+        DispatchError: a measurement on this machine is requested, which has no suitable GPU; for a cluster
+            the dispatcher raises it.
+        DriverError: the NVIDIA driver does not answer.
     """
     if settings.device == "cpu":
         return _cpu(settings)

@@ -1,6 +1,6 @@
 """Functions that parse option values: from text or TOML to bytes, numbers, cards and others.
 
-Each reader raises `ValueError`, with what was expected instead, where it cannot read a value.
+Each function raises `ValueError` with the expected form if it cannot parse a value.
 """
 
 from __future__ import annotations

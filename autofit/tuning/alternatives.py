@@ -157,7 +157,7 @@ def card_answers(
     """
     by_architecture: dict[str, PredictedCurve] = {}
     answers = []
-    for number, gpu in enumerate(reversed(cards)):  # what exceeds a larger budget exceeds a smaller one
+    for number, gpu in enumerate(reversed(cards)):  # a size over a larger budget is over a smaller one
         emit(Progress(stage="cards of this class", done=number, total=len(cards)))
         named = card_named(gpu.key, mesh)
         if curve.why_unpredictable_on(named, sizes[0]) is not None:

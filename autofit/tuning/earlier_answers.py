@@ -108,14 +108,14 @@ def question(
 ) -> Question | None:
     """`Question` that settings ask of a workload; None if some input that decides the answer is unknown.
 
-    It is None if devices do not answer, and for a script.
+    The result is also None if devices do not answer, and for a script.
 
     Args:
         local_gpus: returns the cards of this machine; called if one may be measured.
         reachable: returns the devices of the cluster in the settings; called if one may be measured.
     """
     if workload.script is not None:
-        return None  # it may read any environment variable and any file
+        return None  # a script may read any environment variable and any file
     try:
         devices = _devices(settings, local_gpus, reachable)
         is_measured = _is_measured(settings, local_gpus, reachable)

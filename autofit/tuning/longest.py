@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from autofit.search.space import SearchSpace
 
 _MOST_MULTIPLES = 16384  # sizes checked for a model without a limit: up to a million tokens
-_NUM_OF_A_SURFACE = 8  # with fewer sample sizes, each is traced instead of fitting a surface through traces
+_NUM_OF_A_SURFACE = 8  # fewer sample sizes than this are all traced, without a surface fitted through traces
 _NUM_BEYOND = 8  # larger sizes that are checked too, as the peak may be lower at a larger size
 _SAME_PEAK = 0.002  # relative difference up to which two peaks count as equal
 

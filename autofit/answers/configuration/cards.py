@@ -123,7 +123,7 @@ def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str
     """Cells of a card's speed columns by column name; step times are included if any card has them.
 
     Args:
-        card: whose cells they are; None for the names alone.
+        card: result whose cells are returned; None for empty cells, to get the column names.
     """
     cells: dict[str, str] = {}
     if any(each.samples_per_second is not None for each in answer.cards):

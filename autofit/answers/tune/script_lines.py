@@ -74,7 +74,7 @@ def script_lines(
         yield _adapt_line(knobs)
     compiling = ("model = torch.compile(model)  # once it is on its device",) if knobs.compile else ()
     in_order = (compiling, _lines_of_ranks(parallel, knobs, device_kind))
-    for lines in reversed(in_order) if parallel.shards else in_order:  # as trials do
+    for lines in reversed(in_order) if parallel.shards else in_order:  # the order in which trials apply them
         yield from lines
     if training:
         yield from _optimizer_lines(knobs)
