@@ -1,7 +1,7 @@
 """The Python interface: `tune`, `estimate`, `check`, `observe`, `kv`, `peak_curve`, `peak_surface`.
 
-`autofit.tuning.session` puts a search together. Nothing of the caller's process is changed: workloads run
-in child processes.
+`autofit.tuning.session` runs a search. Workloads run in child processes, so that the caller's process is not
+changed.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Dispatcher(ABC):
     def capacity(self, trial: Probe | TrialSpec) -> int:
         """Number of trials that may run at once, for a way of measuring or for one spec.
 
-        0 if there is no device for them. With a spec, the trial's threads and memory count too.
+        The number is 0 if there is no device. With a spec, the trial's threads and memory count too.
         """
 
     @abstractmethod

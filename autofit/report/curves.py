@@ -78,7 +78,7 @@ def size_map(result: TuneResult, card: Card, predictor: Predictor, emit: EventSi
     longest = max(entry.knobs.seq_len or 0 for entry in result.frontier)
     multiple = predictor.size_multiple(chosen.knobs)
     steps = {(longest - (longest >> halvings)) // multiple for halvings in range(_NUM_HALVINGS)}
-    sizes = tuple(sorted(longest - multiple * step for step in steps))  # which share their traces
+    sizes = tuple(sorted(longest - multiple * step for step in steps))  # equal steps share traces
     most = max(2, *(entry.largest_batch or 0 for entry in result.frontier))
     batch_sizes = tuple(2 << doublings for doublings in range(most.bit_length() + 1))
     rows = []

@@ -123,7 +123,7 @@ def report_on_estimate(
     lines: tuple[CurveLine, ...] = ()
     try:
         lines = curves_around(predictor.curve(estimate.knobs, card), batch)
-    except WorkloadFailedError as error:  # at other sizes than this one
+    except WorkloadFailedError as error:  # the workload fails at other batch sizes only
         notes = (*notes, f"the curve cannot be predicted: {error.message}")
     profile = predictor.profile(estimate.knobs, card, batch)
     setting = estimate.knobs.conv_algo if estimate.convolves else ""

@@ -60,9 +60,9 @@ class StorageReader:
         self._studies: dict[str, StudyReader] = {}
         self._changed_at: dict[str, float] = {}
         self._opened_as: dict[str, tuple[Any, ...]] = {}
-        self._unreadable: dict[str, Unreadable] = {}  # by name, studies and stored answers
+        self._unreadable: dict[str, Unreadable] = {}  # studies and stored answers, by name
         self._unreadable_jobs: tuple[Unreadable, ...] = ()
-        self._looked_at: set[tuple[str, int | None]] = set()  # of studies and of jobs
+        self._looked_at: set[tuple[str, int | None]] = set()  # records that were logged, of studies and jobs
         self._answers_left_aside: set[str] = set()
         self._said: set[str] = set()
         self._counted: collections.Counter[str] = collections.Counter()

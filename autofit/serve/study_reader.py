@@ -139,7 +139,7 @@ class StudyReader:
         """Reads new trials of the study and emits events for them.
 
         Returns:
-            Whether there are news since the last read; False the first time.
+            Whether anything is new since the last read; False the first time.
 
         Raises:
             KeyError: the study has been deleted.

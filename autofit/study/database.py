@@ -46,7 +46,7 @@ _POSTGRESQL: dict[str, Any] = {
     },
 }
 _LOCK = 0x6175746F666974  # "autofit"
-_NUM_TRIES = 10  # of creating tables without a lock; each may lose a race against another process
+_NUM_TRIES = 10  # tries to create tables without a lock; each may lose a race against another process
 # Temporary errors of a server that is busy, goes down or comes up: SQLSTATE classes and codes of
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _PASSING_STATES = ("08", "25006", "40", "53300", "57P01", "57P02", "57P03", "57P05")

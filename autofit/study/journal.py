@@ -99,7 +99,7 @@ class _Journal(JournalStorage):
             )
         elif code == _CREATE_TRIAL:
             created = {**_created(fields), "study_id": study}
-            if study in replayed._study_id_to_trial_ids:  # noqa: SLF001 - which ids there are, nothing else tells
+            if study in replayed._study_id_to_trial_ids:  # noqa: SLF001 - no public function lists the ids
                 replayed.apply_logs((created,))
             else:  # later trials keep their ids
                 number = len(replayed._trials)  # noqa: SLF001
@@ -220,7 +220,7 @@ def _require_journal(path: Path) -> None:
 def _drop_torn_line(path: Path) -> None:
     """Cuts off a last line that a full disk or a kill left unfinished.
 
-    Optuna would append to it, and could read nothing after it.
+    Optuna would append to the unfinished line, and could read nothing after it.
     """
     if not path.exists() or _whole_size(path) == path.stat().st_size:
         return

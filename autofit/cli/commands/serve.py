@@ -93,7 +93,7 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
         _log(f"metrics at http://{host}:{server.port}/metrics")
         background.repeat(watch.read, pause_seconds=interval, at_end=reader.close, name="storage")
         if address is not None:
-            from autofit.serve.admitting import Admitting  # with Ray's client, which costs a second
+            from autofit.serve.admitting import Admitting  # imports Ray's client, which takes a second
 
             admitting = Admitting(storage, address=address, log=_log)
             background.repeat(

@@ -1,7 +1,7 @@
 """Command-line options that commands share, and their shell completions.
 
-Values stay the text that was typed: `resolve_settings` reads them, so that a bad one reads the
-same whether it comes from the command line, the environment or a file.
+Values stay the text that was typed. `resolve_settings` parses them, so that a wrong value has the same error
+from the command line, the environment or a file.
 """
 
 from __future__ import annotations

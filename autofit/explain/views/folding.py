@@ -44,7 +44,7 @@ class _Folder:
 
     def __init__(self, graph: StepGraph) -> None:
         self._graph = graph
-        self._touches: dict[int, list[int]] = {}  # by allocation, kernels in their order
+        self._touches: dict[int, list[int]] = {}  # indices of kernels in order, by allocation
         self._writes: dict[int, list[int]] = {}
         for index, kernel in enumerate(graph.kernels):
             for number in kernel.touches:

@@ -140,7 +140,7 @@ class Place:
     Attributes:
         offset_bytes: bytes from the start of the arena.
         start, stop: positions among the events between which the buffer lives.
-        holds: values that it holds, one after the other: module and operator.
+        holds: module and operator of each value that the buffer holds, one after the other.
     """
 
     offset_bytes: int

@@ -32,7 +32,7 @@ class Value:
         num_bytes: requested bytes.
         element_bytes: bytes of one element; 0 if the memory is no tensor.
         is_kept: whether it must neither be freed early nor be overwritten.
-        escapes: whether it outlives the step, so that its last reader may be outside.
+        escapes: whether it outlives the step, so that a later step may read it.
         name: name that Python code bound it to; empty for a temporary.
     """
 
