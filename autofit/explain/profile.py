@@ -273,7 +273,7 @@ class Phase:
         step: number of the step, from 1; 0 while the model is built.
         name: `model`, `input`, `forward` (with the loss), `backward` or `optimizer`; for a script also
             `evaluation`, `generation` and `checkpoint`, which belong to the step after them.
-        start, stop: positions of its bounds.
+        start, stop: numbers of events before its first event, and up to its last.
     """
 
     step: int

@@ -211,9 +211,9 @@ class EventClock:
     An operator's events happen while it runs: after the end of the operator before, and before its own end.
 
     Args:
-        positions: positions of the operators among the trace's events.
+        positions: number of the trace's events before each operator.
         ends: time when each operator is done, as a share of the step.
-        start, stop: positions of the step's bounds.
+        start, stop: numbers of events before the step's first event, and up to its last.
     """
 
     def __init__(self, positions: Sequence[int], ends: Sequence[float], start: int, stop: int) -> None:

@@ -64,8 +64,8 @@ class CardFit:
         verdict: `fits` (the peak at the risk is within the usable memory, without a retry of the
             allocator), `does-not-fit` (even the low end runs out of memory) or `unsure`, also if nothing
             is predicted.
-        likely_verdict: verdict at the likely peak: `FITS`, `THRASH` or `OOM`. It and the following fields up
-            to the largest batch are None if nothing is predicted.
+        likely_verdict: verdict at the likely peak: `FITS`, `THRASH` (runs with retries of the allocator) or
+            `OOM`. This and the following fields up to the largest batch are None if nothing is predicted.
         interval: predicted reserved peak on the card, in bytes.
         need, num_alloc_retries: see `Estimate`.
         device_peak_bytes: memory that nvidia-smi, or amd-smi, would likely show.

@@ -72,7 +72,7 @@ def of_lengths(
     """Predicts which batches of a dataset with samples of different lengths fit a budget.
 
     Args:
-        surface: peak surface of the knob setting that the batches are trained with.
+        surface: predicted peaks by batch size and sample length, for the knob setting of the training.
         largest_batch: largest batch that fits with the longest sample; None if none does.
         max_batch: largest batch size of the search.
     """

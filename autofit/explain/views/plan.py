@@ -139,7 +139,7 @@ class Place:
 
     Attributes:
         offset_bytes: bytes from the start of the arena.
-        start, stop: positions among the events between which the buffer lives.
+        start, stop: numbers of events before the buffer's lifetime begins, and before it ends.
         holds: module and operator of each value that the buffer holds, one after the other.
     """
 
