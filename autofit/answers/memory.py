@@ -78,7 +78,7 @@ def memory_section(
         at: the configuration in words, for the title, such as `at batch 70`.
         reserved_bytes: the likely reserved peak.
         architecture: the architecture of the card.
-        exchanges: whether the process exchanges anything with others.
+        exchanges: whether the process communicates with other ranks.
         spread: the interval of the reserved peak, in words.
         runs_out: whether memory runs out on the card, so that the peaks are those with enough memory.
     """

@@ -69,7 +69,7 @@ class TimedCall:
         position: number of the trace's events before it.
         launched: time when the host has launched it, as a share of the step.
         start, end: times when its kernels start and end on the device, as shares of the step.
-        times: number of times that it counts: more than one if later passes of a generation repeat it.
+        times: number of equal calls that it stands for; more than one if passes of a generation repeat it.
         kernels: the kernels that it runs, one after the other.
     """
 

@@ -52,7 +52,7 @@ class BoundarySampler:
 
         Args:
             study: Optuna study for the inner sampler.
-            boundaries: boundary of every setting; it marks the proposed size as in flight.
+            boundaries: search for the largest batch of each setting; it marks the proposed size as in flight.
             open_settings: settings with a size to propose, at least one.
             deciding_size: returns a size to try before the boundary of a setting proposes any, or None.
         """

@@ -38,7 +38,7 @@ class Pool:
     Attributes:
         block_size: tokens of a block.
         block_bytes: bytes of a block in all layers of a group.
-        num_blocks: the number of all blocks.
+        num_blocks: number of blocks of all groups together.
     """
 
     block_size: int

@@ -38,7 +38,7 @@ class TuneSettings(DeclaredSettings):
 
     @property
     def sized_knobs(self) -> Knobs:
-        """Knobs, with the sample size taken from the longest sample where the data's lengths are given."""
+        """Knobs of the settings; if `--lengths` is given, with the longest sample's length as sample size."""
         lengths = self.capped_lengths
         return self.knobs if lengths is None else replace(self.knobs, seq_len=lengths.worst(1))
 

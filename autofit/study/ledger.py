@@ -45,7 +45,7 @@ class Ledger:
         pruning: decides which settings others make pointless; without it every boundary is searched.
 
     Attributes:
-        boundaries: boundary of every knob setting, in the order of the space.
+        boundaries: largest fitting and smallest failing batch of every knob setting, in the space's order.
         known: outcome that counts for each configuration, see `decisive`; of its environment
             only the reason why it was not tried is kept.
         running: running trials by number.
@@ -145,7 +145,7 @@ class Ledger:
         return found if self._pruning is None else self._pruning.leading(found, self._unsettled)
 
     def deciding_size(self, knobs: Knobs) -> int | None:
-        """Batch size to try first, as its failure would prune the knob setting; None for the usual order."""
+        """Batch size to try first, as its failure ends a knob setting's search; None for the usual order."""
         rival = None if self._pruning is None else self._pruning.best_rival(knobs, self._settled)
         if rival is None:
             return None

@@ -36,7 +36,7 @@ class PredictedSpeeds:
 
     Args:
         curves: curve of each knob setting; settings without one have no times.
-        boundaries: boundaries of the settings.
+        boundaries: largest fitting and smallest failing batch of each setting.
         budget_bytes: budget that peaks are compared with.
     """
 
