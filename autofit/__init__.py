@@ -78,8 +78,8 @@ __all__ = [
     "worst_case_lengths",
 ]
 
-# Where each name comes from, imported when it is first asked for: what a command needs first, the process
-# of its predictions, starts before all that.
+# Module of each public name, imported when the name is first used, so that a command can start the process
+# of its predictions before it imports the rest.
 _PLACES = {
     "BatchLengths": "autofit.settings.lengths",
     "Best": "autofit.tuning.found",

@@ -1,7 +1,7 @@
 """The Python interface: `tune`, `estimate`, `check`, `observe`, `kv`, `peak_curve`, `peak_surface`.
 
-`autofit.tuning.session` puts a search together. Nothing of the caller's process is changed: workloads run
-in child processes.
+`autofit.tuning.session` runs a search. Workloads run in child processes, so that the caller's process is not
+changed.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from autofit_workers.trials.door import Workload
 def tune(
     workload: Workload | Script | str, *, on_event: EventSink | None = None, **options: Any
 ) -> TuneResult:
-    """Finds the largest batch that fits, for every knob setting asked for.
+    """Finds the largest batch size that fits in memory, for each requested knob setting (precision, …).
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
-        on_event: receives the events of `autofit.events` while the search runs.
-        options: those of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
+        on_event: called with each event of `autofit.events` while the search runs.
+        options: options of `autofit tune`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`,
             `device`, `probe`, `mode`, `worst_case`, `parallel`, `search`, `max_batch`, `risk`, …, and the
             knobs, the fields of `autofit_workers.spec.knobs.Knobs`: `conv_algo`, `precision`, `optimizer`, …
 
@@ -63,18 +63,19 @@ def estimate(workload: Workload | Script | str, *, batch_size: int | None = None
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
-        batch_size: samples a batch; of a script, None for its own.
-        options: those of `autofit estimate`, with `_` for `-`, and the knobs, the fields of
+        batch_size: samples a batch; for a script, None for its own batch size.
+        options: options of `autofit estimate`, with `_` for `-`, and the knobs, the fields of
             `autofit_workers.spec.knobs.Knobs` (`conv_algo`, `precision`, `optimizer`, …). Among them are
-            gpu: a card of the catalogue; without it an sm_80 card is likely, and the interval spans all of
-                NVIDIA's architectures there.
+            gpu: a card of the catalogue; without it the likely peak is that of an sm_80 card, and the
+                interval covers all of NVIDIA's architectures in the catalogue.
             mode: `train`, `infer` or `generate`, instead of the workload's own.
-            worst_case: with the worst batches, of a workload whose `make_batch` takes a `kind`.
-            parallel: `fsdp:8`, or another form of `--parallel`, for one of so many ranks, `batch_size` being
-                one rank's, of a pipeline one microbatch's.
-            rank: which of them; `"all"` for the one that needs the most, as of a pipeline without it.
-            assume: `nonzero=SHARE`, how much of a tensor a mask selects whose values nobody has.
-            allow_long: samples may be longer than the model was made for.
+            worst_case: whether to predict the worst batches, of a workload whose `make_batch` takes a `kind`.
+            parallel: `fsdp:8`, or another form of `--parallel`, to predict one of several ranks;
+                `batch_size` is that of one rank, for a pipeline that of one micro-batch.
+            rank: number of the rank to predict; `"all"` for the one that needs the most, the default for a
+                pipeline.
+            assume: `nonzero=SHARE`, the share of a tensor that a mask is assumed to select.
+            allow_long: whether samples may be longer than the model was made for.
 
     Raises:
         UsageError: an option is wrong, or a card, a knob or such a batch size does not exist.
@@ -89,7 +90,7 @@ def check(workload: Workload | Script | str, *, batch_size: int, **options: Any)
 
     Args:
         workload: a `Workload`, a `Script`, or what `Workload.load` takes.
-        options: those of `autofit check`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`, else
+        options: options of `autofit check`, with `_` for `-`: `gpu_mem="16G"` or `gpu="rtx-3090"`, else
             the local card; `conv_algo`, `precision`, `optimizer`, `mode`, `margin`, `reserve`, …
 
     Raises:
@@ -115,13 +116,13 @@ def observe(
         peak_bytes: the peak, in bytes.
         kind: `allocated` (`torch.cuda.max_memory_allocated()`), `reserved` (`max_memory_reserved()`) or
             `device` (what nvidia-smi shows for the process, which needs `gpu`).
-        batch_size: samples a batch; of a script, None for its own.
-        options: those of `estimate`: `gpu`, `mode`, …, and the knobs.
+        batch_size: samples a batch; for a script, None for its own batch size.
+        options: options of `estimate`: `gpu`, `mode`, …, and the knobs.
 
     Raises:
         UsageError: an option is wrong, or the peak cannot be of this card or configuration.
         WorkloadFailedError: the workload fails, or cannot be predicted.
-        StorageError: the observation cannot be kept.
+        StorageError: the observation cannot be stored.
     """
     if kind not in tuple(PeakKind):
         raise UsageError(f"kind must be one of {', '.join(PeakKind)}; got {kind!r}")
@@ -135,13 +136,13 @@ def kv(model: str, *, gpu: str, **options: Any) -> KvCache:
     """Predicts the memory that a server of a language model has left for its KV cache.
 
     Args:
-        model: of transformers, `hf:MODEL_TYPE` or `hf:path/to/config.json`.
+        model: a model of transformers, `hf:MODEL_TYPE` or `hf:path/to/config.json`.
         gpu: a card of the catalogue.
-        options: those of `autofit kv`, with `_` for `-`, the fields of `KvQuestion`: `engine="vllm"`,
+        options: options of `autofit kv`, with `_` for `-`, the fields of `KvQuestion`: `engine="vllm"`,
             `tensor_parallel=2`, `max_model_len=8192`, `kv_dtype="fp8"`, …
 
     Raises:
-        UsageError: the server could not be started so.
+        UsageError: the server does not start with these options.
         WorkloadFailedError: the model cannot be built.
     """
     known = {each.name for each in dataclasses.fields(KvQuestion)} - {"gpu"}

@@ -5,19 +5,19 @@
     │   ├── UnknownGpuError        2   no such card in the catalogue
     │   ├── UnknownModelError      2   no such model
     │   ├── InapplicableError      2   a knob does not apply to the workload
-    │   ├── BudgetError            2   nothing of the device's memory is left for PyTorch
-    │   ├── UntimedCardError       2   no times of steps are predicted on that card
+    │   ├── BudgetError            2   no memory of the device is left for PyTorch
+    │   ├── UntimedCardError       2   no step times are predicted for the card
     │   └── StudyMismatchError     2   the study was begun with other settings
     ├── WorkloadFailedError        4   the user's own code fails at every batch size
-    │   └── UnpredictableCardError 4   nothing is predicted of it on that card
+    │   └── UnpredictableCardError 4   the workload cannot be predicted on the card
     ├── InfrastructureError        5   storage, cluster, driver or this machine fail
     │   ├── StorageError           5   the study, a trace or a report cannot be read or written
-    │   │   └── StorageDeniedError 5   the database lets its user read, but not do this
+    │   │   └── StorageDeniedError 5   the database's user lacks the right for an operation
     │   ├── DispatchError          5   no worker can be reached, or a trial was lost or hung twice
     │   ├── DriverError            5   the NVIDIA driver does not answer
-    │   ├── MissingLibraryError    5   a knob's value is of a library that is not installed here
+    │   ├── MissingLibraryError    5   a knob's value needs a library that is not installed
     │   └── OutputError            5   stdout cannot be written
-    ├── ReaderGoneError          141   whoever read stdout went away
+    ├── ReaderGoneError          141   the reader of stdout went away
     └── InternalError              1   autofit itself is wrong
 
 When nothing fits there is a result and no exception: `tune` and `check` exit with 3. A check that is
@@ -50,7 +50,7 @@ class ExitCode(IntEnum):
     READER_GONE = 141
 
 
-_NUM_NEAR, _NUM_NAMED = 4, 5  # names in a message
+_NUM_NEAR, _NUM_NAMED = 4, 5  # most names in a message: similar ones, and in a list
 
 
 class AutofitError(Exception):
@@ -60,9 +60,9 @@ class AutofitError(Exception):
         message: one sentence for the user, with the next step in it.
 
     Attributes:
-        message: that sentence, without secrets and characters that control a terminal.
-        kind: a stable word for programs that read the error.
-        exit_code: the exit code of a command that fails with this error.
+        message: the sentence, without secrets and characters that control a terminal.
+        kind: a word for programs that read the error, which stays the same between versions.
+        exit_code: exit code of a command that fails with this error.
     """
 
     kind: str = "error"
@@ -124,7 +124,7 @@ class WorkloadFailedError(AutofitError):
 
     Args:
         message: one sentence for the user, with the next step in it.
-        kind: the reason as a stable word, such as `data-dependent`; `workload` if none is known.
+        kind: the reason as a word for programs, such as `data-dependent`; `workload` if none is known.
         traceback: the traceback of the user's code, as text; empty if there is none.
     """
 
@@ -207,8 +207,7 @@ class InternalError(AutofitError):
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """End of a message about an unknown name, ` Did you mean a or b?`; empty if no name is similar.
 
-    Names that contain what was written, the shortest first; where there are none, those that are
-    spelt alike.
+    Suggests the names that contain `name`, the shortest first; if there are none, names of similar spelling.
     """
     wanted = name.casefold()
     by_folded = {key.casefold(): key for key in sorted(known, key=lambda key: (len(key), key))}

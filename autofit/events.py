@@ -1,8 +1,7 @@
 """Events that the tuner emits while it works.
 
-Progress display, metrics and journal consume them. An event is plain data, so that a consumer can be
-added without the tuner knowing of it. `autofit serve` emits the same events of what it reads from the
-storage.
+Events are plain data for consumers such as the progress display and the metrics, of which the tuner knows
+nothing. `autofit serve` emits the same events for trials that it reads from a storage.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ class TuneStarted:
     """A search begins, or an interrupted search is resumed.
 
     Attributes:
-        workload: the workload's short name, as in `WorkloadRef.name`.
-        gpu: the card that the search is for, see `autofit.settings.target.gpu_label`.
-        budget_bytes: what the allocator may reserve (CPU: what the process may use).
-        study: the name the study can be resumed by; the events of a search all have it.
-        started_seconds: epoch.
+        workload: short name of the workload, as in `WorkloadRef.name`.
+        gpu: card that the search is for, see `autofit.settings.target.gpu_label`.
+        budget_bytes: bytes that the allocator may reserve; for the CPU, bytes that the process may use.
+        study: name of the study, by which the search can be resumed; all events of a search have it.
+        started_seconds: time at which the search began, in seconds of the epoch.
     """
 
     workload: str
@@ -35,11 +34,11 @@ class TuneStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarted:
-    """A trial was handed to a dispatcher.
+    """A trial was handed to a dispatcher, which runs it.
 
     Attributes:
-        trial: its number in the study.
-        started_seconds: epoch.
+        trial: number of the trial in its study.
+        started_seconds: time of the start, in seconds of the epoch.
     """
 
     study: str
@@ -53,7 +52,7 @@ class TrialFinished:
     """A trial returned; its outcome is already in the study.
 
     Attributes:
-        trial: its number in the study.
+        trial: number of the trial in its study.
     """
 
     study: str
@@ -64,10 +63,10 @@ class TrialFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialAbandoned:
-    """A started trial will not return: its search was ended, or its coordinator is gone.
+    """A started trial will not return: its search was ended, or the process that ran it is gone.
 
     Attributes:
-        trial: its number in the study.
+        trial: number of the trial in its study.
     """
 
     study: str
@@ -79,9 +78,9 @@ class PredictionCompared:
     """A measured trial fits, and its peak is compared with its prediction.
 
     Attributes:
-        trial: its number in the study.
-        predicted_bytes: the likely prediction of the peak that is held against the budget.
-        measured_bytes: that peak as it was measured.
+        trial: number of the trial in its study.
+        predicted_bytes: likely predicted peak, of the memory that is compared with the budget.
+        measured_bytes: measured peak of the same memory.
     """
 
     study: str
@@ -94,13 +93,13 @@ class PredictionCompared:
 class BoundaryMoved:
     """The largest batch known to fit has changed for one knob setting.
 
-    It grows as sizes are tried, and shrinks when a size that had fitted fails its soak.
+    The batch grows as sizes are tried, and shrinks if a size that had fitted fails its soak, a longer trial.
 
     Attributes:
-        largest_batch: None when not even the smallest batch fits.
-        peaks: of the largest batch; those of a prediction at the level that has to fit.
-        peak_bytes: the one of them that is held against the budget.
-        evidence: how that batch is known to fit, or the smallest to fail.
+        largest_batch: largest batch known to fit; None if not even the smallest batch fits.
+        peaks: peaks of the largest batch; predicted ones are at the level that has to fit.
+        peak_bytes: the peak among `peaks` that is compared with the budget.
+        evidence: how the largest batch is known to fit or, if none fits, the smallest to fail.
     """
 
     study: str
@@ -116,9 +115,9 @@ class RecommendationMade:
     """A search is over, and recommends the configuration that a practitioner would take.
 
     Attributes:
-        knobs, batch_size: the configuration; None where nothing fits.
-        predicted_step_seconds: the likely time of its step; None where it is not sure enough to be said.
-        step_time_error: (predicted − measured) / measured step time, where the step was measured.
+        knobs, batch_size: the configuration; None if nothing fits.
+        predicted_step_seconds: likely time of its step; None if it is too uncertain to be shown.
+        step_time_error: (predicted − measured) / measured step time; None if the step was not measured.
     """
 
     study: str
@@ -142,7 +141,7 @@ class JobsCounted:
     """The jobs of a cluster were counted.
 
     Attributes:
-        by_state: how many there are in each state; a state without jobs may be left out.
+        by_state: number of jobs in each state; a state without jobs may be left out.
     """
 
     by_state: Mapping[str, int]
@@ -153,8 +152,8 @@ class UnreadableCounted:
     """The unreadable records of a storage, which are skipped, were counted.
 
     Attributes:
-        source: the storage.
-        by_kind: how many there are of each kind, see `autofit.study.damage.Kind`; none may be left out.
+        source: name of the storage or journal that has the records.
+        by_kind: number of records of each `autofit.study.damage.Kind`; kinds without any may be left out.
     """
 
     source: str
@@ -166,7 +165,7 @@ class Progress:
     """Progress of a stage of a search, as text for a user.
 
     Attributes:
-        done, total: steps of this stage; a total of None is not known beforehand.
+        done, total: steps of this stage that are done, and all of them; None if their number is unknown.
     """
 
     stage: str
@@ -176,7 +175,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noted:
-    """Note that the waiting user should read at once; the answer repeats it."""
+    """Note that the user should read while the command still runs; the answer repeats it."""
 
     text: str
 
@@ -186,7 +185,7 @@ class TuneFinished:
     """The search is over.
 
     Attributes:
-        best_batch, best_knobs: the answer; None when nothing fits.
+        best_batch, best_knobs: best configuration that fits; None if nothing fits.
     """
 
     workload: str

@@ -5,8 +5,8 @@ $AUTOFIT_STATE_DIR/       default: the platform's state directory
 ├── traces/               traces of predictions, by digest
 ├── observations/         observed peaks, one a file
 ├── step-times/           measured steps, one a file
-├── errors/               what happened where autofit itself was wrong, one a file
-└── cache/                what can be made again
+├── errors/               reports of internal errors, one a file
+└── cache/                files that can be made again
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from autofit_workers.spec.documents import resolved
 STATE_DIR_VARIABLE = "AUTOFIT_STATE_DIR"
 _OWN = 0o700  # folders hold names of models and lines of code, which others need not read
 _OTHERS_WRITE = 0o022
-# Set to 1, predictions are made with a release that was not tried, if the self-test passes.
+# With the value 1, predictions are also made with an untested release of PyTorch that passes the self-test.
 UNVERIFIED_VARIABLE = "AUTOFIT_UNVERIFIED_TORCH"
-# Signs jobs, see autofit.jobs.signing.
+# Environment variable of the key that signs jobs, see autofit.jobs.signing.
 KEY_VARIABLE = "AUTOFIT_STORAGE_KEY"
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ def state_dir() -> Path:
 
 
 def studies_path() -> Path:
-    """The folder of the studies' journals; it is not created here."""
+    """Folder of the studies' journals; it is not created here."""
     return state_dir() / "studies"
 
 
@@ -68,7 +68,7 @@ def traces_dir() -> Path:
 
 
 def observations_path() -> Path:
-    """The folder of observed peaks; it is not created here."""
+    """Folder of observed peaks; it is not created here."""
     return state_dir() / "observations"
 
 
@@ -120,8 +120,8 @@ def _writable(folder: Path) -> Path:
 def _narrow(folder: Path) -> None:
     """Removes other users' access to a folder, which an earlier version of autofit gave them.
 
-    A folder that others may write to as well, or that is another user's or a link, is shared on purpose: it
-    stays as it is.
+    A folder that others may write to, that belongs to another user, or that is a link was shared on purpose,
+    and is left unchanged.
     """
     try:
         found = folder.lstat()
@@ -161,7 +161,7 @@ def _mode(path: Path) -> int:
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Writes a file atomically: a crash leaves the old file, never a half-written one.
 
-    A link leads to the file that is written. A device or a pipe is written to as it is.
+    Of a symbolic link, the file that it leads to is written. A device or a pipe is written to directly.
 
     Raises:
         StorageError: when the folder is missing or not writable, the disk full, or nobody reads the pipe.
@@ -172,7 +172,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         if path.exists() and not (path.is_file() or path.is_dir()):
             _write_through(path, data)
             return
-        temporary = path.parent / f".{uuid.uuid4().hex}"  # short: names may be as long as names can be
+        temporary = path.parent / f".{uuid.uuid4().hex}"  # a suffix could exceed the limit on names
         try:
             with temporary.open("xb") as file:
                 file.write(data)

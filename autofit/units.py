@@ -23,15 +23,15 @@ _PERCENTAGE = re.compile(r"\s*(?P<number>[0-9]+(?:\.[0-9]+)?)\s*(?P<percent>%?)\
 def parse_bytes(text: str) -> int:
     """Size in bytes, parsed from a text such as `16G`, `15.5 GiB`, `16GB` or `17179869184`.
 
-    Case does not matter, spaces around the number and the unit neither. What a decimal leaves of
-    a byte is dropped, so that no size is ever larger than what was written.
+    Case does not matter, and neither do spaces around the number and the unit. A fraction of a byte is
+    dropped, so that no size is larger than the text says.
 
     Returns:
         Bytes, at least 1.
 
     Raises:
-        ValueError: for anything else: no number, a sign, a thousands separator, an exponent, an
-            unknown unit, a fraction of bytes, nothing.
+        ValueError: the text is anything else, such as one without a number, with a sign, a thousands
+            separator, an exponent, an unknown unit, or a fraction of bytes.
     """
     match = _SIZE.fullmatch(text)
     unit_bytes = _UNIT_BYTES.get(match["unit"].upper()) if match else None
@@ -57,7 +57,7 @@ def format_bytes(num_bytes: int) -> str:
     if num_bytes < 1024:
         return f"{num_bytes} B"
     for power, prefix in enumerate(_PREFIXES, 1):
-        # Rounded on integers: a float loses bytes above 8 PiB, and 1023.999 MiB shall read 1.00 GiB.
+        # Rounds integers, as a float loses bytes above 8 PiB, and 1023.999 MiB shall read 1.00 GiB.
         hundredths = (num_bytes * 100 + 1024**power // 2) // 1024**power
         if hundredths < 1024 * 100 or prefix == _PREFIXES[-1]:
             break
@@ -71,7 +71,7 @@ def parse_percent(text: str) -> Decimal:
         The share, from 0 up to but not including 1: `Decimal("0.03")`.
 
     Raises:
-        ValueError: for anything else; a number of 1 or more without `%` is ambiguous.
+        ValueError: the text is anything else; a number of 1 or more without `%` is ambiguous.
     """
     match = _PERCENTAGE.fullmatch(text)
     share = None

@@ -1,12 +1,12 @@
-"""Answers as sections: titles, tables and sentences as data, which terminal and HTML page lay out.
+"""Turns results into sections: titles, tables and sentences as data, for the terminal and the HTML page.
 
     section.py        sections and their blocks: paragraphs, tables, bullets, code, figures
     figures.py        data of figures, which the HTML page draws
-    memory.py         where the memory goes, in any answer
+    memory.py         the memory at a peak by category, for any answer
     tune/             a search's answer, and the code lines that apply it
     configuration/    answers about one configuration: estimate, check, cards, …
     profile/          views of a profile
-    words/            phrases and number formats that all of them share
+    words/            phrases and number formats for all answers
 
-A function takes a result and returns its sections; nothing here knows where they are shown.
+Functions take a result and return its sections, whether they are shown on a terminal or on a page.
 """

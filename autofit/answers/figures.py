@@ -18,7 +18,7 @@ class CurveLine:
     Attributes:
         label: the knob setting, or the level of the prediction.
         peaks_bytes: the peak at each of `batch_sizes`.
-        largest_batch, first_failing_batch: the boundary; None where there is none.
+        largest_batch, first_failing_batch: largest batch that fits and next that fails; None if unknown.
     """
 
     label: str
@@ -81,7 +81,7 @@ class SizeMap:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepMemory:
-    """Figure of the memory over a step."""
+    """Figure of one device's memory over a step."""
 
     lane: Lane
     budget_bytes: int | None = None
@@ -99,10 +99,10 @@ class Times:
     """Time of a step by classes of kernels and by modules.
 
     Attributes:
-        timing: the timing of the step.
-        note: what its times rest on, or why no seconds are said, in a sentence.
+        timing: times of the step's operators.
+        note: sentence on the basis of the times, or on why there are no seconds.
         classes: classes of kernels, the one that takes most time first.
-        modules: modules that take time and those around them, each after its parent.
+        modules: modules that take time, and their parents, each after its parent.
     """
 
     timing: Timing

@@ -1,4 +1,4 @@
-"""Sections that tell where the memory goes at the peak, shared by searches, estimates and profiles."""
+"""Lays out the memory at a peak by category, as sections for searches, estimates and profiles."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NUM_HOLDERS = 6
 
 
 def memory_sections(estimate: Estimate, at: str = "") -> Iterator[Section]:
-    """Sections on the memory at an estimate's peak: by category up to the device peak, and by holder.
+    """Sections on the memory at an estimate's peak: by category, and the largest live allocations.
 
     Args:
-        at: the configuration, for the title.
+        at: the configuration in words, for the title, such as `at batch 70`.
     """
     alive = estimate.breakdown
     interval = estimate.whole_interval
@@ -75,12 +75,12 @@ def memory_section(
 
     Args:
         categories: bytes of live blocks at the peak.
-        at: the configuration, for the title.
+        at: the configuration in words, for the title, such as `at batch 70`.
         reserved_bytes: the likely reserved peak.
         architecture: the architecture of the card.
-        exchanges: whether the process exchanges anything with others.
+        exchanges: whether the process communicates with other ranks.
         spread: the interval of the reserved peak, in words.
-        runs_out: whether memory runs out on the card, so that the peaks are what is needed.
+        runs_out: whether memory runs out on the card, so that the peaks are those with enough memory.
     """
     names = PeakNames.of(architecture, runs_out=runs_out)
     allocated_bytes = sum(categories.values())

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 from autofit.answers.figures import Drawing
 
 Align = Literal["left", "right"]
-# The weight of a text or the verdict that it states; no mark says anything that its text does not.
+# Emphasis of a text, or the verdict that the text states; readers who see no marks miss nothing.
 Mark = Literal["", "strong", "quiet", "good", "unsure", "bad", "bar"]
 # `wrapped` keeps to the width of a terminal; `listed` likewise, but has one line a row where there is no
 # terminal; `whole` is never wrapped or cut.
@@ -24,7 +24,7 @@ class Cell:
     """Table cell with a mark.
 
     Attributes:
-        detail: the exact form of the text, which the HTML page shows when it is pointed at.
+        detail: exact value behind the text, shown as a tooltip of the HTML page.
     """
 
     text: str
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Table column; a line break in its title is a place to break it where width is scarce."""
+    """Table column; a line break in its title marks where the title may be broken if width is scarce."""
 
     title: str = ""
     align: Align = "left"
@@ -72,8 +72,8 @@ class Paragraph:
     """Block of one or more sentences.
 
     Attributes:
-        mark: the mark of the words in `marked`; of the whole text if there are none.
-        is_whole: whether a terminal's width does not break it, so that it can be copied or searched.
+        mark: mark of the words in `marked`, or of the whole text if `marked` is empty.
+        is_whole: whether the text is never wrapped to a terminal's width, so that it can be copied.
     """
 
     kind: ClassVar = "paragraph"
@@ -111,7 +111,7 @@ class Code:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Block of a figure, which the HTML page draws; a terminal draws that of a step and leaves out others."""
+    """Block with a figure, which the HTML page draws; a terminal draws only figures of type `StepMemory`."""
 
     kind: ClassVar = "figure"
     drawing: Drawing
@@ -125,8 +125,8 @@ class Section:
     """Part of an answer: blocks under a title.
 
     Attributes:
-        name: identifies the section within its answer.
-        is_leading: whether a terminal leaves the title out, as the first lines of an answer need none.
+        name: identifier of the section within its answer.
+        is_leading: whether a terminal omits the title, as the first lines of an answer need no title.
     """
 
     name: str
@@ -136,17 +136,17 @@ class Section:
 
 
 def left(title: str = "") -> Column:
-    """Column of text."""
+    """Left-aligned column, for text."""
     return Column(title)
 
 
 def right(title: str = "") -> Column:
-    """Column of numbers."""
+    """Right-aligned column, for numbers."""
     return Column(title, "right")
 
 
 def row(*cells: str | Cell, is_chosen: bool = False) -> Row:
-    """Table row of cells, of which plain texts have no mark."""
+    """Table row made of cells; plain texts become cells without a mark."""
     return Row(tuple(Cell(cell) if isinstance(cell, str) else cell for cell in cells), is_chosen)
 
 
@@ -176,10 +176,10 @@ def grid(aligns: str, rows: Iterable[Row | Iterable[str | Cell]], *, fit: Fit = 
 
 
 def quiet(text: str) -> Cell:
-    """Cell of a note beside what counts."""
+    """Cell with text of less weight, such as a note."""
     return Cell(text, "quiet")
 
 
 def strong(text: str) -> Cell:
-    """Cell of what counts."""
+    """Cell with emphasized text, such as the main result."""
     return Cell(text, "strong")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 _PREDICTING = ("tune", "estimate", "profile", "check", "cards", "compare")
-# With these a command predicts nothing, or in another process.
+# Options with which a command predicts nothing, or predicts in another process.
 _NOT_WITH = frozenset(
     {
         "-h",
@@ -36,8 +36,8 @@ _NOT_WITH = frozenset(
         "--keep-env",
     }
 )
-# Of a search over sizes next to nothing is garbage in cycles: to look for it as often as Python does by
-# itself takes a tenth of the time.
+# Thresholds of the garbage collector. A search makes hardly any reference cycles; looking for them as often
+# as Python does by default would take a tenth of the time.
 _COLLECTIONS = (50_000, 20, 100)
 
 
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
                 from autofit.cli.app import main as run
 
                 return run(arguments, backend=backend)
-        except BaseException:  # whatever a library makes of the interruption
+        except BaseException:  # libraries may turn a KeyboardInterrupt into another exception
             if not interruption.is_wanted:
                 raise
             return interruption.end(as_json=as_json)
@@ -66,5 +66,5 @@ def _start_to_predict(options: Sequence[str]) -> None:
     if _NOT_WITH.isdisjoint(option.partition("=")[0] for option in options):
         from autofit_workers.trials.run import start_predictor  # the door imports more than a start needs
 
-        with suppress(OSError):  # the first prediction says it in words
+        with suppress(OSError):  # the first prediction reports the error
             start_predictor()

@@ -38,7 +38,7 @@ from autofit_workers.installation import DISTRIBUTION
 
 
 class _InOrder(click.Group):
-    """Command group that lists its commands in the order they were added, the most wanted first."""
+    """Command group that lists its commands in the order they were added, the most used first."""
 
     def list_commands(self, _ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -67,11 +67,11 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
     """Runs a command line.
 
     Args:
-        arguments: without the program's name; those of the process unless given.
-        backend: the functions that the commands call.
+        arguments: arguments without the program's name; those of the process if None.
+        backend: functions that the commands call; the real ones if None.
 
     Returns:
-        The exit code, an `ExitCode` where autofit decides it.
+        The exit code; one of `ExitCode` for answers and errors of autofit.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     with guarded():
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None, *, backend: Backend | None = No
             except (Exception, SystemExit) as error:  # noqa: BLE001 - the process boundary
                 code = _end(error, arguments)
             sys.stdout.flush()
-        except (OutputError, ReaderGoneError) as error:  # of the last flush, or while another was told
+        except (OutputError, ReaderGoneError) as error:  # in the last flush, or while reporting another error
             return _fail(error, arguments)
     return int(code or 0)
 
@@ -99,7 +99,7 @@ def _end(error: BaseException, arguments: Sequence[str]) -> int:
     if isinstance(error, SystemExit):
         if not isinstance(error.__context__, OSError):
             raise error
-        error = error.__context__  # of a pipe inside, which click takes for the reader of stdout
+        error = error.__context__  # click takes a broken pipe inside a command for a closed stdout
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         error.show()
         return ExitCode.USAGE

@@ -104,7 +104,11 @@ def report_on_estimate(
 
 
 def _predictor(settings: TuneSettings, workload: WorkloadRef, emit: EventSink, **details: bool) -> Predictor:
-    """Predictor for a workload with the `settings`; `details` say what its traces record beside events."""
+    """Predictor for a workload with the `settings`.
+
+    Args:
+        details: further contents of its traces, such as `with_tensors`.
+    """
     return local_predictor(
         workload,
         setup=settings.setup,

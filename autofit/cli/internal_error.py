@@ -21,8 +21,8 @@ _PACKAGES = ("autofit", "torch", "ray", "optuna")
 def internal_error(error: BaseException, arguments: Sequence[str]) -> InternalError:
     """`InternalError` for an unexpected exception, whose message names the file with the traceback.
 
-    The same failure of the same command is one file, however often it happens. Where nothing can
-    be written the traceback is printed.
+    The same failure of the same command always has the same file. If no file can be written, the traceback is
+    printed.
     """
     text = shown("".join(traceback.format_exception(error)))
     command = shlex.join(["autofit", *map(shown, arguments)])

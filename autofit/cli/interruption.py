@@ -1,11 +1,11 @@
 """Handles Ctrl-C and SIGTERM: ends a command in an orderly way, with exit code 130.
 
     first signal ─▶ KeyboardInterrupt ─▶ trials end, then Ray ─▶ one document, exit 130
-          └──────▶ a thread, nine seconds later: the document if it is still due, exit 130
+          └──────▶ a thread, nine seconds later: the document if none was printed, exit 130
 
 Signals may come at any moment; further ones change nothing, so that a second Ctrl-C leaves no processes
-behind. The thread ends what an exception cannot end in time: a library may swallow a `KeyboardInterrupt`,
-or compute for longer. The processes of trials and of Ray see that this one is gone, and end.
+behind. The thread ends the process if the exception does not in time: a library may swallow a
+`KeyboardInterrupt`, or compute for longer. The processes of trials and of Ray end once this process is gone.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ class Interruption:
 
     Attributes:
         is_wanted: whether a signal came.
-        is_answered: whether standard output has its document.
-        describe: says what was kept; a command that keeps something sets it.
+        is_answered: whether the command's JSON document was printed.
+        describe: returns the error's message; commands that store something set it, to name what was stored.
     """
 
     def __init__(self) -> None:
         self.is_wanted = self.is_answered = False
         self.describe: Callable[[], str] = lambda: "interrupted"
         self._is_printing = self._is_over = False
-        # Locks, as a handler may release one whatever its thread is at.
+        # Locks instead of events, as a signal handler may release one at any point of its thread.
         self._comes, self._goes = threading.Lock(), threading.Lock()
 
     def error(self) -> SearchInterruptedError:
@@ -65,14 +65,14 @@ class Interruption:
         """Context manager that handles SIGINT and SIGTERM; does nothing outside the main thread.
 
         Args:
-            as_json: whether standard output is to have a document.
-            to_the_end: whether this process ends after the block, which may hang too.
+            as_json: whether standard output is to have a JSON document.
+            to_the_end: whether this process ends after the block; its end may hang, so it is watched too.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         taken = [signal.SIGTERM]
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as in the background of a script
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # shells ignore it for background commands
             taken.append(signal.SIGINT)
         self._comes.acquire()
         self._goes.acquire()
@@ -84,7 +84,7 @@ class Interruption:
             self._is_over = True
             if not (self.is_wanted and to_the_end):
                 self._goes.release()
-                with contextlib.suppress(RuntimeError):  # a signal has done it
+                with contextlib.suppress(RuntimeError):  # a signal has released it already
                     self._comes.release()
             if not to_the_end:
                 for number, handler in before.items():
@@ -105,7 +105,7 @@ class Interruption:
     def _come(self, _number: int, _frame: FrameType | None) -> None:
         if self.is_wanted:
             return
-        if self._is_over:  # all is said
+        if self._is_over:  # the command has ended, and its output is complete
             os._exit(ExitCode.INTERRUPTED)
         self.is_wanted = True
         self._comes.release()

@@ -1,12 +1,12 @@
 """Guarded stdout and stderr of a command: redacts secrets, and ends the command if a write fails.
 
     click.echo, print, logging, Ray ──▶ sys.stdout ─┬─ redacted, controls escaped ─▶ the stream
-    rich, of which every text was escaped ──▶ .own ─┴─ redacted ───────────────────▶
+    rich, whose texts are escaped already ──▶ .own ─┴─ redacted ───────────────────▶
 
-- stdout whose reader went away ends the command with 141, any other failure of it with 5.
-- stderr that fails is silent from then on: a dead terminal never ends a search.
-- Descriptors 0 to 2 that are closed are opened on the null device, before a database or a socket
-  takes their number and is written to.
+- If the reader of stdout goes away, the command ends with exit code 141; if stdout fails otherwise, with 5.
+- If stderr fails, later texts for it are dropped, so that a closed terminal never ends a search.
+- Closed descriptors 0 to 2 are opened on the null device. Otherwise a database or socket could get such a
+  number, and prints would be written into it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Guarded(_NotOurs, io.TextIOBase):
         ends: whether a failed write ends the command; else the text is dropped.
 
     Attributes:
-        own: the same stream for rich, whose texts were escaped already.
-        buffer: the same stream for bytes, which click writes where the encoding is ASCII.
+        own: stream to the same place for rich, whose texts were escaped already.
+        buffer: stream to the same place for bytes, which click writes if the encoding is ASCII.
     """
 
     def __init__(self, stream: TextIO, *, ends: bool) -> None:
@@ -180,7 +180,7 @@ def guarded() -> Iterator[None]:
     """Context manager that replaces stdout and stderr by guarded streams."""
     before = sys.stdout, sys.stderr
     for stream in before:
-        if isinstance(stream, io.TextIOWrapper):  # a sign that the terminal lacks must not cost an answer
+        if isinstance(stream, io.TextIOWrapper):  # a character outside its encoding must not raise an error
             stream.reconfigure(errors="replace")
     sys.stdout = Guarded(_whole(before[0]), ends=True)
     sys.stderr = Guarded(before[1], ends=False)

@@ -129,7 +129,7 @@ class RayApart(Dispatcher):
         self._closed.set()
         self._trials.cancel_all()
         with self._lock, suppress(OSError):
-            os.close(self._requests)  # at its end the host ends trials first, then Ray
+            os.close(self._requests)  # at the end of its input the host ends trials first, then Ray
         if self._process is not None:
             if not self._is_connected:
                 self._process.send_signal(HURRY)

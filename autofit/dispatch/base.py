@@ -34,9 +34,9 @@ class Devices:
 class Dispatcher(ABC):
     """Base of the dispatchers, which run trials, several at once if the resources suffice.
 
-    The end of a trial is never an exception: a worker that dies makes an outcome with the verdict
-    `LOST`, one that hangs `TIMEOUT`. Only if no worker can be had at all, an exception is raised,
-    `autofit.errors.DispatchError`. As a context manager a dispatcher closes itself.
+    A trial that fails raises no exception: if its worker dies, the verdict of its outcome is `LOST`, and if
+    it hangs, `TIMEOUT`. Only if no worker can be reached at all, `autofit.errors.DispatchError` is raised.
+    A dispatcher is a context manager, which closes it.
 
     Attributes:
         notes: sentences for the answer about how trials run here.
@@ -61,7 +61,7 @@ class Dispatcher(ABC):
     def capacity(self, trial: Probe | TrialSpec) -> int:
         """Number of trials that may run at once, for a way of measuring or for one spec.
 
-        0 if there is no device for them. With a spec, the trial's threads and memory count too.
+        The number is 0 if there is no device. With a spec, the trial's threads and memory count too.
         """
 
     @abstractmethod

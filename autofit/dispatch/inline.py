@@ -67,7 +67,7 @@ class InlineDispatcher(Dispatcher):
         return Devices(num_gpus=len(names), names=names)
 
     def close(self) -> None:
-        self._closed.set()  # first, as a free thread takes the next trial at once
+        self._closed.set()  # set first, as a thread that gets free takes the next trial at once
         self._pending.cancel_all()
         self._pool.shutdown(cancel_futures=True)
 

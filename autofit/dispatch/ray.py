@@ -228,7 +228,7 @@ class RayDispatcher(Dispatcher):
                 continue
             try:
                 nodes = _nodes()
-            except Exception:  # noqa: BLE001 - the cluster itself may be gone, which Ray tells in many ways
+            except Exception:  # noqa: BLE001 - Ray raises many types of errors if the cluster is gone
                 nodes = []
             now = time.monotonic()
             waiting_since = {

@@ -93,7 +93,7 @@ def private_folder() -> Path:
             raise no_start(brief_error(error)) from error
         if len(os.fsencode(folder)) <= _LONGEST_FOLDER_BYTES or place == places[-1]:
             break
-        os.rmdir(folder)  # noqa: PTH106 - as it was made
+        os.rmdir(folder)  # noqa: PTH106 - made by `tempfile`
     return Path(folder)
 
 
@@ -194,8 +194,8 @@ def process_state_kept() -> Iterator[None]:
 def _protect_local_cluster() -> None:
     """Sets an authentication token for the Ray cluster to be started, unless the user has chosen one.
 
-    Ray protects a cluster by a token. It writes a token that it makes itself into the home directory,
-    where it would stay and be used for other clusters too.
+    Ray protects a cluster by a token. Ray would write a token that it makes itself into the home directory,
+    where the token would stay and be used for other clusters too.
     """
     chosen = any(name in os.environ for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
     if not chosen and not Path("~/.ray/auth_token").expanduser().exists():

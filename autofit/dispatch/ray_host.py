@@ -6,11 +6,11 @@
       closes its pipe       ──▶ waits a while, then kills all its descendants and removes their folder
       sends HURRY           ──▶ does not wait, as the host cannot read requests while Ray starts
 
-Ray does not run in the coordinator's process because it takes over SIGTERM (`ray.init` in
-ray/_private/worker.py sets a handler that exits, and its core worker installs abseil's failure handler in
-C++, which aborts), ends the process when the head is gone (gcs_rpc_client.h, after a minute), and prints on
-its streams. The keeper adopts orphans, so that processes that leave their parent are found too: Ray's own
-agents check only now and then whether their raylet lives.
+The coordinator is the process that runs the search. Ray does not run in it because Ray takes over SIGTERM
+(`ray.init` in ray/_private/worker.py sets a handler that exits, and its core worker installs abseil's failure
+handler in C++, which aborts), ends the process when the head is gone (gcs_rpc_client.h, after a minute), and
+prints on its streams. The keeper adopts orphans, so that processes that leave their parent are found too:
+Ray's own agents check only now and then whether their raylet lives.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main(folder: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):  # a batch system sends it to all processes of a job
         signal.signal(number, signal.SIG_IGN)
     _wait(host, coordinator, is_hurried)
-    give_up = time.monotonic() + GRACE_SECONDS  # for another user's, which it may not kill
+    give_up = time.monotonic() + GRACE_SECONDS  # processes of other users may not be killed
     kill_below(os.getpid())
     while below(os.getpid()) and time.monotonic() < give_up:
         time.sleep(_LOOK_SECONDS)

@@ -139,7 +139,7 @@ class TrialOnNodes:
             outcome = measured_by(self._measured, self._spec)
         except StoppedError:
             return
-        except BaseException as error:  # noqa: BLE001 - the end of the thread: whoever waits has to hear it
+        except BaseException as error:  # noqa: BLE001 - the end of the thread, passed on to the caller
             self._complete(error)
             return
         self._complete(outcome)

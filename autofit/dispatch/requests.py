@@ -61,9 +61,8 @@ class Wishes:
     def _accelerator_type(self, nodes: Sequence[Node]) -> str | None:
         """First of `accelerator_types` that a node has; the last one, Ray's own name, if no node has any.
 
-        None if any card will do, and if Ray has no name for the card of any node with GPUs: the probe then
-            reports
-        its card.
+        None if any card will do, and if Ray names the card of no node with GPUs; the trial then reports the
+        card that it ran on.
         """
         if not self.accelerator_types:
             return None

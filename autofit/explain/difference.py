@@ -203,7 +203,7 @@ def _listed(rows: Iterable[SummaryRow], allocations: Sequence[Allocation]) -> _L
         layer = row.layer
         for shape, number in zip(layer.output_shapes, layer.outputs, strict=True):
             num_bytes = ELEMENT_BYTES * math.prod(shape)
-            # A layer may return one of its inputs or parameters, whose memory is counted there.
+            # A layer may return one of its inputs or parameters, whose memory counts as input or parameter.
             is_own = allocations[number].category is Category.ACTIVATION
             if is_own and number not in listed.first:
                 listed.first[number] = num_bytes

@@ -24,7 +24,7 @@ from autofit_workers.spec.trace import FORWARD_END, Mark, Trace, last_step
 
 PROFILE_SCHEMA = "autofit.profile/1"
 
-_MOST_BYTES = 1 << 62  # of all allocations together, so that no sum in a view exceeds 64 bits
+_MOST_BYTES = 1 << 62  # limit for the sum of all allocations, so that no sum in a view exceeds 64 bits
 _GZIP = b"\x1f\x8b"
 _SAVED_WITHOUT_TIMES = "the profile was saved without times: save it again to have them"
 _SAVE_AGAIN = "save it again with `autofit profile … --save FILE`"
@@ -273,7 +273,7 @@ class Phase:
         step: number of the step, from 1; 0 while the model is built.
         name: `model`, `input`, `forward` (with the loss), `backward` or `optimizer`; for a script also
             `evaluation`, `generation` and `checkpoint`, which belong to the step after them.
-        start, stop: positions of its bounds.
+        start, stop: numbers of events before its first event, and up to its last.
     """
 
     step: int

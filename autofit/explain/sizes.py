@@ -16,7 +16,7 @@ class Sizes:
 
     Attributes:
         requested_bytes: bytes that the allocations requested.
-        peak_bytes: bytes of those of their blocks that are alive at the peak.
+        peak_bytes: bytes of the allocations' blocks that are alive at the peak.
         count: number of allocations.
         step_share: share of the step's time, from 0 to 1, that the operators take on the device.
     """
@@ -36,7 +36,7 @@ class Sizes:
 
 
 class Sized(Protocol):
-    """Item with a name and sizes, to be ordered and filtered: a list's row, or a tree's node."""
+    """Item of a view with a name and sizes, by which it is sorted and filtered: a row, or a tree's node."""
 
     @property
     def name(self) -> str: ...

@@ -1,7 +1,7 @@
 """Predicted times of a profile's step: its operators on host and device, as shares of the step.
 
-All times are shares, so that a time that is too uncertain to be stated is nowhere: only `Timing.seconds`
-turns them into seconds, and is None then.
+All times are shares of the step's time. Only `Timing.seconds` turns them into seconds; it is None if the
+prediction is too uncertain for seconds to be shown.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Self
 from autofit_workers.replay.time.kernels import KernelClass
 from autofit_workers.spec.plain import from_plain
 
-# Limits on values that are read, beyond all real ones, so that no sum in a view overflows floating point.
-_MOST_CHARACTERS = 4096  # of a name, as in a trace
+# Limits on values read from a file, beyond all real values, so that no sum in a view overflows a float.
+_MOST_CHARACTERS = 4096  # length of a name, as in a trace
 _MOST_WHOLE = 1 << 62
 _MOST_A_SECOND = 1e24
 _LONGEST = 1e9  # seconds, or steps
@@ -69,7 +69,7 @@ class TimedCall:
         position: number of the trace's events before it.
         launched: time when the host has launched it, as a share of the step.
         start, end: times when its kernels start and end on the device, as shares of the step.
-        times: number of times that it counts: more than one if later passes of a generation repeat it.
+        times: number of equal calls that it stands for; more than one if passes of a generation repeat it.
         kernels: the kernels that it runs, one after the other.
     """
 
@@ -211,9 +211,9 @@ class EventClock:
     An operator's events happen while it runs: after the end of the operator before, and before its own end.
 
     Args:
-        positions: positions of the operators among the trace's events.
+        positions: number of the trace's events before each operator.
         ends: time when each operator is done, as a share of the step.
-        start, stop: positions of the step's bounds.
+        start, stop: numbers of events before the step's first event, and up to its last.
     """
 
     def __init__(self, positions: Sequence[int], ends: Sequence[float], start: int, stop: int) -> None:
@@ -249,7 +249,7 @@ class EventClock:
     def of_event(self, index: int) -> float:
         """Time at which event number `index` of the trace happens, as a share of the step."""
         first, last = self._bounds
-        # Of several operators at one position, the last makes the events that follow.
+        # If several operators have one position, the last of them makes the events that follow.
         number = max(bisect_right(self._positions, index) - 1, 0)
         if not self._positions:
             return 0.0

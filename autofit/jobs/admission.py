@@ -32,9 +32,9 @@ from autofit.jobs.submission import entrypoint, storage_for_driver
 MAX_ATTEMPTS = 2
 STOPPED = "stopped; the study keeps its trials, and submitting the job with --again continues it"
 
-# A process that claimed a job starts its driver at once; if this time passes without, it was killed.
+# Time for a process that claimed a job to start the job's driver; after it, the process counts as killed.
 _CLAIM_SECONDS = 60.0
-_KILL_SECONDS = 15.0  # until Ray notices that a killed driver is gone
+_KILL_SECONDS = 15.0  # time in which Ray notices that a killed driver is gone
 _LOOK_SECONDS = 0.2
 
 

@@ -39,8 +39,8 @@ class JobDriver:
 def driving(job_id: str, storage: str | None, *, warn: Callable[[str], None]) -> Iterator[JobDriver]:
     """Runs a job within the block; records an expected error as its answer, then admits the next job.
 
-    An interruption that nobody requested leaves the job to another attempt, as does any end
-    without an answer.
+    If the block ends without an answer, or is interrupted without a request to stop the job, the job is left
+    to another attempt.
 
     Args:
         storage: storage that holds the job.
@@ -80,7 +80,7 @@ def _admit_next(queue: JobQueue, job: JobRecord, warn: Callable[[str], None]) ->
     address = os.environ.get(_CLUSTER_VARIABLE)
     if address is None:  # started by hand, outside a cluster
         return
-    if job.is_signed and not queue.has_key:  # a forged job would look like a signed one
+    if job.is_signed and not queue.has_key:  # forged signatures cannot be recognized
         warn(f"no other job was started: jobs are signed and a driver has no {KEY_VARIABLE}, see SECURITY.md")
         return
     from autofit.jobs.admission import admit

@@ -31,7 +31,7 @@ _STUDY_PREFIX = "working-dir-"
 _CONTENT = "zip_base64"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file can record
 _NUM_NAMED = 3
-# Source text compresses to a third; far beyond the limit, nothing is compressed to find out by how much.
+# Limit before compression: source text compresses to about a third, so a folder beyond it cannot fit.
 _MAX_UNPACKED_BYTES = 16 * MAX_PACKAGE_BYTES
 
 

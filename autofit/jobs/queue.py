@@ -62,7 +62,7 @@ _ENDED = "ended_seconds"
 _DUPLICATE = "duplicate"
 _MARK = "enqueued_by"
 
-_SCHEMA = 1  # of a job, and of an attempt
+_SCHEMA = 1  # schema number of the records of jobs and attempts
 
 _Arguments = ParamSpec("_Arguments")
 _Answer = TypeVar("_Answer")

@@ -73,7 +73,7 @@ class RayJobs:
             use_token_at_hand()
             with _ray_errors(self.address, connecting=True):
                 self._client = _client(self.address)
-        _require_version(self.address, self._client._server_ray_version)  # noqa: SLF001 - what it asked for
+        _require_version(self.address, self._client._server_ray_version)  # noqa: SLF001 - version that the server reported
 
     def submit(self, submission_id: str, command: str, *, working_dir: str | None, needs_slot: bool) -> bool:
         """Starts a command as a Ray job.
@@ -181,7 +181,7 @@ def _dashboard(address: str) -> str:
     require_answer(address, cluster_here=cluster_of_this_machine)
     from ray.dashboard.utils import get_address_for_submission_client
 
-    for variable in ADDRESS_VARIABLES:  # they would override the given address
+    for variable in ADDRESS_VARIABLES:  # these variables would override the given address
         os.environ.pop(variable, None)
     try:
         return get_address_for_submission_client(address)
@@ -222,9 +222,9 @@ def _client(address: str) -> Any:
         def _do_request(self, *arguments: Any, **options: Any) -> Any:
             return super()._do_request(*arguments, **{"timeout": _REQUEST_SECONDS, **options})
 
-    for module in ("dashboard_sdk", "job.sdk"):  # they log every upload and every end of a log
+    for module in ("dashboard_sdk", "job.sdk"):  # loggers that report every upload and log's end
         logging.getLogger(f"ray.dashboard.modules.{module}").setLevel(logging.WARNING)
-    os.environ[ADDRESS_VARIABLES[0]] = address  # it overrides the client's own argument
+    os.environ[ADDRESS_VARIABLES[0]] = address  # the variable overrides the client's argument
     return Client(address)
 
 

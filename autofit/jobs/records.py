@@ -58,7 +58,7 @@ class JobSpec:
         workload: short name of the workload.
         gpu: key of the card in the catalogue.
         fleet: name shared by jobs that ask the same question for several cards.
-        max_drivers: number of running drivers from which on the job is not started.
+        max_drivers: number of running drivers at which the job has to wait.
     """
 
     options: Mapping[str, str]

@@ -1,9 +1,9 @@
 """Signatures of job records, so that only holders of the storage's key can write jobs.
 
-Otherwise everybody with write access to the storage could make the cluster run any code, as a job's options
-and the digest of the folder with its code lie there. The signature covers all of that and the job's id, so
-that a record that was copied under another id, or changed, is refused. It does not cover the progress of a
-job: its state, its attempts, its answer.
+Without signatures, everybody with write access to the storage could make the cluster run any code, as the
+storage has a job's options and the digest of the folder with its code. The signature covers options, digest
+and the job's id, so that a record that was changed, or copied under another id, is refused. It does not cover
+the progress of a job: its state, its attempts and its answer.
 
     HMAC-SHA256(key, "autofit.job/1" NUL {"job": …, "job_id": …} as JSON, keys sorted, ASCII, no spaces)
 """
@@ -91,7 +91,7 @@ def storage_key() -> Key | None:
 def key_out_of_environment() -> Iterator[None]:
     """Removes the storage's key from `os.environ` within the block, to hide it from started processes.
 
-    Such processes are those of Ray, and those that run users' code.
+    Started processes are those of Ray, and those that run users' code.
     """
     secret = os.environ.pop(KEY_VARIABLE, None)
     if secret is None:

@@ -22,7 +22,7 @@ from autofit_workers.spec.shown import has_secret
 from autofit_workers.spec.workloads.libraries import library_of
 
 STORAGE_VARIABLE = "AUTOFIT_STORAGE"
-ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # of Ray's own command line
+ADDRESS_VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # variables that Ray's own command line reads
 
 _FRESH = "fresh"
 _MODEL = "model"

@@ -1,1 +1,1 @@
-"""Answers questions other than the largest batch: whether it fits, on which cards, and what saves memory."""
+"""Answers questions about one configuration: whether it fits in memory, on which GPUs, what saves memory."""

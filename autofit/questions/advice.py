@@ -21,18 +21,18 @@ from autofit_workers.spec.setup import Setup
 from autofit_workers.spec.trace import Trace
 
 ADVICE_SECONDS = 10.0
-_PROMISED = 0.9  # of the limit: an estimate up to this likely fits, one up to all of it may
+_PROMISED = 0.9  # share of the limit; changes with a rough estimate below it are tried first
 _MOST_OF_A_KIND = 2  # promising candidates of one kind of change that are tried
 _MOST_BROKEN = 3  # promising candidates that may fail before other ways are tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedLever:
-    """Savings and peak of one change of a configuration, tried alone.
+    """Change of a configuration, tried alone: the bytes it saves, and whether the step then fits.
 
     Attributes:
-        name, value: knob that is changed, and its new value.
-        how: option to type.
+        name, value: knob that is changed, such as `precision`, and its new value.
+        how: command-line option that makes the change.
         saved_bytes: bytes saved of the reserved peak that has to fit; negative if the change takes more.
         fits: whether the change alone makes the configuration fit.
         effect: side effect of the change.
@@ -51,9 +51,9 @@ class Combination:
     """Combination of changes that makes a configuration fit.
 
     Attributes:
-        options: options to type.
+        options: command-line options that make the changes.
         peak_reserved_bytes: reserved peak with the changes, at the chosen risk.
-        effect: harshest side effect among them.
+        effect: harshest side effect among the changes.
     """
 
     options: tuple[str, ...]
@@ -69,8 +69,8 @@ class Advice:
         batch_size: batch size that the advice is for.
         peak_reserved_bytes: reserved peak without changes, at the risk that has to fit.
         levers: changes tried alone; those that do not change the training first, then by largest saving.
-        combination: gentlest changes that fit; None if no tried changes fit.
-        others: combinations that fit by other kinds of changes, the gentlest first.
+        combination: changes with the mildest side effects that make it fit; None if no tried changes do.
+        others: combinations of other kinds of changes that make it fit, the mildest first.
         is_complete: False if the time limit passed before everything was tried.
     """
 
@@ -87,9 +87,9 @@ class TwoCards:
     """Setup of two cards with one rank each, considered in place of one card.
 
     Attributes:
-        setup: setup of the ranks.
+        setup: mode and parallelism of the two ranks.
         card: one of the two cards.
-        limit_bytes: bytes that the allocator may reserve there.
+        limit_bytes: bytes that the allocator may reserve on each card.
     """
 
     setup: Setup
@@ -104,14 +104,16 @@ class TwoCards:
 class Adviser:
     """Tries changes of a configuration that exceeds memory, alone and together, within a time limit.
 
-    Among all changes that fit, the advice names the gentlest, see `gentleness`: changes that keep a step's
-    numbers and speed come before slower ones, these before rounding, and rounding before training
-    something else; fewer changes before more. Among equally gentle ones it names those that save most,
-    compared with every other change and pair of changes. First it tries the candidates that the existing
-    trace promises to fit (`Promises`), the gentlest first; then gentler changes that may fit, other kinds of
-    changes that fit, each change alone, and all gentler ones. If no promised candidate fits, more than two
-    changes are found by adding the one that saves most to those taken, and leaving out unnecessary ones. Once
-    something fits, further trying may take as long as finding it did.
+    Among all changes that make the step fit, the advice names those with the mildest side effects
+    (`gentleness`): changes that keep a step's numbers and speed come before those that slow it, these before
+    lower precision, and lower precision before another optimizer or other weights; fewer changes before more.
+    Among equally mild ones it names those that save most.
+
+    Combinations that should fit by an estimate from the existing trace (`Promises`) are tried first, the
+    mildest first; then milder ones that may fit, other kinds of changes, each change alone, and all milder
+    pairs. If no estimated combination fits, the change that saves most is added until the step fits, and
+    unnecessary changes are dropped. Once a combination fits, the search goes on for at most as long as
+    finding it took, or for four seconds.
 
     Cards share the traces, and cards of one architecture share the predictions.
 
@@ -119,7 +121,8 @@ class Adviser:
         risk: level of the peak that has to be within the limit.
         fixed: names of knobs that must not be changed.
         two_cards: setup on two cards; None if it must not be tried.
-        given: names of knobs that the user set, which are changed only if nothing else fits.
+        given: names of knobs that the user set; to change one counts as harsher than lower precision, and as
+            milder than another optimizer or other weights.
         with_traces: whether to try changes that cost a trace each.
         seconds: time after which nothing more is tried, on any card.
         clock: returns the time in seconds.
@@ -235,7 +238,8 @@ class Adviser:
                 return candidate.changes
             if peak_bytes is not None:
                 num_broken += 1
-                # Other candidates with one of these changes have to promise as much more as is missing here.
+                # The estimate was too low by peak_bytes / limit_bytes; other candidates with one of these
+                # changes need an estimate that is lower by this factor.
                 for lever in candidate.changes:
                     enough[lever] = min(enough[lever], candidate.share * limit_bytes / peak_bytes)
         return ()
@@ -257,7 +261,7 @@ class Adviser:
         return list(ways.values())
 
     def _on_two_cards(self, base_bytes: int) -> Combination | None:
-        """Combination that fits on two cards, with at most one slower lever; None where none fits."""
+        """Combination that fits on two cards, with at most one change that slows the step; else None."""
         two = self._two_cards
         if two is None:
             return None
@@ -286,11 +290,11 @@ class Adviser:
 
 
 def _is_to_be_tried(lever: Lever, trace: Trace) -> bool:
-    is_layout = lever.name == "memory_format"  # only images and their convolutions have such tensors
+    is_layout = lever.name == "memory_format"  # channels_last is a layout of images for convolutions
     return lever.may_save and not lever.why_pointless(trace) and (trace.convolves or not is_layout)
 
 
 def _promising_first(usable: Sequence[Lever]) -> list[Lever]:
-    """Levers sorted by gentleness; equally gentle ones in reverse order of their knobs."""
+    """Changes sorted by side effects, the mildest first; equally mild ones in reverse order of `KNOBS`."""
     names = [*KNOBS, "batch_size"]
     return sorted(usable, key=lambda lever: (gentleness([lever]), -names.index(lever.name)))

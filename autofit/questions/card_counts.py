@@ -1,7 +1,7 @@
 """Finds how many GPUs of each card one configuration needs: `autofit cards --gpus 1,2,4,8`.
 
-Each number of GPUs has traces of its own, and NCCL leaves less memory on a card; the batch is that of one
-rank.
+Each number of GPUs is traced by itself, and NCCL's buffers take part of each card's memory. The batch size is
+that of one rank.
 """
 
 from __future__ import annotations

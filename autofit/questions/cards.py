@@ -34,7 +34,7 @@ CARDS_SCHEMA = "autofit.cards/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardsQuestion:
-    """Settings of the question on which cards a configuration fits.
+    """Inputs of the question on which GPUs one configuration fits.
 
     Attributes:
         gpus: cards to predict for.
@@ -64,19 +64,19 @@ class CardFit:
         verdict: `fits` (the peak at the risk is within the usable memory, without a retry of the
             allocator), `does-not-fit` (even the low end runs out of memory) or `unsure`, also if nothing
             is predicted.
-        likely_verdict: verdict at the likely peak: `FITS`, `THRASH` or `OOM`. It and the following fields up
-            to the largest batch are None if nothing is predicted.
+        likely_verdict: verdict at the likely peak: `FITS`, `THRASH` (runs with retries of the allocator) or
+            `OOM`. This and the following fields up to the largest batch are None if nothing is predicted.
         interval: predicted reserved peak on the card, in bytes.
         need, num_alloc_retries: see `Estimate`.
         device_peak_bytes: memory that nvidia-smi, or amd-smi, would likely show.
         largest_batch: largest batch that fits with this knob setting, at the risk, while the next does not;
             `tune` may prove one that is a few samples larger. None if not even one sample fits, or if each
             size would cost a trace.
-        lever: gentlest single change with which this batch fits; None if it fits anyway, or
-            if no tried change makes it fit.
+        lever: single change with the mildest side effect with which this batch fits; None if it fits anyway,
+            or if no tried change makes it fit.
         advice: changes that were tried to make it fit; None if it fits anyway.
-        reason: why no card of its kind can run it, whatever its memory, or why nothing is predicted
-            there; else empty.
+        reason: why no card of this architecture can run the step, whatever its memory, or why nothing is
+            predicted for it; else empty.
         num_gpus: number of GPUs of this card that train together.
         parallel: kind of parallelism of the ranks, such as `fsdp:8`; empty for a single process.
         samples_per_step: samples of an optimizer step, of all ranks.
@@ -86,7 +86,7 @@ class CardFit:
             on which it fits with as many GPUs; None if no times are predicted, or it does not fit.
         price: price of an hour of one such card, as the user gave it.
         samples_per_price: samples for a price of 1, if their time is stated.
-        relative_price: price of a sample over that on the cheapest of those cards.
+        relative_price: price of a sample over that on the cheapest of the cards on which it fits.
     """
 
     gpu: str
@@ -177,7 +177,7 @@ def which_cards(
 
     Args:
         settings: the configuration, the reserved memory, and the risk; a card in the settings is ignored.
-        emit: called for each lever.
+        emit: called for each change that is tried.
 
     Raises:
         UsageError: the settings name several configurations.

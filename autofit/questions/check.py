@@ -36,7 +36,7 @@ class Answer(StrEnum):
     `FITS`: the high end of the prediction is within the budget, without a retry of the allocator.
     `DOES_NOT_FIT`: even the low end runs out of memory, with everything that the allocator can release; or
     memory that grows with each step fills the budget before the run ends.
-    `UNSURE`: anything between, thrashing included.
+    `UNSURE`: anything between, such as a step that runs only if the allocator empties its cache and retries.
     """
 
     FITS = "fits"
@@ -75,7 +75,8 @@ class CheckResult:
             context.
         device: the card.
         evidence: `predicted`.
-        likely_verdict: verdict at the likely peak: `FITS`, `THRASH` or `OOM`.
+        likely_verdict: verdict at the likely peak: `FITS`, `THRASH` (runs with retries of the allocator) or
+            `OOM`.
         calibration: real runs that widen the interval; `num_rows` is 0 if there are none.
         workspace_bytes: range of the convolution workspaces; None if they have one size.
         architectures: architectures that the interval covers, the likely one first; for a named card

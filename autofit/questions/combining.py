@@ -14,10 +14,10 @@ _AROUND_TENSORS = frozenset({"allocator", "conv_algo", "memory_format"})
 
 
 class Combining:
-    """Finds combinations of changes that fit, as far as the time allows.
+    """Finds combinations of changes that make a configuration fit, until a time limit has passed.
 
     Args:
-        levers: changes to choose from, the gentlest first.
+        levers: changes to choose from, the mildest side effects first.
     """
 
     def __init__(self, tried: TriedChanges, levers: Sequence[Lever]) -> None:
@@ -80,7 +80,7 @@ class Combining:
         return peak_bytes is not None and peak_bytes <= limit_bytes
 
     def _effective(self, effect: Effect, card: Card) -> list[Lever]:
-        """Changes at most as harsh as `effect` that alter the step; the largest saving first."""
+        """Changes with side effects up to `effect` that alter the traced step; the largest saving first."""
         within = [
             (peak_bytes, lever)
             for lever in self._levers
@@ -99,11 +99,11 @@ class Combining:
         *,
         over_plains: bool = False,
     ) -> Changes:
-        """Changes in `taken`, extended by the one that saves most until they fit or none saves.
+        """Changes in `taken`, extended by the change that saves most, until they fit or none saves more.
 
         Args:
-            over_plains: whether to add one that saves nothing yet, as two parts of a step may be equally
-                high.
+            over_plains: whether to add also a change that leaves the peak as it is: if two moments of a step
+                are equally high, only changes of both lower the peak.
         """
         peak_bytes = self._tried.predicted_bytes(taken, card)
         while peak_bytes > limit_bytes:

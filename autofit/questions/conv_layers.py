@@ -25,7 +25,7 @@ from autofit_workers.spec.work import Convolution
 from autofit_workers.trials import door
 
 _OPERATORS = ("aten.convolution", "aten.convolution_backward")
-# Returns an algorithm's workspace for a layer that it applies to.
+# Function that returns the workspace of an algorithm, by name, for a layer and the modules that run it.
 _Taken = Callable[[str, Convolution, tuple[str, ...]], Workspace]
 
 
@@ -122,7 +122,7 @@ class ConvLayers:
 
 
 def why_not(name: str, call: Convolution) -> str | None:
-    """Reason why a convolution algorithm leaves a layer to the backend; None if it applies."""
+    """Reason why a convolution algorithm cannot run a layer, so that the backend does; None if it can."""
     algorithm = conv.find(name)
     return algorithm.leaves(call) if isinstance(algorithm, Rewrite) else None
 

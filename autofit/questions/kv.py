@@ -66,12 +66,13 @@ class KvCache:
     Attributes:
         fits: whether at least one token fits.
         token_bytes: bytes of a token in all layers, ignoring windows.
-        num_tokens: tokens that fit with the most memory outside the allocator, the likely, and the least.
+        num_tokens: tokens that fit if the memory outside the allocator is at its high end, likely, and at its
+            low end.
         max_model_len: tokens of the longest sequence that fits alone.
         length, num_requests: tokens of a request, and number of such requests that fit at once.
         layers: number of layers that cache something, by kind.
         command: command that starts the engine with these options.
-        missing_bytes: bytes that one block lacks, if nothing fits.
+        missing_bytes: bytes missing for one block of the cache, if nothing fits.
         advice: changes that would help, if nothing fits.
     """
 

@@ -13,7 +13,7 @@ from autofit.settings.goals import Batching
 from autofit.settings.lengths import BatchLengths
 
 _LARGER = (1.25, 1.5, 2.0, 3.0, 4.0)  # batch sizes that are checked, over the largest that always fits
-_STEP = 64  # tokens between the lengths that are checked, as attention kernels round lengths to it
+_STEP = 64  # tokens between the checked lengths, as attention kernels round lengths up to multiples of 64
 _CAP = 0.99  # share of the samples that are not longer than the length cap that is checked
 
 
@@ -24,7 +24,7 @@ class LateFailure:
     Attributes:
         typical_length: average length that batches are padded to.
         longest_fitting: largest padded sample length that fits in a batch of this size; None if none does.
-        num_too_long: number of samples that are longer.
+        num_too_long: number of samples that are longer than `longest_fitting`.
         num_batches: number of batches in an epoch.
         probability: probability that an epoch has a batch that does not fit.
         median_batch: number of the batch by which half of the epochs had such a batch; None if most have
@@ -72,7 +72,7 @@ def of_lengths(
     """Predicts which batches of a dataset with samples of different lengths fit a budget.
 
     Args:
-        surface: peak surface of the knob setting that the batches are trained with.
+        surface: predicted peaks by batch size and sample length, for the knob setting of the training.
         largest_batch: largest batch that fits with the longest sample; None if none does.
         max_batch: largest batch size of the search.
     """

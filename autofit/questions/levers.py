@@ -1,4 +1,4 @@
-"""Single changes of a knob setting that may save memory (levers), with their side effects."""
+"""Levers: single changes of a configuration that may save memory, with their side effects."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from autofit_workers.spec.knobs.optimizer import NAMED
 from autofit_workers.spec.setup import GENERATE, INFER, TRAIN
 from autofit_workers.spec.trace import SampleSize, Trace
 
-_CAPABILITY = 80  # of any GPU: the costs compared here do not depend on it
+_CAPABILITY = 80  # compute capability; any will do, as the costs compared here do not depend on it
 
 
 class Effect(StrEnum):
-    """Side effects of a change on a step besides its memory, the gentlest first.
+    """Side effects of a change on a step besides saving memory, the mildest first.
 
     `NONE`: numbers and speed stay about the same.
     `SLOWER`: the numbers stay, the step takes somewhat longer.
@@ -59,8 +59,8 @@ class Lever:
     Attributes:
         name: name of the changed knob, such as `precision`, or `batch_size`.
         value: value that it is changed to.
-        how: option to type, or variable to set.
-        knobs: whole knob setting with that change.
+        how: command-line option that makes the change.
+        knobs: values of all knobs, with the change made.
         allocator: value of `PYTORCH_ALLOC_CONF` that it needs; empty for none.
         effect: side effect besides saving memory.
         may_save: False if it takes at least as much memory as any other value of its knob.
@@ -233,10 +233,10 @@ def in_order(*changes: Lever) -> tuple[Lever, ...]:
 
 
 def gentleness(changes: Iterable[Lever]) -> tuple[int, ...]:
-    """Sort key of a combination of changes: the number with each side effect, the most drastic first.
+    """Sort key of a combination of changes, smaller for milder ones: counts by side effect, harshest first.
 
-    A stronger change counts several times. To train the requested model with other values than requested
-    is harsher than rounding and gentler than training something else.
+    Each change counts by its `degree`. A changed value that the user had set ranks between lower precision
+    and changes of what is trained.
     """
     changes = tuple(changes)
     counts = {

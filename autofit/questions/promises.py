@@ -1,11 +1,13 @@
 """Estimates from one trace how much memory changes may save, to choose which to try first.
 
+A step peaks in its forward and backward passes or in its optimizer step, each of which takes a sum:
+
     passes      weights + states + activations (+ gradients, if batches are accumulated)
     optimizer   weights + states + gradients + temporaries
 
-A change leaves about a known share of a part: checkpointing of activations, another optimizer of states. The
-peak with several changes is again the higher of these two sums. No answer rests on these estimates: proposed
-changes are predicted from a trace of their own.
+A change scales one of the terms by about a known share: activation checkpointing the activations, another
+optimizer its states. The peak with several changes is the higher of the two changed sums. The estimates only
+order the candidates; a change is advised after a prediction from a trace of its own.
 """
 
 from __future__ import annotations
@@ -116,11 +118,11 @@ class Promises:
         return True
 
     def share(self, changes: Iterable[Lever], *, num_shards: int = 1, batch_share: float = 1.0) -> float:
-        """Estimated peak with changes made together, as a share of the present peak.
+        """Estimated peak with changes made together, as a share of the unchanged configuration's peak.
 
         Args:
             num_shards: number of ranks that share weights, gradients and optimizer states, a part each.
-            batch_share: share of the batch that one of them has.
+            batch_share: share of the batch that one rank has.
         """
         changes = tuple(changes)
         values = {name: value for lever in changes for name, value in lever.changed(self._knobs).items()}
@@ -170,10 +172,10 @@ def _sharded(parts: Parts, num_shards: int, batch_share: float) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Combination of changes with the estimated share of the peak that they leave.
+    """Combination of changes, with its estimated peak.
 
     Attributes:
-        share: share of the present peak that they leave.
+        share: estimated peak with the changes over the peak without them.
     """
 
     changes: tuple[Lever, ...]

@@ -66,7 +66,7 @@ def summarize_workload(predictor: Predictor, knobs: Knobs, card: Card, batch_siz
     """Summarizes and estimates a configuration from one trace.
 
     Args:
-        predictor: predictor whose traces list tensors and layers.
+        predictor: predictor whose traces include tensors and layers.
 
     Raises:
         UsageError: there is no such batch size or mode.

@@ -19,12 +19,14 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.setup import Setup
 from autofit_workers.spec.trace import Trace
 
-_LEAST_SECONDS = 4.0  # for further trying after something was found
+_LEAST_SECONDS = 4.0  # seconds for further trying, once changes that fit are found
 Changes = tuple[Lever, ...]
 
 
 class TriedChanges:
-    """Predicts a configuration with changes made together; all cards share the traces.
+    """Predicts the peak of a configuration with changes made together, until a time limit has passed.
+
+    Traces are shared by all cards.
 
     Args:
         risk: level of the peaks.
@@ -59,7 +61,7 @@ class TriedChanges:
         self._curves: dict[Changes, PredictedCurve] = {}
         self._peaks: dict[tuple[Changes, str], int | None] = {}
         self._traced: set[tuple[Knobs, int]] = set()
-        self._longest_seconds = 0.0  # of one trace so far
+        self._longest_seconds = 0.0  # time of the slowest trace so far
 
     @property
     def trace(self) -> Trace:
@@ -68,7 +70,7 @@ class TriedChanges:
         return self._predictor.trace(self._knobs, self._batch_size)
 
     def on_ranks(self, setup: Setup, batch_size: int) -> Self:
-        """Predictor of the changes on ranks that train together, with the remaining time."""
+        """Copy that predicts the changes on ranks that train together, with the remaining time."""
         left_seconds = self._ends_at - self._clock()
         other = type(self)(
             self._predictor.among(setup),
@@ -79,7 +81,7 @@ class TriedChanges:
             clock=self._clock,
             emit=self._emit,
         )
-        other._longest_seconds = self._longest_seconds  # noqa: SLF001 - of the same kind
+        other._longest_seconds = self._longest_seconds  # noqa: SLF001 - same class
         return other
 
     def end_soon(self) -> None:

@@ -1,4 +1,4 @@
-"""Predicts how much memory each lever would save at one batch size."""
+"""Predicts how much memory each lever (a single changed knob) would save at one batch size."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from autofit.settings.goals import Risk
 from autofit_workers.spec.knobs import Knobs
 
 BYTES_OF_ESTIMATE = ("peak_allocated_bytes", "peak_reserved_bytes", "device_peak_bytes")
-_OF_LEVER = ("name", "value", "how", "knobs", "allocator", "effect", "may_save")  # in a document
+_OF_LEVER = ("name", "value", "how", "knobs", "allocator", "effect", "may_save")  # of `Lever`, in a document
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeverResult:
-    """Predicted savings and estimate of a configuration with one lever.
+    """Predicted savings and estimate of a configuration with one lever, a single changed knob.
 
     Attributes:
-        saved_bytes: bytes saved of the likely reserved peak on a card that is large enough; negative if the
-            lever takes more.
-        saved_allocated_bytes: bytes saved of the allocated peak there.
+        saved_bytes: bytes saved of the likely reserved peak, as if the card had unlimited memory; negative if
+            the lever takes more.
+        saved_allocated_bytes: bytes saved of the allocated peak, also with unlimited memory.
         estimate: estimate with the lever; None if it does not apply.
         relative_step_time: predicted time of a step with the lever over that without it; None if no
             times are predicted.
@@ -71,7 +71,7 @@ class WhatIf:
 
     Attributes:
         base: estimate of the unchanged configuration.
-        results: results of levers that apply first, of these the largest saving first.
+        results: results of the levers, the largest saving first; levers that do not apply come last.
         advice: changes that make it fit on the named card; None if it fits anyway, or no card was named.
     """
 
@@ -108,7 +108,7 @@ def what_if(
     given: Container[str] = (),
     emit: EventSink = ignore,
 ) -> WhatIf:
-    """Predicts a configuration unchanged and with each lever; levers share traces if they can.
+    """Predicts a configuration unchanged and with each lever (a single changed knob).
 
     Args:
         limit_bytes: limit for the high end of the reserved peak; None if no card was named.

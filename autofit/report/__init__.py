@@ -1,1 +1,1 @@
-"""Text and HTML reports of autofit's results."""
+"""HTML reports: an answer's sections with figures of the peak curves and of the step's memory and time."""

@@ -14,9 +14,9 @@ from autofit.predict.predictor import Predictor
 from autofit.settings.goals import Risk
 from autofit.tuning.result import TuneResult
 
-_NUM_SIZES = 18  # of a curve, evenly spread
-_NUM_HALVINGS = 5  # of the longest samples, in a map of sizes
-_BEYOND = 1.15  # how far beyond its boundary a curve is drawn
+_NUM_SIZES = 18  # batch sizes of a curve, evenly spread
+_NUM_HALVINGS = 5  # sample sizes of a map: the longest, its half, and so on
+_BEYOND = 1.15  # largest batch size of a drawn curve, over that of its boundary
 
 
 def curves_section(
@@ -78,7 +78,7 @@ def size_map(result: TuneResult, card: Card, predictor: Predictor, emit: EventSi
     longest = max(entry.knobs.seq_len or 0 for entry in result.frontier)
     multiple = predictor.size_multiple(chosen.knobs)
     steps = {(longest - (longest >> halvings)) // multiple for halvings in range(_NUM_HALVINGS)}
-    sizes = tuple(sorted(longest - multiple * step for step in steps))  # which share their traces
+    sizes = tuple(sorted(longest - multiple * step for step in steps))  # equal steps share traces
     most = max(2, *(entry.largest_batch or 0 for entry in result.frontier))
     batch_sizes = tuple(2 << doublings for doublings in range(most.bit_length() + 1))
     rows = []

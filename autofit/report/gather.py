@@ -47,8 +47,8 @@ from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 from autofit_workers.spec.trace import parameters_in_words
 
-_NUM_MOMENTS = 1200  # of the step: more than a screen has pixels shows nothing more
-# The page says these beside its sections: the answer and facts above them, versions below.
+_NUM_MOMENTS = 1200  # points of the figure of a step, about the width of a screen in pixels
+# Sections that the page leaves out, as it has their contents in its answer and facts, and in its foot.
 _BESIDE = frozenset({"configuration", "answer", "verdict", "peaks", "record"})
 _BEFORE_CURVES = frozenset({"budget", "parallels", "refused", "frontier", "front"})
 _AFTER_STEP = frozenset({"notes", "apply"})
@@ -59,11 +59,11 @@ def report_on_search(
 ) -> Page:
     """HTML report on a search.
 
-    The search's predictions are made again, as an earlier answer brings no traces with it. The breakdown of
-    memory and the times are those of the configuration that the answer is about.
+    The search's predictions are made again, as a stored answer has no traces. The breakdown of memory and the
+    times are those of the recommended configuration.
 
     Args:
-        settings: what was asked.
+        settings: settings of the search.
         predictor: predictor of the workload.
         emit: event sink for the progress of the predictions.
     """
@@ -114,9 +114,9 @@ def report_on_estimate(
     """HTML report on one configuration, with the curve around its batch size.
 
     Args:
-        gpu: the card that was named, whose memory is the budget.
+        gpu: card that the user named, whose memory is the budget; None for none.
         of_script: whether a script's step was estimated.
-        epoch_samples: samples of an epoch, where they were given.
+        epoch_samples: samples of an epoch, if the user gave them.
         emit: event sink for the progress of the predictions.
     """
     groups, num_ranks = estimate.communicators, estimate.num_ranks
@@ -316,7 +316,7 @@ def _setting(algorithm: str, configured: str) -> Fact:
     """`Fact` about the knob setting.
 
     Args:
-        algorithm: of convolutions; empty where there are none.
+        algorithm: name of the convolution algorithm; empty for a step without convolutions.
     """
     first, _, others = (algorithm, "", configured) if algorithm else configured.partition(" · ")
     return Fact(name="setting", value=first, note=others)

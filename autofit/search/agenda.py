@@ -63,11 +63,11 @@ class Agenda:
     """Trials that are still to run, given the outcomes in a study.
 
     Attributes:
-        is_settled: whether every boundary is known.
-        has_search: whether a boundary has a size to propose.
+        is_settled: whether the largest batch of every knob setting is known.
+        has_search: whether a batch size is left to try in the search for these largest batches.
         largest_fitting: largest batch of any setting that is known to fit; 0 for none.
         known: outcome that counts for every configuration, see `decisive`.
-        num_steps: most steps of one trial of each configuration that fits.
+        num_steps: number of steps of the longest trial of each configuration that fits.
         in_flight: configurations of running trials.
         min_batch: smallest batch size of the search.
     """

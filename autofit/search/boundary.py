@@ -31,14 +31,14 @@ from autofit.search.sizes import Ranks
 MIN_BATCH = 1
 MAX_BATCH = 65536
 
-_NUM_PROVED = 1000  # sizes evaluated below the first that its lower bound allows; then some are skipped
-_STRIDES = 500  # a skip is this part of a size
+_NUM_PROVED = 1000  # sizes evaluated one by one, downwards from the lower bound's limit; then it skips some
+_STRIDES = 500  # sizes are skipped in strides of a size divided by this number
 _GROWTH = 8  # without guidance, the next size is at most this many times the largest that fitted
-_NUM_GUIDED_TRIALS = 8  # after these, the bracket is bisected
+_NUM_GUIDED_TRIALS = 8  # trials whose size follows an estimate; later ones bisect the bracket
 _PRIOR_BACKOFF = 0.85  # share of the budget to aim at when the predicted boundary failed
-_NUM_NEIGHBOURS = 1  # larger sizes than a failing one that are tried, or found to fit
-_SPREAD = 0.25  # with several workers: distance of sizes from an estimate that is only predicted
-_SPREAD_CORRECTED = 0.08  # and from one that measured peaks corrected
+_NUM_NEIGHBOURS = 1  # sizes larger than a failing one that are tried, or found to fit
+_SPREAD = 0.25  # with several workers: relative distance of sizes from an estimate that is only predicted
+_SPREAD_CORRECTED = 0.08  # relative distance from an estimate that measured peaks have corrected
 _FAR_ENOUGH = 0.95  # two measured peaks give a slope if one was predicted below this share of the other
 
 

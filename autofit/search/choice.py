@@ -14,7 +14,7 @@ from autofit_workers.spec import conv_algorithms as conv
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import TrialOutcome, Verdict
 
-NEAR_THE_BEST_RATE = 0.95  # at which the knee is
+NEAR_THE_BEST_RATE = 0.95  # share of the best samples a second that defines the throughput knee
 # Predicted rates nearer to each other than this count as equal, and the larger batch is taken, because the
 # change of a setting's rate with the batch is not predicted any better.
 EQUALLY_FAST_RATE = 0.98
@@ -43,7 +43,7 @@ class RecommendedBy(StrEnum):
     """Reason why a configuration is recommended.
 
     Attributes:
-        OBJECTIVE: it has the most samples a second, which was asked for.
+        OBJECTIVE: it has the most samples a second, and throughput is the objective.
         CONV_ALGO: it is the largest with the algorithms that the user named.
         LARGEST: all settings have one algorithm, and it has the largest batch.
         ONLY_FIT: PyTorch's default backend fits at no size.
@@ -81,12 +81,10 @@ def best_of(
 ) -> TrialOutcome | None:
     """Outcome of the best configuration that fits, for an objective; None if none fits.
 
-    By batch: the largest or, if a sample size is set, the largest product of batch and that size. Among
-        equals,
-    the one with the shorter step, measured or else predicted or else known from its knobs, and among those
-    the first algorithm.
-    By throughput: the one with the most samples a second, among equals the larger; if no step was
-    timed, by batch.
+    For the objective batch, the best has the largest batch or, if a sample size is set, the largest product
+    of batch and sample size; among equals the shorter step (measured, else predicted, else by the usual cost
+    of its knobs), then the first algorithm. For throughput, the best has the most samples a second, and among
+    equals the larger batch; if no step was timed, the objective batch applies.
     """
     if objective is Objective.THROUGHPUT and (timed := _timed(known)):
         return max(timed, key=lambda outcome: (_rate(outcome), outcome.batch_size))

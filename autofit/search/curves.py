@@ -81,9 +81,9 @@ class CachedCurve:
 
 
 def line_through(curve: Curve, low: int, high: int) -> CachedCurve:
-    """Straight line through two batch sizes of a curve whose every size costs a trace, as a first guess.
+    """Straight line through two batch sizes of a curve, as a first guess if every size costs a trace.
 
-    The line rises as the live bytes do, which do not depend on segments.
+    The line has the slope of the live bytes, which do not depend on segments.
 
     Raises:
         ValueError: the curve does not rise between the two sizes.

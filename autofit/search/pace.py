@@ -1,7 +1,7 @@
 """Orders knob settings by the time of a sample, as far as it is known without running them.
 
-It is an order, not a time: settings that differ in anything whose effect depends on the model or the card
-are not compared. Measured times, if there are any, count instead (`autofit.search.pareto`).
+The order has no times: settings that differ in a knob whose effect depends on the model or the card are not
+compared. If times are measured, they count instead (`autofit.search.pareto`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ class Pace:
 
     Attributes:
         alike: values of knobs that must be equal for two settings to be compared.
-        costs: costs of the other knobs; where each is at most another setting's, a sample takes no longer.
+        costs: relative costs of the other knobs; a setting whose costs are all at most those of another
+            takes no longer for a sample.
     """
 
     alike: tuple[Any, ...]

@@ -13,9 +13,9 @@ from autofit_workers.spec.knobs import Knobs
 class Point:
     """Largest batch of a knob setting, with its samples per second, or its usual speed if they are unknown.
 
-    samples_per_second: measured rate, or one predicted well enough; None if there is neither.
-        pace: pace, which is compared if there is no rate.
-        pace: the pace that is compared then.
+    Attributes:
+        samples_per_second: measured rate, or one predicted well enough; None if there is neither.
+        pace: usual relative speed, which is compared if there is no rate.
     """
 
     largest_batch: int
@@ -26,8 +26,8 @@ class Point:
 def dominating(points: Mapping[Knobs, Point]) -> dict[Knobs, Knobs]:
     """For each knob setting off the Pareto front, one that fits as much and is no slower.
 
-    Of settings that are equal in both, the first is on the front. Without rates settings
-    compare by pace, which leaves some uncompared: all of those may be on the front.
+    Of settings that are equal in both, the first is on the front. Settings without rates are compared by
+    `Pace`, which cannot compare all of them; settings that are not compared do not dominate each other.
     """
     names = list(points)
     beaten = {

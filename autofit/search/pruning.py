@@ -26,7 +26,7 @@ class PrunedSetting:
 
     Attributes:
         at_most: largest batch that it could fit; 0 for none.
-        failing_batch: size that was tried and failed, which shows it; None if the prediction does.
+        failing_batch: size that was tried and failed, which shows `at_most`; None if the prediction does.
         faster: knob setting that fits as much and is no slower.
     """
 

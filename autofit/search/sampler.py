@@ -52,7 +52,7 @@ class BoundarySampler:
 
         Args:
             study: Optuna study for the inner sampler.
-            boundaries: boundary of every setting; it marks the proposed size as in flight.
+            boundaries: search for the largest batch of each setting; it marks the proposed size as in flight.
             open_settings: settings with a size to propose, at least one.
             deciding_size: returns a size to try before the boundary of a setting proposes any, or None.
         """
@@ -75,7 +75,7 @@ class BoundarySampler:
     def _one_of(
         self, allowed: list[Any], study: Study, trial: FrozenTrial, name: str, distribution: BaseDistribution
     ) -> Any:
-        """Value of a knob that Optuna's sampler chooses; the first of `allowed` if it insists on others."""
+        """Value of a knob that Optuna's sampler chooses; the first of `allowed` if it chooses only others."""
         if len(allowed) > 1:
             for _ in range(_NUM_TRIES):
                 value = self._inner.sample_independent(study, trial, name, distribution)

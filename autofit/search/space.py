@@ -24,10 +24,10 @@ class SearchSpace:
     Attributes:
         choices: values of each searched knob, in the order of the user.
         fixed: values of the other knobs.
-        caps: largest batch of settings for which it is not `max_batch`.
-        left_out: combinations that the workload cannot be run with.
-        settings: all other combinations of the choices; knobs in the order of `Knobs`, so that the
-            order of the settings does not depend on how `choices` was written.
+        caps: largest batch of knob settings for which it is smaller than `max_batch`.
+        left_out: knob settings that the workload cannot be run with.
+        settings: knob settings of all other combinations of the choices, with knobs in the order of `Knobs`,
+            so that the order of the settings does not depend on the order in `choices`.
 
     Raises:
         ValueError: a knob or value does not exist, a knob has no values, or a value is given twice.

@@ -39,7 +39,7 @@ class Admitting:
                 self._ray_jobs = RayJobs(self._address)
             started = admit(self._queue, self._ray_jobs)
         except (DispatchError, StorageError) as error:
-            self._ray_jobs = None  # a head that comes back may be a new one
+            self._ray_jobs = None  # a head node that comes back may be a new cluster
             if self._failure != error.message:
                 self._log(f"no job can be started for now: {error.message}")
             self._failure = error.message

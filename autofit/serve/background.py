@@ -56,6 +56,6 @@ class Background:
                 task()
                 self._stop.wait(pause_seconds)
             at_end()
-        except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+        except BaseException as error:  # noqa: BLE001 - `wait` raises it
             self._failure = error
             self.stop()

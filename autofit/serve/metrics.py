@@ -1,7 +1,7 @@
 """Prometheus metrics of searches, updated from the searches' events.
 
-Only coordinators and `autofit serve` export: a worker's own series would be one per trial and would
-stay for ever. Names and units follow https://prometheus.io/docs/practices/naming/.
+Only the processes that run searches and `autofit serve` export metrics: workers would add series for each
+trial, which would stay for ever. Names and units follow https://prometheus.io/docs/practices/naming/.
 """
 
 from __future__ import annotations

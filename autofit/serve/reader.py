@@ -37,8 +37,7 @@ class StorageReader:
     """Reads one storage repeatedly, and emits new trials, studies and jobs as events.
 
     A journal that has not changed is not read. In a database, a study without unfinished trials and
-    without news for 120 seconds is read only at every twentieth read, and at once when a
-    coordinator opens it.
+    without news for 120 seconds is read only at every twentieth read, and at once when a search opens it.
 
     Args:
         storage: database URL, or path of a journal.
@@ -61,9 +60,9 @@ class StorageReader:
         self._studies: dict[str, StudyReader] = {}
         self._changed_at: dict[str, float] = {}
         self._opened_as: dict[str, tuple[Any, ...]] = {}
-        self._unreadable: dict[str, Unreadable] = {}  # by name, studies and stored answers
+        self._unreadable: dict[str, Unreadable] = {}  # studies and stored answers, by name
         self._unreadable_jobs: tuple[Unreadable, ...] = ()
-        self._looked_at: set[tuple[str, int | None]] = set()  # of studies and of jobs
+        self._looked_at: set[tuple[str, int | None]] = set()  # records that were logged, of studies and jobs
         self._answers_left_aside: set[str] = set()
         self._said: set[str] = set()
         self._counted: collections.Counter[str] = collections.Counter()
@@ -230,7 +229,7 @@ class StorageReader:
 
     def _look_at_answers(self, backend: BaseStorage, answers: dict[str, int]) -> None:
         """Logs and counts stored answers that cannot be read; checks 50 new answers per call."""
-        for name in self._answers_left_aside - answers.keys():  # their questions were answered anew
+        for name in self._answers_left_aside - answers.keys():  # replaced by newer answers
             self._answers_left_aside.discard(name)
             self._unreadable.pop(name, None)
         new = [found for found in answers.items() if found not in self._looked_at]

@@ -1,4 +1,4 @@
-"""Reads one study repeatedly, and emits the events that its coordinator emitted."""
+"""Reads one study repeatedly, and emits the events that the process of its search emitted."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class StudyReader:
         """Reads new trials of the study and emits events for them.
 
         Returns:
-            Whether there are news since the last read; False the first time.
+            Whether anything is new since the last read; False the first time.
 
         Raises:
             KeyError: the study has been deleted.

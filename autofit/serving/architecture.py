@@ -1,11 +1,10 @@
 """Layers of a language model, read from its parameters, and the KV cache bytes that they take per token.
 
-A layer is recognised by its modules, not by the name of its architecture: projections of keys and values
-    whose
-rows are heads (`k_proj`, or merged as `qkv_proj`), a compressed projection (`kv_a_proj_with_mqa`: latent
-attention), attention to another sequence (`cross_attn`, `encoder_attn`), or a state that does not
-grow (`A_log`). Windows come from the configuration (`layer_types`, `sliding_window`): parameters do not
-show them.
+A layer is recognised by its modules, not by the name of its architecture: projections of keys and values with
+a row for each head's element (`k_proj`, or merged as `qkv_proj`), a compressed projection
+(`kv_a_proj_with_mqa`: latent attention), attention to another sequence (`cross_attn`, `encoder_attn`), or a
+state that does not grow (`A_log`). Windows come from the configuration (`layer_types`, `sliding_window`), as
+parameters do not show them.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ from typing import Self
 
 from autofit.serving.architecture import Layer, LayerKind
 
-# If the numbers of layers of the kinds differ by less than half, a group has as many as the largest.
+# If the kind with most layers has less than this many times those of the kind with fewest, each group has as
+# many layers as the former; else as the latter.
 _ALIKE = 1.5
 
 
@@ -37,7 +38,7 @@ class Pool:
     Attributes:
         block_size: tokens of a block.
         block_bytes: bytes of a block in all layers of a group.
-        num_blocks: the number of all blocks.
+        num_blocks: number of blocks of all groups together.
     """
 
     block_size: int

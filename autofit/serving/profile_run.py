@@ -149,7 +149,7 @@ def _attention(
         return
     query = tokens * heads * one.architecture.head_size * size
     keys_and_values = tokens * layer.token_bytes(one.num_ranks, size)
-    sums = tokens * heads * _FLOAT_BYTES  # of the rows of a softmax
+    sums = tokens * heads * _FLOAT_BYTES  # sums of a softmax's rows
     with tape.holding(query + keys_and_values, query, sums):
         _return(tape, one, of_tokens)
 
@@ -161,7 +161,7 @@ def _mlp(tape: Tape, one: Pass, parameters: Mapping[str, Parameter], of_tokens: 
         for name, each in parameters.items()
         if len(each.shape) == 2 and "attn" not in name and "attention" not in name
     }
-    with tape.holding(of_tokens if experts and len(dense) > 1 else 0):  # of shared experts, to be added
+    with tape.holding(of_tokens if experts and len(dense) > 1 else 0):  # shared experts' output, added later
         _dense(tape, one, dense, of_tokens)
     if experts:
         _experts(tape, one, min(experts, key=lambda each: math.prod(each.shape)), of_tokens)

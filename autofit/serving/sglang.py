@@ -16,8 +16,8 @@ from autofit.serving.pool import Group, Pool
 from autofit.serving.weights import adapters_bytes, weights_bytes
 
 _MIB = 1024**2
-# Below each size of a card in MiB: tokens of a chunk, and the largest batch of a graph with fewer than four
-# ranks and with more.
+# For cards below each size in MiB: tokens of a prefill's chunk, and the largest batch of a CUDA graph with
+# fewer than four ranks and with four or more.
 _BY_MEMORY = (
     (20 * 1024, 2048, 8, 8),
     (35 * 1024, 2048, 24, 80),

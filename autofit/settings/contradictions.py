@@ -110,7 +110,7 @@ def _require_nodes(settings: DeclaredSettings) -> None:
                 f"--nnodes {settings.num_nodes} has the same number of ranks on each node, and {parallel} is "
                 f"of {parallel.num_ranks}: give a number of nodes that divides it"
             )
-    # Of compared parallels, --nnodes says how many ranks there are.
+    # If several kinds of parallelism are compared, --nnodes also gives the number of ranks.
     if not settings.parallels and asks_to_measure(settings) is None:
         raise UsageError(
             "--nnodes spreads the ranks of measured trials, and without --probe measure or --device cpu "

@@ -8,8 +8,8 @@ from enum import StrEnum
 class Risk(StrEnum):
     """Level of a predicted peak that has to fit within the budget.
 
-    `SAFE` is the high end of the 95 % interval, `LIKELY` the likely peak. `WORST` is the largest that
-    the workspaces may come to: every convolution takes the plan that wants most.
+    `SAFE` is the high end of the 95 % interval, `LIKELY` the likely peak. `WORST` is the peak if every
+    convolution takes the cuDNN plan with the largest workspace.
     """
 
     SAFE = "safe"
@@ -28,10 +28,10 @@ class Batching(StrEnum):
     """Method by which a data loader batches samples of different lengths.
 
     Attributes:
-        SHUFFLED: batches of any samples, padded to the longest of them.
+        SHUFFLED: batches of random samples, padded to the longest sample of the batch.
         GROUPED: batches of samples of about one length, as transformers' `group_by_length` does: the longest
             sample of all is in the first batch (`get_length_grouped_indices`, trainer_pt_utils.py).
-        PACKED: all rows are as long as the longest sample, filled up with others.
+        PACKED: all rows are as long as the longest sample; shorter samples are joined to fill a row.
     """
 
     SHUFFLED = "shuffled"

@@ -19,10 +19,10 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 def lengths(value: Any) -> BatchLengths:
-    """Sample lengths, read if `value` is a file's name; those of `worst_case_lengths` stay unchanged.
+    """Sample lengths, read if `value` is a file's name; a `BatchLengths` is returned unchanged.
 
     Raises:
-        ValueError: as of `read_lengths`.
+        ValueError: see `read_lengths`.
     """
     return value if isinstance(value, BatchLengths) else read_lengths(str(value))
 

@@ -1,9 +1,9 @@
 """Kinds of parallelism that a search compares: `--search parallel=ddp,fsdp:8,hsdp`.
 
 ddp, fsdp, tp, …        all of --nproc ranks
-hsdp, fsdp+tp           every split of --nproc ranks into two factors, or more, of at least 2; of several
-                        nodes hsdp has a replica on each, whose shards then stay within it
-fsdp:8, fsdp:4+tp:2     as --parallel has them, with + in place of the comma
+hsdp, fsdp+tp           every split of --nproc ranks into two or more factors of at least 2; on several
+                        nodes, hsdp has one replica a node, so that a replica's shards stay on its node
+fsdp:8, fsdp:4+tp:2     values of --parallel, with + in place of the comma
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 from autofit_workers.spec.parallel_kinds import FSDP, PARALLEL_KINDS, REPLICATE, SCRIPT
 from autofit_workers.spec.setup import Parallel
 
-NAME = "parallel"  # of `--search`
+NAME = "parallel"  # name in `--search`
 _HSDP = "hsdp"
 _KINDS = (*(kind for kind in PARALLEL_KINDS if kind not in (REPLICATE, SCRIPT)), _HSDP)
-# A plus before a kind with its degree begins that kind; others are part of one, as in fsdp1:8+grad-op.
+# A plus separates kinds only before a kind with a number of ranks; it is part of the kind in fsdp1:8+grad-op.
 _BEFORE_A_KIND = re.compile(r"\+(?=\w+:)")
 
 
@@ -42,11 +42,11 @@ def parallels_of(forms: Iterable[str], num_ranks: int | None, num_nodes: int = 1
     """Parallelisms that texts such as `fsdp:8` or `ddp` stand for, without duplicates.
 
     Args:
-        num_ranks: the ranks on all nodes, by `--nproc`; None where it is not given.
-        num_nodes: the nodes that they are spread over; of several `hsdp` has a replica on each.
+        num_ranks: number of ranks on all nodes together, from `--nproc`; None if it was not given.
+        num_nodes: number of nodes that the ranks are spread over; `hsdp` has one replica a node.
 
     Raises:
-        ValueError: a form needs a number of ranks, has another one, or cannot be of so many.
+        ValueError: a text lacks a number of ranks, has one other than `num_ranks`, or cannot have so many.
     """
     if num_ranks is not None and num_nodes > 1 and num_ranks % num_nodes == 0:
         forms = [f"{_HSDP}:{num_nodes}x{num_ranks // num_nodes}" if form == _HSDP else form for form in forms]
@@ -57,7 +57,7 @@ def parallels_by_number(form: str, numbers: Iterable[int]) -> tuple[Parallel, ..
     """Parallelisms of one kind for several numbers of ranks; for one rank a process by itself.
 
     Raises:
-        ValueError: the form says a number, or cannot be of so many.
+        ValueError: `form` has a number of ranks itself, or cannot have one of `numbers`.
     """
     if ":" in form:
         raise ValueError(

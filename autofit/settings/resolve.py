@@ -33,24 +33,24 @@ from autofit_workers.spec.setup import MOST_RANKS, Setup
 _VARIABLE_PREFIX = "AUTOFIT_"
 _OTHER_VARIABLES = (KEY_VARIABLE, STATE_DIR_VARIABLE, UNVERIFIED_VARIABLE)
 _TABLE = "tune"
-_NUM_NAMED = 5  # cards in a message
+_NUM_NAMED = 5  # cards that a message lists by name
 _OF_A_CLUSTER = tuple(option.name for option in OPTIONS.values() if option.of_cluster)
 
 
 def resolve_settings(cli: Mapping[str, object], env: Mapping[str, str], file: Path | None) -> TuneSettings:
     """Settings from command line, environment and file; the first of them that gives a value decides.
 
-    `--gpu` and `--gpu-mem` are one choice, `--model` and `--script` another: either option of a choice puts
-    both aside where they were given further down. Given together in one place they are refused.
+    `--gpu` and `--gpu-mem` exclude each other, and so do `--model` and `--script`: if one source gives either
+    option, both are ignored in later sources. Both in one source are an error.
 
     Args:
-        cli: the command line's or the call's, by option name with `_` for `-`; None is not given.
-        env: the process's environment; variables that do not begin with `AUTOFIT_` are not looked at.
+        cli: options of the command line or call, by name with `_` for `-`; None counts as not given.
+        env: environment of the process; variables that do not begin with `AUTOFIT_` are ignored.
         file: a TOML file with a table `[tune]`.
 
     Raises:
-        UsageError: for an unknown name, a value that cannot be read, a file that cannot be read
-            or parsed; it says where.
+        UsageError: a name is unknown, a value cannot be parsed, or the file cannot be read or parsed; the
+            message says where.
     """
     chosen = _chosen(cli, env, file)
     if {"model", "script"} <= chosen.keys():
@@ -76,12 +76,12 @@ def resolve_one_configuration(
     """Settings of a command for one configuration: one algorithm, and no options of a search.
 
     Args:
-        options: the options of the call; None is not given.
-        what: the result of the call, for messages: `a check`.
-        also: options of a search that mean something to the call all the same.
+        options: options of the command line or call; None counts as not given.
+        what: result of the command, for messages: `a check`.
+        also: options of a search that this command takes too.
 
     Raises:
-        UsageError: an option is wrong, or means something to a search alone.
+        UsageError: an option is wrong, or only a search takes it.
     """
     of_search = {option.argument for option in OPTIONS.values() if option.of_search} - set(also)
     given = _said(options)
@@ -117,7 +117,7 @@ def _settings(fields: Mapping[str, Any]) -> TuneSettings:
             given_knobs=tuple(sorted(parts["knobs"])),
             setup=Setup(**parts["setup"]),
         )
-    except ValueError as error:  # of values that are right by themselves
+    except ValueError as error:  # values that are valid alone, but not together
         raise UsageError(str(error)) from error
     return settings if "rank" in parts["setup"] else settings.with_deciding_rank()
 
@@ -131,7 +131,7 @@ def _require_one_place(chosen: Mapping[str, tuple[Any, Any]]) -> None:
 
 
 def _require_a_cluster(chosen: Mapping[str, tuple[Any, Any]]) -> None:
-    """Raises `UsageError` for options of a cluster where none is used."""
+    """Raises `UsageError` for options of a cluster together with `--dispatch inline`."""
     said = [f"--{option}" for option in _OF_A_CLUSTER if option in chosen]
     if said and _is_inline(chosen):
         verb = "are" if len(said) > 1 else "is"
@@ -172,7 +172,7 @@ def _chosen(
             value = _read(option, raw, label)
             if option == "search":
                 value = tuple(pair for pair in value if _option_of(pair[0]) not in put_aside)
-                raw = _search_text(value)  # noqa: PLW2901 - without what a higher place sets
+                raw = _search_text(value)  # noqa: PLW2901 - drops knobs that an earlier source sets
             if option not in put_aside and (value or option != "search"):
                 chosen.setdefault(option, (raw, value))
     return chosen
@@ -205,7 +205,7 @@ def _search_text(searched: Iterable[tuple[str, tuple[Any, ...]]]) -> str:
     )
 
 
-_Given = dict[str, tuple[str, Any]]  # option → how a message calls it, and the value as it was given
+_Given = dict[str, tuple[str, Any]]  # option → its name in messages, and the value as it was given
 
 
 def _read(option: str, raw: Any, label: str) -> Any:

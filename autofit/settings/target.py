@@ -17,7 +17,7 @@ from autofit_workers.spec.devices import GPU_KIND
 from autofit_workers.spec.protocol import Device, Probe
 from autofit_workers.spec.trace import Trace
 
-_SAME_CARD = 0.98  # NVML, CUDA and a card's name differ by so much in a card's total
+_SAME_CARD = 0.98  # ratio; NVML, CUDA and a card's nominal size differ by up to 2 % in total memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,10 +25,11 @@ class Target:
     """Device that a search is for, with its budget and how trials are measured.
 
     Attributes:
-        card: the card that predictions assume; on the CPU, the default card, for the shape of its curve.
-        probe: how trials are measured; None where the answer is predicted.
-        is_own_budget: whether every card that trials can run on is the one that is meant; under a
-            smaller card's budget the results of trials are emulated.
+        card: card that predictions assume; for the CPU a card of the default architecture, as its curve has
+            the shape of the CPU's.
+        probe: how trials are measured; None if the answer is predicted.
+        is_own_budget: whether every card that trials can run on is the named card; else trials emulate it by
+            a limit on a larger card.
     """
 
     device: Device
@@ -39,10 +40,10 @@ class Target:
 
 
 def among_ranks_of_script(target: Target, trace: Trace) -> Target:
-    """Target with the budget recomputed for the process groups that a script's trace has shown.
+    """Target with the budget recomputed for the process groups in the trace of a script's rank.
 
     Raises:
-        BudgetError: nothing is left beside NCCL.
+        BudgetError: NCCL's buffers leave no memory.
     """
     if not trace.shares_as_script or target.device.kind == "cpu":
         return target
@@ -71,16 +72,16 @@ def resolve_target(
         reachable: returns the GPUs that trials could run on; called only where a measurement may follow.
 
     Raises:
-        UsageError: no card is named and none is here.
+        UsageError: no card is named, and this machine has none.
         BudgetError: nothing is left of the device's memory.
-        DispatchError: a measurement is wanted here, and there is no GPU; of a cluster the
-            dispatcher tells it.
-        DriverError: the driver is asked and does not answer.
+        DispatchError: a measurement on this machine is requested, which has no suitable GPU; for a cluster
+            the dispatcher raises it.
+        DriverError: the NVIDIA driver does not answer.
     """
     if settings.device == "cpu":
         return _cpu(settings)
     is_named = settings.gpu is not None or settings.gpu_mem_bytes is not None
-    # Where nothing is asked of the machine's own cards, a driver that does not answer is no obstacle.
+    # A prediction for a named card needs no local GPU, so a driver that does not answer is no error.
     local = () if is_named and settings.probe == "predict" else _local(local_gpus, settings, is_named)
     driver = architecture = None
     if settings.gpu is not None:
@@ -109,7 +110,7 @@ def resolve_target(
     )
     probe = _cuda_probe(
         settings,
-        # A smaller card runs out of memory before the card that is meant would.
+        # A local card with less memory than the named card cannot measure for it.
         has_local_gpu=any(gpu.total_bytes >= _SAME_CARD * total_bytes for gpu in local),
         reachable=reachable,
     )
@@ -201,7 +202,7 @@ def _cuda_probe(
     num_ranks = settings.setup.num_ranks
     if settings.probe == "predict":
         return None
-    if num_ranks > 1 and not is_wanted:  # so many cards are not taken unasked
+    if num_ranks > 1 and not is_wanted:  # several cards are only used if the user asks for a measurement
         return None
     asks_elsewhere = settings.address is not None
     num_gpus = reachable().num_gpus if has_local_gpu or asks_elsewhere else 0
@@ -210,7 +211,7 @@ def _cuda_probe(
     if not is_wanted:
         return None
     if asks_elsewhere:
-        return Probe.CUDA  # a node that has one may still come: the dispatcher says for how long it waits
+        return Probe.CUDA  # a node with GPUs may still join the cluster; the dispatcher waits for it
     if num_gpus:
         raise DispatchError(
             f"this machine has {num_gpus} GPU{'s'[: num_gpus != 1]} to measure on, and each of the "

@@ -1,4 +1,4 @@
-"""Settings of `autofit tune`, checked for contradictions, and what follows from them.
+"""Settings of `autofit tune`, checked for contradictions, and values that follow from them.
 
 Settings hold bytes, numbers and cards, never the text that was typed: `resolve.py` reads that.
 """
@@ -38,7 +38,7 @@ class TuneSettings(DeclaredSettings):
 
     @property
     def sized_knobs(self) -> Knobs:
-        """Knobs, with the sample size taken from the longest sample where the data's lengths are given."""
+        """Knobs of the settings; if `--lengths` is given, with the longest sample's length as sample size."""
         lengths = self.capped_lengths
         return self.knobs if lengths is None else replace(self.knobs, seq_len=lengths.worst(1))
 
@@ -88,7 +88,7 @@ class TuneSettings(DeclaredSettings):
 
     @property
     def fixed_knobs(self) -> frozenset[str]:
-        """Names of the knobs that advice must not change, as they are searched anyway."""
+        """Names of the knobs that advice must not change: searched ones, and `conv_algo` if it was named."""
         of_convolutions = () if self.conv_algos is None else ("conv_algo",)
         return frozenset((*dict(self.searched), *of_convolutions))
 
@@ -96,7 +96,7 @@ class TuneSettings(DeclaredSettings):
         """Convolution algorithm for predicting a single configuration; PyTorch's default unless named.
 
         Raises:
-            UsageError: several are named.
+            UsageError: several algorithms are named.
         """
         names = self.conv_algos or (Knobs().conv_algo,)
         if len(names) != 1 or names == values.ALL_CONV_ALGOS:

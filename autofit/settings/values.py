@@ -1,6 +1,6 @@
 """Functions that parse option values: from text or TOML to bytes, numbers, cards and others.
 
-Each reader raises `ValueError`, with what was expected instead, where it cannot read a value.
+Each function raises `ValueError` with the expected form if it cannot parse a value.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def cards(value: Any) -> Gpu | tuple[Gpu, ...]:
     return cards[0] if len(cards) == 1 else cards
 
 
-# What `--search` takes: `parallel`, and knobs but for the convolution algorithm, which has its own option.
+# Names that `--search` takes: `parallel`, and all knobs but the convolution algorithm (see `--conv-algo`).
 SEARCHABLE: dict[str, Read] = {
     **{knob.option: knob_value(knob) for knob in KNOBS.values() if knob.is_searchable},
     PARALLEL: parallel_form,

@@ -60,8 +60,8 @@ def configuration(
     """Display name of a knob setting without its algorithm: `fp32 · the workload's optimizer · train`.
 
     Precision and optimizer are always named, other knobs where they are not at their default; knobs that were
-    searched are left out. The kind of the batches and the ranks are named where there are several. A script
-    decides by itself, but for an attention that its models are told to take.
+    searched are left out. The kind of the batches and the ranks are named where there are several. For a
+    script, which decides its own settings, only a requested attention implementation and the rank are named.
     """
     default = Knobs()
     ranks = Parallel.named(parallel)
@@ -78,7 +78,7 @@ def configuration(
         if name in ("precision", "optimizer") or getattr(knobs, name) != getattr(default, name)
     }
     if knobs.global_batch is not None:
-        del parts["grad_accumulation"]  # which follows from it
+        del parts["grad_accumulation"]  # follows from the global batch
     if knobs.optimizer_impl != "default" and "optimizer_impl" not in searched:
         parts["optimizer"] += f" ({knobs.optimizer_impl})"
     shown = [part for name, part in parts.items() if name not in searched]

@@ -38,7 +38,7 @@ _POSTGRESQL: dict[str, Any] = {
     "connect_args": {
         "connect_timeout": 10,
         "application_name": "autofit",
-        # A lost host sends nothing: without these limits a read waits for two hours.
+        # Limits on waiting for a host that is gone; without them a read waits for two hours.
         "keepalives_idle": 15,
         "keepalives_interval": 5,
         "keepalives_count": 3,
@@ -46,8 +46,8 @@ _POSTGRESQL: dict[str, Any] = {
     },
 }
 _LOCK = 0x6175746F666974  # "autofit"
-_NUM_TRIES = 10  # of creating tables without a lock; each may lose a race against another process
-# Errors of a server that is busy, that goes down or that comes up: SQLSTATE classes and codes of
+_NUM_TRIES = 10  # tries to create tables without a lock; each may lose a race against another process
+# Temporary errors of a server that is busy, goes down or comes up: SQLSTATE classes and codes of
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _PASSING_STATES = ("08", "25006", "40", "53300", "57P01", "57P02", "57P03", "57P05")
 _DENIED_STATE = "42501"  # insufficient_privilege
@@ -63,7 +63,7 @@ def parse_url(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
         raise _no_url() from error
-    # The end of a password, which messages would show as a host's or a database's name.
+    # An unescaped @ in a password puts its end into the host or database name, which messages show.
     if "@" in f"{parsed.host or ''}{parsed.database or ''}":
         raise _no_url()
     return parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))

@@ -8,7 +8,7 @@ from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 if TYPE_CHECKING:
-    from autofit.study.relations import Relations  # it needs SQLAlchemy, which a journal does not
+    from autofit.study.relations import Relations  # imports SQLAlchemy, which a journal does not need
 
 _UNFINISHED = (TrialState.RUNNING, TrialState.WAITING)
 
@@ -51,8 +51,8 @@ class TrialFeed:
         trials: list[FrozenTrial] = []
         for begin in range(0, len(ids), self._piece):
             piece = set(ids[begin : begin + self._piece])
-            # There is no public function to read some trials; trials made since come too, and are read again
-            # later.
+            # Optuna has no public function to read some of the trials. This one also returns trials made
+            # since, which are dropped here and read later.
             read = backend._get_trials(self._study_id, None, piece, ids[-1])  # noqa: SLF001
             trials += [trial for trial in read if trial._trial_id in piece]  # noqa: SLF001
         return trials

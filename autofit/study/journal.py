@@ -1,8 +1,8 @@
 """Studies in a journal file that survives a full disk, a crash of the machine, and damaged lines.
 
-A journal is replayed from its beginning, and records get their ids in the order in which they were
-created. So a line that cannot be read is searched for the id of its record: the record is kept,
-marked as damaged, and later records keep their ids.
+Optuna replays a journal from its beginning, and numbers records in the order of their creation. A skipped
+line would shift the ids of later records. A damaged line is therefore searched for the id of its record, and
+the record is kept with a mark.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class _Journal(JournalStorage):
             )
         elif code == _CREATE_TRIAL:
             created = {**_created(fields), "study_id": study}
-            if study in replayed._study_id_to_trial_ids:  # noqa: SLF001 - which ids there are, nothing else tells
+            if study in replayed._study_id_to_trial_ids:  # noqa: SLF001 - no public function lists the ids
                 replayed.apply_logs((created,))
             else:  # later trials keep their ids
                 number = len(replayed._trials)  # noqa: SLF001
@@ -197,8 +197,8 @@ def _operation(line: bytes) -> Any:
     try:
         return parse_json(line.decode())
     except ValueError:
-        # A process that was killed while writing left half an operation, which no process has read, before
-        # another's.
+        # A process killed while writing left half an operation, which no process has read, at the beginning
+        # of the line; the operation of another process follows it.
         torn, start, whole = text.rpartition(_START)
         if torn:
             with contextlib.suppress(ValueError):
@@ -220,7 +220,7 @@ def _require_journal(path: Path) -> None:
 def _drop_torn_line(path: Path) -> None:
     """Cuts off a last line that a full disk or a kill left unfinished.
 
-    Optuna would append to it, and could read nothing after it.
+    Optuna would append to the unfinished line, and could read nothing after it.
     """
     if not path.exists() or _whole_size(path) == path.stat().st_size:
         return

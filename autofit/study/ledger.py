@@ -1,7 +1,7 @@
 """State of a search in memory, updated with each trial of its study.
 
-Every trial is added once, so that the thousandth costs as much as the first: boundaries, the
-outcomes that count and the running trials are updated, not computed anew.
+Each trial updates the boundaries, the outcomes and the running trials, so that the thousandth trial costs as
+much as the first.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _NO_ENVIRONMENT: dict[str, str] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """A running trial of this process or another: its configuration and owner."""
+    """Running trial of this or another process, with its configuration and its owner."""
 
     configuration: Configuration
     owner: Owner
@@ -45,7 +45,7 @@ class Ledger:
         pruning: decides which settings others make pointless; without it every boundary is searched.
 
     Attributes:
-        boundaries: boundary of every knob setting, in the order of the space.
+        boundaries: largest fitting and smallest failing batch of every knob setting, in the space's order.
         known: outcome that counts for each configuration, see `decisive`; of its environment
             only the reason why it was not tried is kept.
         running: running trials by number.
@@ -81,7 +81,7 @@ class Ledger:
         self._num_running: collections.Counter[Configuration] = collections.Counter()
         self._num_steps: dict[Configuration, int] = {}
         self._devices: dict[Device, Device] = {}
-        # Whether each setting has a size to propose, in the order of the space, which may have thousands.
+        # Whether each knob setting has a size to propose; a list, as there may be thousands of settings.
         self._is_open = [False] * len(space.settings)
         self._index = {knobs: index for index, knobs in enumerate(space.settings)}
         self._unsettled: set[Knobs] = set()
@@ -145,7 +145,7 @@ class Ledger:
         return found if self._pruning is None else self._pruning.leading(found, self._unsettled)
 
     def deciding_size(self, knobs: Knobs) -> int | None:
-        """Batch size to try first, as its failure would prune the knob setting; None for the usual order."""
+        """Batch size to try first, as its failure ends a knob setting's search; None for the usual order."""
         rival = None if self._pruning is None else self._pruning.best_rival(knobs, self._settled)
         if rival is None:
             return None

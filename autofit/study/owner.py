@@ -13,24 +13,24 @@ import psutil
 
 # A process's start is the boot time plus clock ticks, which shifts a little when the clock is adjusted.
 _START_TOLERANCE_SECONDS = 2.0
-_RENEWED_AT = 2 / 3  # of the lease left; an earlier renewal would be a needless write
+_RENEWED_AT = 2 / 3  # share of the lease that is left; an earlier renewal would be a needless write
 
 _coordinators_here: set[str] = set()  # coordinators of this process that are still active
 
 
 def begin(coordinator: str) -> None:
-    """Registers a coordinator of this process as active, so that its trials are waited for."""
+    """Registers a coordinator (a search) of this process as active, so that its trials are waited for."""
     _coordinators_here.add(coordinator)
 
 
 def end(coordinator: str) -> None:
-    """Unregisters a coordinator of this process; its running trials count as abandoned."""
+    """Unregisters a coordinator (a search) of this process; its running trials count as abandoned."""
     _coordinators_here.discard(coordinator)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Coordinator that asked for a trial, with its process and its lease.
+    """Coordinator (search) that asked for a trial, with its process and its lease on the trial.
 
     Attributes:
         started_seconds: start of its process, in seconds of the epoch, as process ids are reused.
@@ -74,9 +74,8 @@ class Owner:
     def why_gone(self) -> str | None:
         """Reason why the owner can no longer end its trial; None as long as it may.
 
-        The owner's process is looked up if it is on this machine, and its coordinator if it is in this
-        process.
-        Processes of other hosts cannot be seen: their lease limits how long their trials are waited for.
+        A process on this machine is looked up, and a coordinator of this process too. Processes of other
+        hosts cannot be seen, so their trials are waited for until the lease ends.
         """
         if self.host != socket.gethostname():
             late_seconds = time.time() - self.lease_until_seconds

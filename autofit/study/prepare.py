@@ -77,7 +77,7 @@ def prepare(storage: Storage, name: str, settings: dict[str, Any], *, fresh: boo
             )
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # it only concerns names that are shown
+        warnings.simplefilter("ignore", ExperimentalWarning)  # about a function that only names values
         study.set_metric_names([_VALUE])
     study.set_user_attr(SETTINGS, settings)
 

@@ -21,10 +21,10 @@ from autofit_workers.spec.plain import from_plain
 from autofit_workers.spec.protocol import PROTOCOL_VERSION, Probe, TrialSpec, WorkloadRef
 from autofit_workers.spec.setup import LIKELY_SHARE, TYPICAL, WORST, Parallel, Setup
 
-SETTINGS = "autofit_settings"  # of a study: settings that decide its outcomes
-OPENED = "autofit_opened"  # of a study: workload, card and time of its last opening
-RECOMMENDED = "autofit_recommended"  # of a study: configuration that its last search recommends
-RECOMMENDED_TIME = "autofit_recommended_time"  # and its predicted step time
+SETTINGS = "autofit_settings"  # attribute of a study: settings that decide its outcomes
+OPENED = "autofit_opened"  # attribute: workload, card and time of its last opening
+RECOMMENDED = "autofit_recommended"  # attribute: configuration that its last search recommends
+RECOMMENDED_TIME = "autofit_recommended_time"  # attribute: step time of that configuration
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,7 +50,7 @@ from autofit.study.storage import WAIT_SECONDS, Storage, open_storage, quiet_opt
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import PROTOCOL_VERSION, TrialOutcome
 
-# Renewed while trials run; a killed coordinator of another host is waited for as long as this.
+# Lease on a trial, renewed while it runs; a trial of another host's killed coordinator is waited for as long.
 LEASE_SECONDS = 300.0
 
 _log = logging.getLogger(__name__)
@@ -355,7 +355,7 @@ class TuningStudy:
         return self._ledger.verified(soak_steps) if soak_steps else {}
 
     def reconcile(self) -> None:
-        """Ends trials whose coordinator is gone or whose lease has expired."""
+        """Ends trials whose coordinator (search) is gone, or whose lease has expired."""
         self._storage.run(self._reconcile)
 
     @property

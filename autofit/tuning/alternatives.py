@@ -1,4 +1,4 @@
-"""Predicts answers beside a search's own: for the other kind of batches, other risks, and other cards."""
+"""Predicts the largest batch of a search also for the other kind of batches, other risks and other cards."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compare_kinds(
         tuned_kind: kind of batches that was searched.
 
     Returns:
-        Answers for both kinds, None if there is no such curve; and notes with the reasons.
+        Answers for both kinds, None if the other kind cannot be predicted; and notes with the reasons.
     """
     best, other_name = frontier.best(), TYPICAL if tuned_kind == WORST else WORST
     batch_size = space.min_batch if best is None else best.batch_size
@@ -98,7 +98,7 @@ def with_risks(
     sizes: Callable[[Knobs], Sequence[int]],
     emit: EventSink,
 ) -> tuple[FrontierEntry, ...]:
-    """Frontier entries, with `largest_by_risk` and `likely_still_runs` added to predicted ones.
+    """Frontier entries; predicted ones with the largest batch at each risk (`largest_by_risk`) added.
 
     Args:
         curves: curve of each knob setting, at the risk that its entry was found at.
@@ -157,7 +157,7 @@ def card_answers(
     """
     by_architecture: dict[str, PredictedCurve] = {}
     answers = []
-    for number, gpu in enumerate(reversed(cards)):  # what exceeds a larger budget exceeds a smaller one
+    for number, gpu in enumerate(reversed(cards)):  # a size over a larger budget is over a smaller one
         emit(Progress(stage="cards of this class", done=number, total=len(cards)))
         named = card_named(gpu.key, mesh)
         if curve.why_unpredictable_on(named, sizes[0]) is not None:

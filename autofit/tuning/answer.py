@@ -122,7 +122,7 @@ def _advice(
 ) -> Advice | None:
     """Advice on changes that would make the smallest batch size fit; None unless nothing fits.
 
-    There is none for a script, which decides its settings, nor for a measured search.
+    Scripts get no advice, as they decide their own settings, and neither do measured searches.
     """
     target, space = predicted.target, predicted.space
     nothing_fits = frontier.best() is None and frontier.stopped_by is None

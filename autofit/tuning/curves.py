@@ -50,7 +50,7 @@ class Need:
 class CurveSet:
     """Peak curves of a search by knob setting; empty if nothing is predicted.
 
-    Curves of the CPU only give the first sizes, as every answer there is measured.
+    Curves for a step on the CPU only give the batch sizes to try first, as answers for the CPU are measured.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class CurveSet:
         return self._priors[knobs]
 
     def conv_plan(self, knobs: Knobs, batch_size: int, budget_bytes: int) -> ConvPlan | None:
-        """Convolution plan at a batch size for a knob setting of algorithm `mixed`; None for others."""
+        """Convolution algorithm of each layer at a batch size, for the algorithm `mixed`; else None."""
         curve = self._curves.get(knobs)
         if curve is None or knobs.conv_algo != MIXED:
             return None
@@ -186,7 +186,7 @@ def _on_a_card(
             failures.append(error)
             continue
         if only_batch is not None:
-            continue  # the trace is at that size
+            continue  # the curve was traced at its only batch size, so its peak needs no confirmation
         if target.probe is None and (prior := curves.prior(knobs)) is not None:
             usable_bytes, sizes = target.budget.usable_bytes, space.sizes(knobs)
             # A size that is too large by its likely peak, which takes the fewest replays, is too large at
@@ -209,7 +209,7 @@ def _on_a_card(
 
 
 def expect_curves(predictor: Predictor, space: SearchSpace) -> None:
-    """Announces the knob settings whose curves will be needed; skips those with a single batch size."""
+    """Announces the knob settings whose curves will be needed, so that traces can be made ahead."""
     predictor.expect_curves([knobs for knobs in space.settings if _only_batch(space, knobs) is None])
 
 
@@ -286,13 +286,13 @@ def _confirm(
     """Traces the largest sizes found on the curves; if a peak differs, replaces all curves by traced ones.
 
     Args:
-        answers: these sizes, by knob setting.
+        answers: knob settings, each with the largest size found on its curve.
 
     Returns:
         Notes on sizes at which the user's script itself fails, for example because its evaluation needs more
         data.
     """
-    # All sizes are checked, as a curve that differs is replaced. Settings that share traces share these.
+    # After a first difference the other sizes are still checked, as each check may replace its own curve.
     agreed, failures = [], {}
     for knobs, batch_size in answers:
         try:

@@ -108,14 +108,14 @@ def question(
 ) -> Question | None:
     """`Question` that settings ask of a workload; None if some input that decides the answer is unknown.
 
-    It is None if devices do not answer, and for a script.
+    The result is also None if devices do not answer, and for a script.
 
     Args:
         local_gpus: returns the cards of this machine; called if one may be measured.
         reachable: returns the devices of the cluster in the settings; called if one may be measured.
     """
     if workload.script is not None:
-        return None  # it may read any environment variable and any file
+        return None  # a script may read any environment variable and any file
     try:
         devices = _devices(settings, local_gpus, reachable)
         is_measured = _is_measured(settings, local_gpus, reachable)
@@ -257,7 +257,7 @@ def require_readable(backend: Any, study_id: int) -> None:
 
 
 def _write(backend: Any, name: str, entry: dict[str, Any], result: TuneResult) -> None:
-    """Writes an answer's entry to its study, in place of an earlier entry; may be called again."""
+    """Writes an answer's entry to its study, in place of an earlier entry; safe to repeat after a failure."""
     import optuna
 
     study = optuna.create_study(storage=backend, study_name=name, direction="maximize", load_if_exists=True)

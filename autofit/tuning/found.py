@@ -75,7 +75,7 @@ class Recommended(Best):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontierEntry:
-    """One knob setting with its largest batch.
+    """Row of a search's frontier: one knob setting (precision, optimizer, …) with its largest batch.
 
     Attributes:
         knobs: knob setting.

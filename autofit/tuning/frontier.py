@@ -46,8 +46,9 @@ class Frontier:
     """Largest batch of every knob setting, from the outcomes and predictions of a study.
 
     Args:
-        boundaries: boundary of each knob setting, in the order of the search space.
-        known: outcome that counts for each configuration, see `decisive`.
+        boundaries: largest batch that fits and first that fails, for each knob setting, in the order of the
+            search space.
+        known: outcome that counts for each configuration, if several trials ran it, see `decisive`.
         curves: predictions of these settings on the card; empty if there are none.
         budget_bytes: budget that peaks are compared with.
         architecture: architecture of the card that the trials run on, see `Pace.of`.
@@ -152,7 +153,7 @@ class Frontier:
         )
 
     def knee(self) -> Knee | None:
-        """Throughput knee of the measured rates, or else of the predicted ones."""
+        """Throughput knee (smallest batch with nearly the best rate), as measured or else predicted."""
         return knee_of(self._outcomes) or self._speeds.knee()
 
     def entry(self, knobs: Knobs) -> FrontierEntry:
@@ -343,7 +344,7 @@ class Frontier:
         failing = self._boundaries[knobs].first_failing
         curve = self._curves.get(knobs)
         if failing is None or curve is None or curve.needs_traces or knobs.global_batch is not None:
-            return None  # among divisors the next is far away
+            return None  # sizes are divisors of the global batch, of which the next may be twice as large
         if curve.verdict(failing, self._budget_bytes) is not Verdict.THRASH:
             return None
         beyond = range(failing + 1, MAX_BATCH + 1)

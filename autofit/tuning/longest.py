@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from autofit.search.space import SearchSpace
 
 _MOST_MULTIPLES = 16384  # sizes checked for a model without a limit: up to a million tokens
-_NUM_OF_A_SURFACE = 8  # fewest multiples that include the sizes at which a surface is traced
-_NUM_BEYOND = 8  # larger sizes that are checked, as peaks do not rise with every one
+_NUM_OF_A_SURFACE = 8  # fewer sample sizes than this are all traced, without a surface fitted through traces
+_NUM_BEYOND = 8  # larger sizes that are checked too, as the peak may be lower at a larger size
 _SAME_PEAK = 0.002  # relative difference up to which two peaks count as equal
 
 
@@ -88,7 +88,7 @@ def _multiples(multiple: int, limit: int | None) -> tuple[int, ...]:
 
 
 def _largest(curve: Curve, budget_bytes: int, sizes: Sequence[int]) -> int | None:
-    """Largest sample size that fits, checked at a few sizes beyond; None if not even the first fits."""
+    """Largest sample size that fits, also among the next few after one that does not; None if none fits."""
     longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
     while longest is not None:
         first = sizes.index(longest) + 1
@@ -131,7 +131,7 @@ class _Search:
         """
         multiples = _multiples(multiple, limit)
         sizes = multiples if limit is None else tuple(sorted({*multiples, limit}))
-        # The trace at the answer also checks the surface; if it differs, more sizes are traced first.
+        # A trace at the size found checks the surface; if its peak differs, more sizes are traced for it.
         for is_checked in (False, True) if len(multiples) >= _NUM_OF_A_SURFACE else ():
             curve = self._surface.along_sizes(self._batch_size, is_checked=is_checked)
             longest = _largest(curve, budget_bytes, multiples)
@@ -143,7 +143,7 @@ class _Search:
                 return limit, self._said(limit, f"the model was made for {limit}")
             if self._is_so(longest or sizes[0], curve):
                 break
-        else:  # from some size on the step is a different one
+        else:  # the surface does not predict the peaks, as when the step changes at some size
             curve = self._traced_sizes(2 * budget_bytes)
             longest = nearly_largest_batch(curve, budget_bytes, sizes=sizes)
         if longest is None:

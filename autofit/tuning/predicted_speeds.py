@@ -13,8 +13,8 @@ from autofit.search.choice import EQUALLY_FAST_RATE, NEAR_THE_BEST_RATE, Configu
 from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import Verdict
 
-_NUM_PREDICTED_HALVES = 7  # more than are measured, as each costs milliseconds
-_WORTH_A_LOOK = 0.7  # of the best rate at largest batches: no smaller batches of slower settings
+_NUM_PREDICTED_HALVES = 7  # more halvings of a batch than are measured, as a prediction takes milliseconds
+_WORTH_A_LOOK = 0.7  # share of the best rate; slower settings are not considered at smaller batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class PredictedSpeeds:
 
     Args:
         curves: curve of each knob setting; settings without one have no times.
-        boundaries: boundaries of the settings.
+        boundaries: largest fitting and smallest failing batch of each setting.
         budget_bytes: budget that peaks are compared with.
     """
 

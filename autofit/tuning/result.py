@@ -64,11 +64,12 @@ class TuneResult:
         architectures: architectures that predictions cover, the likely one first; for a named card
             its own.
         objective: quantity that the best configuration maximizes: `batch` or `throughput`.
-        knee: throughput knee of the measured, or else the predicted, configurations; None without times.
+        knee: throughput knee (smallest batch with nearly the best rate), as measured or else predicted; None
+            without times.
         epoch_samples: samples of an epoch, if the user gave them.
         stopped_by: option that ended the search early, such as `--max-trials`; None if none did.
         answered_seconds: time when the answer was found, in seconds of the epoch.
-        cached: True if it is an earlier answer, for which nothing was run now.
+        cached: True if it is a stored answer of an earlier search, so that nothing was run.
     """
 
     workload: str

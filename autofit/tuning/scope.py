@@ -113,10 +113,10 @@ def _combinations(fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]]) 
 def _first_looks(
     predictor: Predictor, fixed: Knobs, searched: Mapping[str, tuple[str | bool, ...]], batch_size: int
 ) -> tuple[list[Knobs], int, dict[Knobs, AutofitError]]:
-    """Knob settings at a usual or else the model's own sample size, the first batch that runs, and errors.
+    """Traces all knob settings at a usual sample size; if all fail, at the model's own sample size.
 
     Returns:
-        The settings, the batch size, and the error of each setting that fails with it.
+        The settings with this sample size, `batch_size`, and the error of each setting that fails.
 
     Raises:
         WorkloadFailedError: the workload fails with all of the settings.
@@ -155,7 +155,7 @@ def _failure(predictor: Predictor, knobs: Knobs, batch_size: int) -> AutofitErro
         predictor.trace(knobs, batch_size)
     except AutofitError as error:
         if error.kind in UNPREDICTABLE:
-            return None  # this does not tell whether it runs
+            return None  # an unpredictable step may still run
         if not isinstance(error, WorkloadFailedError | InapplicableError):
             raise
         return error

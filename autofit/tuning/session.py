@@ -111,7 +111,7 @@ def _answered(
         result, sources = _search(settings, workload, measuring, emit, predictor_of)
         if asked is not None:
             earlier_answers.keep(asked, result, sources)
-        # They are about this run only, so they are not stored with the answer.
+        # The dispatcher's notes are about this run only, so they are not stored with the answer.
         result = dataclasses.replace(result, notes=(*result.notes, *measuring.notes))
     best = result.best
     emit(

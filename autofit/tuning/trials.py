@@ -4,9 +4,9 @@
                                      └─▶ its prediction, as OOM     one that is out of reach
     Tuner ─ submit ─▶ PredictedTrials ─▶ a peak curve               if nothing is measured
 
-A knob setting is out of reach if even the low end of its smallest batch exceeds the budget. A trial of it
-would show nothing beyond its prediction, and may crash the machine. Such an outcome is in the
-study like any other, with the evidence `predicted`.
+A knob setting is out of reach if even the low end of its smallest batch exceeds the budget by more than 10 %.
+A trial of the setting would show nothing beyond its prediction, and may crash the machine. The predicted
+outcome is in the study like any other, with the evidence `predicted`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from autofit_workers.spec.knobs import Knobs
 from autofit_workers.spec.protocol import NOT_TRIED, Evidence, Peaks, Probe, TrialOutcome, TrialSpec, Verdict
 from autofit_workers.trials.door import ended_by, without_answer
 
-# A low end this many times the budget leaves no doubt.
+# A setting whose low end is above this multiple of the budget is not run.
 _FAR = 1.1
-_TELLING_SHARE = 0.5  # of the need; a smaller workspace is not to blame
+_TELLING_SHARE = 0.5  # share of the predicted need from which a message names the convolution workspace
 
 
 class Trials(Protocol):
@@ -84,7 +84,7 @@ class TrialsInReach:
     def _out_of_reach(self) -> frozenset[Knobs]:
         """Knob settings whose smallest batch is predicted far beyond the budget; at least one is left out.
 
-        They are determined once there is a trial to run, as a prediction may have to measure an empty
+        The set is determined once there is a trial to run, as a prediction may have to measure an empty
         process.
         """
         far = {

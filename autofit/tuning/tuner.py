@@ -31,7 +31,7 @@ from autofit_workers.trials.door import answering
 if TYPE_CHECKING:
     from autofit.study.study import Ask, TuningStudy
 
-_NUM_TRIES = 2  # of a trial that was lost or hung, which shows nothing about its size
+_NUM_TRIES = 2  # tries of a trial that is lost or hangs, which shows nothing about its size
 _POLL_SECONDS = 0.5
 
 

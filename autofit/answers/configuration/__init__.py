@@ -1,1 +1,1 @@
-"""Sections of answers about one configuration, one card or several."""
+"""Lays out results about one configuration as sections: titled tables, sentences and figures."""

@@ -1,4 +1,4 @@
-"""Sections of the cards on which a configuration fits, and of a search on several cards."""
+"""Lays out the GPUs on which a configuration fits, and searches on several GPUs, as sections of tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _VERDICTS: dict[Answer, tuple[str, Mark]] = {
     Answer.UNSURE: ("unsure", "unsure"),
     Answer.DOES_NOT_FIT: ("does not fit", "bad"),
 }
-_NUM_COMMANDS = 4  # at most that many are printed: the options of more cards stand in the table
+_NUM_COMMANDS = 4  # commands printed at most; the table has the options for all cards
 _LIKELY = {Verdict.FITS: "likely fits", Verdict.THRASH: "likely thrashes", Verdict.OOM: "likely does not"}
 
 
@@ -123,7 +123,7 @@ def _speed_columns(answer: CardsAnswer, card: CardFit | None = None) -> dict[str
     """Cells of a card's speed columns by column name; step times are included if any card has them.
 
     Args:
-        card: whose cells they are; None for the names alone.
+        card: result whose cells are returned; None for empty cells, to get the column names.
     """
     cells: dict[str, str] = {}
     if any(each.samples_per_second is not None for each in answer.cards):
@@ -182,7 +182,7 @@ def _fewest(batch: str, fewest_gpus: dict[str, int | None]) -> Iterator[str]:
 
 
 def tuned_cards_sections(results: CardResults) -> Iterator[Section]:
-    """Sections with a row for each card with the recommendation of its search, the smallest memory first."""
+    """Yields sections with a row for each card and its search's recommendation, the smallest memory first."""
     first = results.answers[0]
     is_timed = any(_seconds(result.chosen) is not None for result in results.answers)
     yield _question(f"{first.workload}: the batch on each card; predicted, at risk {first.risk}")

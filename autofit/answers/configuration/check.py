@@ -1,4 +1,4 @@
-"""Sections of a check: its answer on one line, and what would make it fit."""
+"""Lays out the result of `autofit check` as sections: one line, and changes that would make the step fit."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LIKELY = {
 def check_sections(
     result: CheckResult, options: Mapping[str, Any], asked: Mapping[str, Any]
 ) -> Iterator[Section]:
-    """Sections of a check: its answer, what each change of options would save, and a command that fits.
+    """Yields sections of a check: its verdict, the memory that changes would save, and a command that fits.
 
     Args:
         options: the options that a search takes too, as they were typed.
@@ -72,7 +72,7 @@ def _peak(result: CheckResult) -> str:
 
 
 def _growth(result: CheckResult) -> str:
-    """Clauses on growth with each step, on phases of the run not seen, and on the lengths of its samples."""
+    """Clauses on memory that grows with each step, on phases that were not traced, and on sample lengths."""
     seen = result.seen
     said = "" if seen is None or not seen.unseen_phases else f"{seen_part(seen)[0]}; "
     said += "" if result.lengths is None else f"{lengths_in_words(result.lengths)}; "

@@ -1,4 +1,4 @@
-"""Sections of a comparison of several models' forward passes."""
+"""Lays out a comparison of several models' forward passes as sections of tables."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NUM_NAMES = 3
 
 
 def compare_sections(comparison: Comparison, *, show_all: bool) -> Iterator[Section]:
-    """Sections of the tensors of all models in one list, with totals, compared outputs and an explanation."""
+    """Yields sections with all models' tensors in one list, totals, compared outputs and an explanation."""
     names = " and ".join(each.workload for each in comparison.passes)
     said = Paragraph(f"{names} at batch {comparison.batch_size} · fp32 · infer", "strong", (names,))
     yield Section(name="configuration", blocks=(said,))

@@ -1,4 +1,4 @@
-"""Sections of a model's convolution layers."""
+"""Lays out a model's convolution layers, and the algorithms that apply to each, as sections of tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _NUM_NAMES = 4
 
 
 def conv_layers_sections(found: ConvLayers) -> Iterator[Section]:
-    """Sections of the layers that each algorithm applies to, and of each layer's workspace with it."""
+    """Yields sections with each convolution algorithm's number of layers, and each layer's workspaces."""
     kind = "CPU" if found.device.kind == "cpu" else found.device.name
     said = f"{found.workload} at batch {found.batch_size} · {found.mode} · {kind}, predicted"
     yield Section(name="configuration", blocks=(Paragraph(said, "strong", (found.workload,)),))

@@ -1,4 +1,4 @@
-"""Sections of an estimate."""
+"""Lays out a predicted peak (an `Estimate`) as sections of tables and sentences."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def estimate_sections(
     epoch_samples: int | None = None,
     notes: Sequence[str] = (),
 ) -> Iterator[Section]:
-    """Sections of an estimate: its allocated, reserved and device peaks, their breakdown, and assumptions.
+    """Yields sections of an estimate: its allocated, reserved and device peaks, breakdown, and assumptions.
 
     Args:
         gpu: the card that was named.
         of_script: whether a script's step was estimated.
-        epoch_samples: samples of an epoch, where they were given.
-        notes: notes beside the estimate's own.
+        epoch_samples: samples of an epoch, if the user gave them.
+        notes: notes to add to those of the estimate.
     """
     algorithm = estimate.knobs.conv_algo if estimate.convolves else ""
     setting = setting_in_words(estimate, of_script=of_script)
@@ -77,7 +77,7 @@ def estimate_sections(
 
 
 def setting_in_words(estimate: Estimate, *, of_script: bool = False) -> str:
-    """Display name of an estimate's knob setting, without its algorithm."""
+    """Display name of an estimate's knob setting, such as `fp32 · train`, without convolution algorithm."""
     return configuration(
         estimate.knobs,
         estimate.mode,
@@ -92,7 +92,7 @@ def configuration_section(workload: str, batch_size: int, algorithm: str, settin
     """Section that names a configuration, above its answer.
 
     Args:
-        algorithm: of convolutions; empty where there are none.
+        algorithm: name of the convolution algorithm; empty for a step without convolutions.
     """
     parts = " · ".join(filter(None, (algorithm, setting)))
     said = Paragraph(f"{workload} at batch {batch_size} · {parts}", "strong", (workload,))

@@ -1,4 +1,4 @@
-"""Sections of the memory that a server has left for its KV cache."""
+"""Lays out the memory of a language model's server, and its KV cache, as sections of tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from autofit.units import format_bytes
 
 
 def kv_sections(answer: KvCache) -> Iterator[Section]:
-    """Sections of a server's memory by use, its KV cache with its tokens, and the engine's command."""
+    """Yields sections with a server's memory by use, the tokens of its KV cache, and the server's command."""
     options = answer.sizing.options
     ranks = f" · {options.num_ranks} GPUs" if options.num_ranks > 1 else ""
     said = f"{answer.model} on {answer.gpu}{ranks} · {answer.engine}, by the rules of {answer.release}"

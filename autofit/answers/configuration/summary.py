@@ -1,4 +1,4 @@
-"""Sections of a model's summary, in torchsummary's layout, and of why a real step's memory differs."""
+"""Lays out a model's summary as torchsummary prints it, and explains why a real step's memory differs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _BY_TORCHSUMMARY = (
 
 
 def summary_sections(answer: SummarizedEstimate) -> Iterator[Section]:
-    """Sections of a model's layers, their sums, and the terms from the sums to the simulated peaks."""
+    """Yields sections with a model's layers, their sums, and the terms from the sums to simulated peaks."""
     summary, estimate = answer.summary, answer.estimate
     said = f"{summary.workload} at batch {summary.batch_size}, {_BY_TORCHSUMMARY}"
     yield Section(

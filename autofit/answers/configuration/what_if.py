@@ -1,4 +1,4 @@
-"""Sections of the memory that each lever (a changed knob or option) would save."""
+"""Lays out the memory that each lever (a changed knob or option) would save as sections of tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from autofit.units import format_bytes
 
 
 def what_if_sections(answer: WhatIf, asked: Mapping[str, Any]) -> Iterator[Section]:
-    """Sections of the levers by saved bytes of the reserved peak, and of the levers that do not apply.
+    """Yields sections with the levers by saved bytes of the reserved peak, and those that do not apply.
 
     Args:
         asked: the options of the estimate as they were typed, for the command that fits.

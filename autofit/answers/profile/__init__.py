@@ -1,1 +1,1 @@
-"""Sections of the views of a profile."""
+"""Lays out the views of a profile, such as its operators or its timeline, as sections of tables."""

@@ -1,4 +1,4 @@
-"""Sections of a memory plan: the memory that each policy needs."""
+"""Lays out a memory plan, with the memory that each policy needs, as sections of tables."""
 
 from __future__ import annotations
 

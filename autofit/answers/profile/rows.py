@@ -1,4 +1,4 @@
-"""Sections of a profile's views with rows: operators, trees and tensors."""
+"""Lays out the views of a profile that have rows (operators, trees, tensors) as sections of tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from autofit.units import format_bytes
 def view_sections(
     view: View[OperatorRow] | View[TreeRow] | View[TensorRow], filters: Filters
 ) -> Iterator[Section]:
-    """Sections of a view of a profile: its configuration, rows, number of hidden rows, and sums."""
+    """Yields sections of a profile's view: its configuration, rows, number of hidden rows, and sums."""
     selection = view.selection
     yield profiled(selection.profile)
     groups = list(_shown(view, filters))
@@ -43,10 +43,10 @@ def view_sections(
 
 
 def sums(lines: Iterable[str], of: str = "") -> Section:
-    """Section of lines on the whole of a view, below its rows.
+    """Section with lines about a view as a whole, such as its totals, below its rows.
 
     Args:
-        of: what the lines are about, where a view has several such sections.
+        of: subject of the lines, such as a device, if a view has several such sections.
     """
     shown = grid("<", ((line,) for line in lines), fit="whole")
     return Section(name=f"sums-{of}" if of else "sums", blocks=(shown,))
@@ -72,7 +72,7 @@ def profiled(profile: Profile) -> Section:
 
 
 def profile_in_words(profile: Profile) -> str:
-    """Display name of the knob setting that was profiled, without its algorithm."""
+    """Display name of the knob setting that was profiled, without its convolution algorithm."""
     trace = profile.trace
     return configuration(profile.knobs, trace.mode, trace.batch_kind, trace.among_ranks, rank=trace.rank)
 

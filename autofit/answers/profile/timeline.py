@@ -1,4 +1,4 @@
-"""Sections of the timeline: the memory over the steps, and the highest moment of every phase."""
+"""Lays out a profile's timeline as sections: memory over the steps, and the peak of every phase."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from autofit.units import format_bytes
 
 
 def timeline_sections(view: TimelineView, num_phases: int | None, *, num_moments: int) -> Iterator[Section]:
-    """Sections of the memory over the steps and of their phases, for each device.
+    """Yields sections with the memory over the steps, and the peaks of their phases, for each device.
 
     Args:
-        num_phases: the table's rows, the phases with the highest peaks; None for all.
-        num_moments: moments of the figure.
+        num_phases: number of phases in the table, those with the highest peaks; None for all.
+        num_moments: number of moments in the figure, one for each column.
     """
     yield profiled(view.profile)
     for lane in view.lanes(num_moments):

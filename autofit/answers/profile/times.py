@@ -1,4 +1,4 @@
-"""Sections on the time of a step, by classes of kernels and by modules."""
+"""Lays out the time of a step, by classes of kernels and by modules, as sections of tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autofit.explain.timing import Timing
 from autofit.explain.views.device_time import class_times, module_times
 
 _NUM_MODULES = 24
-_LEAST_PERCENT = 0.0005  # which rounds to 0.1 %
+_LEAST_PERCENT = 0.0005  # smallest share of the step that rounds to 0.1 %
 _FLOPS_UNITS = (("PFLOP/s", 1e15), ("TFLOP/s", 1e12), ("GFLOP/s", 1e9), ("MFLOP/s", 1e6))
 
 
@@ -93,7 +93,7 @@ def _class_table(times: Times) -> Table:
 
 
 def _module_table(times: Times) -> Table:
-    """Table of the modules with the most time of their own, without their children's."""
+    """Table of the modules that take the most time, not counting the time of their children."""
     timing = times.timing
     heaviest = sorted((each for each in times.modules if each.own_share), key=lambda each: -each.own_share)
     has_types = any(each.module_type for each in times.modules)

@@ -39,7 +39,7 @@ def needed_at_least(result: TuneResult) -> int | None:
     if result.estimate is not None and result.estimate.batch_size == smallest:
         interval = result.estimate.needed
         peaks.append(interval.likely_bytes if result.risk is Risk.LIKELY else interval.high_bytes)
-    # What ran out of memory had reached no more than the budget: that says nothing of its need.
+    # A trial that ran out of memory reports a peak within the budget, which says nothing about its need.
     return min((peak for peak in peaks if peak is not None and peak > budget_bytes), default=None)
 
 

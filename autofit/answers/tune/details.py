@@ -1,4 +1,4 @@
-"""Sections of a search's answer on lengths of the data, risks, settings cut short, and convolution plans."""
+"""Lays out details of a search's result: sample lengths, risks, pruned knob settings, convolution plans."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from autofit.tuning.found import FrontierEntry
 from autofit.tuning.result import TuneResult
 from autofit.units import format_bytes
 
-# What happens where a size needs more than is likely: if it still runs with the smallest plans, and if
-# it does not. `try_configs` of ATen's Conv_v8.cpp goes on to the next plan when a workspace cannot be
-# had; benchmark mode, in `generate_and_filter_plans`, first makes the allocator release its cache.
+# Consequences if a batch needs more memory than likely: if it still runs with the smallest plans, and if
+# not. `try_configs` of ATen's Conv_v8.cpp tries the next plan if a workspace cannot be allocated; benchmark
+# mode, in `generate_and_filter_plans`, first makes the allocator release its cache.
 _CUDNN = (
     "cuDNN falls back to a smaller, slower plan instead of failing",
     "cuDNN falls back to smaller, slower plans, and may still run out of memory",
@@ -83,7 +83,7 @@ def _percent(share: float) -> str:
 
 
 def risks(result: TuneResult) -> Iterator[Section]:
-    """Section of the largest batch at every risk, if these differ, and what lies between safe and likely."""
+    """Section of the largest batch at each risk, if they differ, and what happens above the safe batch."""
     names, rows = result.setting_names, dict[tuple[str, ...], list[str]]()
     for entry in best_first(result):
         by_risk = entry.largest_by_risk
@@ -118,10 +118,10 @@ def _between(entry: FrontierEntry, by_risk: Mapping[Risk, int | None], *, convol
 
 
 def pruned(result: TuneResult) -> Iterator[Section]:
-    """Sections on the frontier's marks, and on the knob settings whose search was cut short."""
+    """Yields sections that explain the frontier's marks, and list knob settings not searched to the end."""
     if not result.is_of_product:
         return
-    if not result.parallels:  # whose table has no marks
+    if not result.parallels:  # the table of several kinds of parallelism has no marks
         if any(entry.samples_per_second is not None for entry in result.frontier):
             by = "measured samples a second"
         elif any(entry.predicted_samples_per_second is not None for entry in result.frontier):

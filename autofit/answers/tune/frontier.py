@@ -1,4 +1,4 @@
-"""Section of the largest batch of every knob setting."""
+"""Lays out a search's frontier, the largest batch of every knob setting, as a table."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def frontier(result: TuneResult) -> Iterator[Section]:
 
 
 def _peaks(result: TuneResult, held: _Sizes) -> dict[str, _Sizes]:
-    """Columns of peaks by name; that of the peak compared with the budget is left out if it says no more."""
+    """Columns of peaks by name; the peak compared with the budget has one only if it differs from others."""
     device = {entry.knobs: entry.device_peak_bytes for entry in result.frontier}
     if result.device.kind == "cpu":
-        # The kernel limits private memory: pages that were never written to count too.
+        # The kernel limits private memory, which includes pages that were never written to.
         return {"resident": device, **({"private": held} if device != held else {})}
     reserved = {entry.knobs: entry.peak_reserved_bytes for entry in result.frontier}
     return {"reserved": reserved, **({"up to": held} if reserved != held else {}), "device": device}
@@ -65,7 +65,14 @@ def _peaks(result: TuneResult, held: _Sizes) -> dict[str, _Sizes]:
 def _row(
     result: TuneResult, alike: list[FrontierEntry], columns: dict[str, _Sizes], held: _Sizes, unit_bytes: int
 ) -> Row:
-    """Row of frontier entries that share it."""
+    """Table row for frontier entries that have the same boundary.
+
+    Args:
+        alike: the entries.
+        columns: bytes of each knob setting, by column.
+        held: bytes of each knob setting that are compared with the budget.
+        unit_bytes: bytes of the unit in which sizes are shown.
+    """
     entry, names = alike[0], result.setting_names
     peaks = [_largest_of(column[each.knobs] for each in alike) for column in columns.values()]
     held_bytes = _largest_of(held[each.knobs] for each in alike)

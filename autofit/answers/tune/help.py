@@ -19,7 +19,7 @@ _NUM_CARDS = 4
 
 
 def what_may_help(result: TuneResult, settings: TuneSettings) -> tuple[str, ...]:
-    """Phrases on changes that may make a search's configuration fit, cheapest first, without those chosen."""
+    """Phrases on changes that may make a search's configuration fit, cheapest first; none that it has."""
     return tuple(_phrases(result, settings, needed_at_least(result)))
 
 

@@ -1,4 +1,4 @@
-"""Sections of the kinds of parallelism that a search compared."""
+"""Lays out the kinds of parallelism that a search compared as sections of tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from autofit.tuning.result import TuneResult
 
 
 def parallels(result: TuneResult) -> Iterator[Section]:
-    """Sections of each parallelism and knob setting, largest global batch first, and of those refused."""
+    """Yields a table of parallelisms and knob settings, largest global batch first, and refused kinds."""
     rows = [(one, entry) for one in result.parallels for entry in one.frontier]
     names = setting_names({entry.knobs: None for _, entry in rows}, convolves=result.convolves)
     on_cpu = result.device.kind == "cpu"

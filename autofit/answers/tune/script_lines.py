@@ -31,7 +31,7 @@ _ZEROS = {True: "", False: "set_to_none=False"}  # PyTorch's default is to drop 
 
 
 def call_lines(settings: TuneSettings, best: Best) -> Iterator[str]:
-    """Lines with the command that runs a script at its best batch, after comments on what to set in it."""
+    """Lines with the command that runs a script at its best batch, after comments with changes to make."""
     assert settings.script is not None
     for line in (*_conv_lines(best.knobs, GPU_KIND), *_lines_of_the_model(best.knobs)):
         yield f"# in it: {line}"
@@ -74,15 +74,15 @@ def script_lines(
         yield _adapt_line(knobs)
     compiling = ("model = torch.compile(model)  # once it is on its device",) if knobs.compile else ()
     in_order = (compiling, _lines_of_ranks(parallel, knobs, device_kind))
-    for lines in reversed(in_order) if parallel.shards else in_order:  # as trials do
+    for lines in reversed(in_order) if parallel.shards else in_order:  # the order in which trials apply them
         yield from lines
     if training:
         yield from _optimizer_lines(knobs)
-    if parallel.zero is not None:  # whose engine does all the rest
+    if parallel.zero is not None:  # DeepSpeed's engine does the rest of the step
         yield from _lines_of_zero(parallel.zero, knobs, batch_size)
         return
     if training and knobs.precision == "amp-fp16":
-        sharded = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"  # by which all ranks agree
+        sharded = "torch.distributed.fsdp.sharded_grad_scaler.ShardedGradScaler"  # all ranks skip alike
         scaler = "torch.amp.GradScaler" if parallel.fsdp1 is None else sharded
         yield f'scaler = {scaler}("{device_kind}")'
     if conversions:
@@ -140,11 +140,11 @@ def _lines_of_ranks(parallel: Parallel, knobs: Knobs, device_kind: str) -> Itera
     yield from _lines_of_plans(parallel)
     if parallel.degree(FSDP) > 1:
         mesh = f'mesh["{REPLICATE}", "{FSDP}"]' if parallel.degree(REPLICATE) > 1 else f'mesh["{FSDP}"]'
-        if parallel.degree(CP) > 1:  # which both share parameters out
+        if parallel.degree(CP) > 1:  # parameters are sharded over both dimensions of the mesh
             mesh = f'mesh["{FSDP}", "{CP}"]._flatten()'
         dtype = _AUTOCAST_TYPES.get(knobs.precision)
         policy = "" if dtype is None else ", mp_policy=policy"
-        if dtype is not None:  # in place of autocast
+        if dtype is not None:  # fully_shard casts by itself, without autocast
             casts = f"param_dtype=torch.{dtype}, reduce_dtype=torch.float32"
             yield f"policy = torch.distributed.fsdp.MixedPrecisionPolicy({casts})  # and no autocast"
         if parallel.offloads_shards:
@@ -212,7 +212,7 @@ def _lines_of_fsdp1(how: FirstFsdp, knobs: Knobs, device_kind: str) -> Iterator[
 
 
 def _conv_lines(knobs: Knobs, device_kind: str) -> tuple[str, ...]:
-    is_default = knobs.conv_algo in (Knobs().conv_algo, "onednn")  # on a GPU, on the CPU
+    is_default = knobs.conv_algo in (Knobs().conv_algo, "onednn")  # defaults on a GPU and on the CPU
     return () if is_default else conv.find(knobs.conv_algo).lines_on(device_kind)
 
 

@@ -1,4 +1,4 @@
-"""Sections of a search's answer, in their order."""
+"""Puts together the sections of a search's result, in the order in which they are shown."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def tune_sections(
     asked: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Iterator[Section]:
-    """Sections of a search's answer: budget, frontier, best batch, reasons, and how to apply it.
+    """Yields sections of a search's result: budget, frontier, best batch, reasons, and how to apply it.
 
     Args:
-        asked_memory: `--gpu-mem` as it was typed, where it was.
-        asked: all options as they were typed, for a command that tells what to change.
-        notes: what else is to be noted.
+        asked_memory: value of `--gpu-mem` as it was typed; None if it was not given.
+        asked: all options as they were typed, for commands that the answer suggests.
+        notes: notes to add to those of the result.
     """
     chosen = result.chosen
     yield from _budget(result, settings, asked_memory)

@@ -1,4 +1,4 @@
-"""Sections of a search's answer on the speed of knob settings, measured or predicted."""
+"""Lays out the speed of a search's knob settings, measured or predicted, as sections of tables."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def measured_speed(result: TuneResult) -> Iterator[Section]:
 def predicted_speed(result: TuneResult) -> Iterator[Section]:
     """Section of knob settings' predicted speeds, or their order, at their largest batches.
 
-    There is none if a setting was timed.
+    No section is made if a setting was timed.
     """
     if any(entry.samples_per_second is not None for entry in result.frontier):
         return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autofit.explain.timing import StepSeconds
 from autofit.units import format_bytes
 
-_ABOUT_EQUAL = 1.05  # times as long, below which two steps are not told apart
+_ABOUT_EQUAL = 1.05  # ratio of two step times below which they count as equal
 _UNITS = (("days", 86400.0), ("h", 3600.0), ("min", 60.0), ("s", 1.0))
 
 

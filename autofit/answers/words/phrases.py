@@ -29,7 +29,8 @@ CATEGORY_NAMES = {
 def samples_in_words(knobs: Knobs, batch_size: int, parallel: Parallel) -> str:
     """Phrase for the samples of a step on all ranks together.
 
-    Some ranks share a batch, or its microbatches; which ones a script decides, so one rank's are named.
+    Some ranks share a batch, or its micro-batches. Which ranks do is unknown for a script, so its phrase has
+    the batch of one rank.
     """
     num_batches = knobs.num_batches(batch_size)
     each = f"a batch of {batch_size}" if num_batches == 1 else f"{num_batches} batches of {batch_size}"
@@ -128,7 +129,7 @@ class PeakNames(NamedTuple):
         """Display names of the peaks on a card, or of the needed memory if `runs_out`.
 
         Args:
-            architecture: of the card, whose tool shows what is taken.
+            architecture: architecture of the card, which decides the tool that is named, such as nvidia-smi.
         """
         if runs_out:
             return cls("needed", "needed in all", "a card of that much")

@@ -9,7 +9,7 @@ from autofit.questions.levers import Effect
 from autofit.units import format_bytes
 
 _NUM_LEVERS = 6
-# What a change does beside saving memory.
+# Side effects of changes, as phrases.
 _BESIDE = {
     Effect.NONE: "",
     Effect.SLOWER: "in a slower step",
@@ -28,7 +28,7 @@ _OF_KNOBS = {
 
 def what_each_saves(advice: Advice) -> Iterator[str]:
     """Sentences on the memory that each change saves alone, for the first six changes."""
-    peak = format_bytes(advice.peak_reserved_bytes)  # where it is had: a run that has less may need less
+    peak = format_bytes(advice.peak_reserved_bytes)  # the peak with enough memory
     for lever in advice.levers[:_NUM_LEVERS]:
         if lever.saved_bytes > 0:
             enough = f": batch {advice.batch_size} fits" if lever.fits else ""

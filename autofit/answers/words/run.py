@@ -8,8 +8,8 @@ from autofit.predict.run_lengths import RunLengths
 from autofit.predict.whole_run import LineGrowth, SeenPart
 from autofit.units import format_bytes
 
-_MOST_LENGTHS = 6  # that are each said
-_WORTHWHILE = 0.95  # of what is reserved, below which a setting of the allocator is worth a word
+_MOST_LENGTHS = 6  # lengths that a sentence lists one by one; of more it gives the range
+_WORTHWHILE = 0.95  # share of the reserved bytes; allocator settings that leave less are mentioned
 
 
 def short_source(source: str) -> str:
@@ -19,7 +19,7 @@ def short_source(source: str) -> str:
 
 
 def seen_part(seen: SeenPart | None) -> tuple[str, ...]:
-    """Sentence on which part of a script's run was traced; empty if no more than its steps is known."""
+    """Sentence on which part of a script's run was traced; empty if only its steps are known."""
     if seen is None or not (seen.run_steps or seen.unseen_phases or len(seen.phases) > 1):
         return ()
     steps = f"{seen.steps} step{'s'[: seen.steps != 1]}"

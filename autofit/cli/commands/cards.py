@@ -1,4 +1,4 @@
-"""`autofit cards`: on which cards a configuration fits; also other commands' answers on several cards."""
+"""`autofit cards`: predicts on which GPUs a configuration fits, also for other commands with several GPUs."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def _prices(given: Iterable[str], gpus: Sequence[Gpu]) -> dict[str, float]:
     """Prices of an hour of each card, by the card's key.
 
     Raises:
-        UsageError: a card is not known or not asked about, or a price is none.
+        UsageError: a card is unknown or not among `gpus`, or a price is no positive number.
     """
     found: dict[str, float] = {}
     for text in given:

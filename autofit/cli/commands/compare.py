@@ -1,4 +1,4 @@
-"""`autofit compare`: forward passes of several models beside each other."""
+"""`autofit compare`: compares the forward passes of several models."""
 
 from __future__ import annotations
 

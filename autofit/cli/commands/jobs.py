@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _LOOK_SECONDS = 0.5
 _ADMIT_SECONDS = 5.0
-_NUM_NOTES = 20  # on a terminal
+_NUM_NOTES = 20  # notes shown at most in a text
 
 _NAME = click.argument("name", metavar="JOB", shell_complete=complete_job)
 _NAMES = click.argument("names", metavar="JOB…", nargs=-1, required=True, shell_complete=complete_job)

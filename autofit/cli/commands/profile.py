@@ -33,7 +33,7 @@ from autofit.settings.resolve import resolve_one_configuration
 from autofit.settings.workloads import refer
 from autofit_workers.process.garbage import without_collections
 
-_NUM_ROWS = 40  # of a text, unless told otherwise
+_NUM_ROWS = 40  # default number of rows in a text
 _FILE = click.Path(path_type=Path)
 
 _VIEW = combined(

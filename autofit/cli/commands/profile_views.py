@@ -33,7 +33,7 @@ class ViewKind:
     Attributes:
         help: what the view shows, as a phrase.
         make: makes the view.
-        show: prints what `make` returned; it may import what is slow.
+        show: prints the view that `make` returned; it may import slow modules.
     """
 
     help: str
@@ -47,7 +47,7 @@ class Export:
 
     Attributes:
         help: what the export writes, as a phrase.
-        make: makes the content of a file of that name; it may import what is slow.
+        make: makes the content of a file, given its name; it may import slow modules.
     """
 
     help: str

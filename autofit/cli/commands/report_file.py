@@ -16,7 +16,7 @@ def write_report(path: Path, gather: Callable[[], Page]) -> ExitCode | None:
     """Writes a report's HTML page after the answer was printed, and prints the page's path on stderr.
 
     Returns:
-        The exit code where it fails, which stderr says, as the answer's document is printed; else None.
+        None; if the page cannot be written, the exit code, with the error on stderr.
     """
     from autofit.report.html.page import render
 

@@ -15,7 +15,8 @@ from autofit.jobs.submission import STORAGE_VARIABLE
 
 _ADMIT_SECONDS = 5.0
 _END_SECONDS = 5.0
-# Python's own 5 ms: a scrape would wait so long at each of its steps while the storage is read.
+# Interval at which threads switch. With Python's default of 5 ms, a scrape would wait that long at each of
+# its steps while another thread reads the storage.
 _SWITCH_SECONDS = 0.00005
 
 
@@ -71,7 +72,7 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
     from autofit.serve.server import serve_metrics
     from autofit.serve.watch import StorageWatch
 
-    # Of each count, when this process began to keep it.
+    # Drops the `_created` series: the time at which this process began each count, which a restart changes.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     storage = job_storage(storage)
     sys.setswitchinterval(_SWITCH_SECONDS)
@@ -80,7 +81,7 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
 
     def begin_to_count() -> None:
         served.register(counted)
-        gc.freeze()  # what was read stays; looking through it for garbage holds every scrape up
+        gc.freeze()  # records that were read stay in memory; collecting among them would delay every scrape
 
     watch = StorageWatch(reader, registry=served, on_first_read=begin_to_count, log=_log)
     checks = {"/healthz": watch.why_stuck, "/readyz": watch.why_not_ready}
@@ -92,7 +93,7 @@ def serve(storage: str | None, host: str, port: int, interval: float, address: s
         _log(f"metrics at http://{host}:{server.port}/metrics")
         background.repeat(watch.read, pause_seconds=interval, at_end=reader.close, name="storage")
         if address is not None:
-            from autofit.serve.admitting import Admitting  # with Ray's client, which costs a second
+            from autofit.serve.admitting import Admitting  # imports Ray's client, which takes a second
 
             admitting = Admitting(storage, address=address, log=_log)
             background.repeat(

@@ -92,7 +92,7 @@ def submit(
         fleet, queued = request.enqueue(queue, again=again)
         try:
             admit(queue, ray_jobs)
-        except StorageDeniedError:  # whoever may only submit leaves the rest to `autofit serve`
+        except StorageDeniedError:  # users who may only submit leave starting the jobs to `autofit serve`
             click.echo(f"note: {_LEFT_TO_OTHERS}", err=True)
         jobs = [(queue.record(job.job_id) or job, is_new) for job, is_new in queued]
     if as_json:
@@ -152,7 +152,7 @@ class _Request:
         if not self.cards:
             return None, [queue.enqueue(job_id(specs[0], self.code), specs[0], again=again)]
         fleet = fleet_id(specs[0], self.code, self.cards)
-        if again:  # the fleet's name is content of its jobs, so they are new with it
+        if again:  # job ids depend on the fleet's name, so a new name gives new jobs
             fleets = {job.spec.fleet for job in queue.records()}
             number, first = 2, fleet
             while fleet in fleets:
@@ -175,7 +175,7 @@ class _Request:
 def _is_this_machine(address: str) -> bool:
     try:
         return address == "auto" or urlsplit(address).hostname in _LOOPBACK
-    except ValueError:  # no address at all: its reader says so
+    except ValueError:  # not an address; the error is raised where the address is used
         return False
 
 

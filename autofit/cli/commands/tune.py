@@ -206,7 +206,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def for_interruption(self) -> Iterator[None]:
-        """Context manager that turns an interruption and its errors into an error that says what was kept."""
+        """Context manager that turns an interruption into an error that names the study with the trials."""
         current().describe = self._message
         try:
             yield
@@ -232,7 +232,7 @@ def _served_metrics(settings: TuneSettings, port: int) -> Iterator[EventSink]:
     from autofit.serve.metrics import Metrics
     from autofit.serve.server import serve_metrics
 
-    # Of each count, when this process began to keep it.
+    # Drops the `_created` series: the time at which this process began each count, which a restart changes.
     disable_created_metrics()  # type: ignore[no-untyped-call]
     registry = CollectorRegistry()
     server = serve_metrics(registry, port, settings.metrics_host)

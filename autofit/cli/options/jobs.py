@@ -38,7 +38,7 @@ ADDRESS = option(
 
 def open_queue(storage: str | None) -> JobQueue:
     """Opens the queue of the jobs in the storage that `--storage` or the environment names."""
-    from autofit.jobs.queue import JobQueue  # a second that other commands do without
+    from autofit.jobs.queue import JobQueue  # takes a second, which other commands save
 
     return JobQueue.open(job_storage(storage))
 
@@ -48,7 +48,7 @@ def job_storage(given: str | None, *, default_is_reached: bool = True) -> str | 
 
     Args:
         given: the storage that the command line names.
-        default_is_reached: whether the state directory is the cluster's too.
+        default_is_reached: whether the cluster can reach the default storage in the state directory.
 
     Raises:
         UsageError: no storage is named where one is needed.

@@ -15,10 +15,10 @@ _HELP_ALL = "--help-all"
 
 
 class TopicOption(click.Option):
-    """Option that stands under a heading of the help.
+    """Option that the help lists under the heading of a topic.
 
     Args:
-        topic: the heading.
+        topic: topic of the option, which has a heading.
         is_common: whether the short help shows the option too.
     """
 
@@ -28,7 +28,7 @@ class TopicOption(click.Option):
 
 
 def option(topic: Topic, *names: str, is_common: bool = False, **attributes: Any) -> Decorator:
-    """Decorator that adds an option which has a place in the help; `attributes` are those of click."""
+    """Decorator that adds a `TopicOption` to a command; `attributes` are passed to `click.Option`."""
     return click.option(*names, cls=TopicOption, topic=topic, is_common=is_common, **attributes)
 
 

@@ -1,7 +1,7 @@
 """Command-line options that commands share, and their shell completions.
 
-Values stay the text that was typed: `resolve_settings` reads them, so that a bad one reads the
-same whether it comes from the command line, the environment or a file.
+Values stay the text that was typed. `resolve_settings` parses them, so that a wrong value has the same error
+from the command line, the environment or a file.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def setting(
     """Click option for an entry of `OPTIONS`, whose value is passed on as text; None if not given.
 
     Args:
-        help_text, metavar, complete: instead of the table's, where the option means something else to a
-            command.
+        help_text, metavar, complete: help, placeholder of the value and shell completer, in place of those in
+            `OPTIONS`.
     """
     row = OPTIONS[name]
     attributes: dict[str, Any] = {"is_common": row.is_common, "help": help_text or row.help_text}
@@ -68,7 +68,7 @@ def without_secret(variable: str | None) -> _Callback:
     """Makes a callback that refuses a URL with a secret, if it was given on the command line.
 
     Args:
-        variable: the environment variable where such a URL belongs; None where it belongs nowhere.
+        variable: environment variable to set instead, for the error; None if secrets are never allowed.
     """
 
     def refuse(ctx: click.Context, param: click.Parameter, url: str | None) -> str | None:
@@ -96,11 +96,11 @@ def settings(*names: str) -> Decorator:
 def settings_of(
     *topics: Topic, but: Collection[str] = (), where: Callable[[Option], bool] = lambda _row: True
 ) -> Decorator:
-    """Decorator that adds the options of `OPTIONS` with one of the topics, in the table's order.
+    """Decorator that adds the options of `OPTIONS` with one of the topics, in the order of `OPTIONS`.
 
     Args:
-        but: the names of those to leave out.
-        where: whether to add an option.
+        but: names of options to leave out.
+        where: returns whether to add an option.
     """
     rows = [row for row in OPTIONS.values() if row.topic in topics and row.name not in but]
     return settings(*(row.name for row in rows if where(row)))
@@ -210,12 +210,12 @@ _COMPLETERS: dict[str, _Completer] = {
     "conv-algo": _complete_conv_algo,
     "search": _complete_search,
 }
-# Options that may be given several times, and what makes one text of them.
+# Options that may be given several times, and the callbacks that join their values into one text.
 _REPEATABLE = {"script-arg": None, "keep-env": _joined(","), "search": _joined(";")}
 
 SAMPLE = settings_of(Topic.MODEL, but=("model",))
 SEQ_LEN = setting("seq-len")
-# What a workload may do, and take, while it is predicted.
+# Permissions and limits of a workload's code while it is predicted.
 ISOLATION = settings_of(Topic.LIMITS)
 MODEL_OPTION = settings_of(Topic.MODEL, Topic.LIMITS)
 MODEL = combined(model_argument, MODEL_OPTION)
@@ -229,7 +229,7 @@ GPUS = setting(
     complete=complete_gpus,
 )
 GPU_MEM = setting("gpu-mem")
-# Of the card, what a question about one configuration asks beside its name and memory.
+# Options of the card other than its name and memory, for commands about one configuration.
 KEPT_FREE = settings_of(Topic.CARD, but=("gpu", "gpu-mem"), where=lambda row: not row.of_search)
 SAMPLES = settings_of(Topic.SEARCH, where=lambda row: not row.of_search)
 
@@ -255,7 +255,7 @@ CONV_ALGO = setting(
     help_text=f"{ALL_KNOBS['conv_algo'].help}  [default: cudnn]",
     metavar=ALL_KNOBS["conv_algo"].metavar,
 )
-# What a configuration is beside its batch and its convolution algorithm.
+# Options of a configuration other than its batch size and convolution algorithm.
 KNOBS = settings_of(Topic.SETTINGS, but=("conv-algo",), where=lambda row: not row.of_search)
 
 REPORT = option(

@@ -116,7 +116,7 @@ def print_jobs(jobs: Sequence[JobRecord]) -> None:
 
 
 def print_fleet(jobs: Sequence[JobRecord]) -> None:
-    """Prints a table of a fleet's jobs, with a line for each card."""
+    """Prints a table of a fleet (one job for each of several cards), with a line for each card."""
     table = headed(
         ("card", "left"), ("batch", "right"), ("algorithm", "left"), ("evidence", "left"),
         ("state", "left"), ("job", "left"), ("", "left"),

@@ -16,7 +16,7 @@ from autofit_workers.spec.shown import shown
 
 Justify = Literal["left", "right"]
 
-# What a list takes whose reader is a program or a file: nothing is cut or wrapped there.
+# Columns of a list that is written to a pipe or file, wide enough that no entry is cut or wrapped.
 _PIPED_WIDTH = 200
 _NARROWEST = 20
 
@@ -74,7 +74,7 @@ def headed(*columns: tuple[str, Justify], has_long_names: bool = False) -> Table
     """Table with a header and no lines; numbers, and the names in the first column, are never broken.
 
     Args:
-        has_long_names: whether the names are broken where there is no room for them.
+        has_long_names: whether names in the first column may be broken after all, if there is no room.
     """
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for number, (title, justify) in enumerate(columns):

@@ -32,8 +32,7 @@ def progress(*, quiet: bool) -> Iterator[EventSink]:
 class ProgressLine:
     """Event sink that shows progress on a console, and clears its live line at the end of the block.
 
-    Measured trials, which cost seconds to minutes, leave a line each; predictions pass in the live
-    line.
+    Each measured trial, which takes seconds to minutes, leaves a line; predictions only change the live line.
 
     Args:
         console: where progress is shown; only a terminal has a live line.

@@ -41,7 +41,7 @@ _WIDEST = 10_000
 
 
 def print_sections(sections: Iterable[Section]) -> None:
-    """Prints sections with an empty line between them; figures but that of a step are left out."""
+    """Prints sections with an empty line between them; only figures of a step's memory are drawn."""
     for number, section in enumerate(sections):
         console = stdout()
         if number:

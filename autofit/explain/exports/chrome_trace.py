@@ -45,7 +45,7 @@ _Axis = Callable[[int], float]
 def chrome_trace(
     profile: Profile, *, step: int | None = None, categories: Collection[Category] = ()
 ) -> dict[str, Any]:
-    """Chrome trace of a profile as a dict, in the format's variant with a top-level object.
+    """Chrome trace of a profile as a dict, in the "JSON Object Format" of the trace event format.
 
     Args:
         step: number of the step to show, 0 for building the model; if None the step with predicted times, or

@@ -20,7 +20,7 @@ from autofit.explain.views.timeline import history_of
 from autofit_workers.replay.allocator import Action, Segment, SegmentBlock
 from autofit_workers.spec.knobs.allocator import allocator_conf
 
-# The simulator's addresses begin at 0, which readers take for no address; CUDA's look like this.
+# Address of the first segment, similar to CUDA's; readers take the simulator's 0 for no address.
 FIRST_ADDRESS = 0x7F00_0000_0000
 
 # The page colours allocations by category if entries have one, but stops with an error unless an entry has

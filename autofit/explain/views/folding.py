@@ -44,7 +44,7 @@ class _Folder:
 
     def __init__(self, graph: StepGraph) -> None:
         self._graph = graph
-        self._touches: dict[int, list[int]] = {}  # by allocation, kernels in their order
+        self._touches: dict[int, list[int]] = {}  # indices of kernels in order, by allocation
         self._writes: dict[int, list[int]] = {}
         for index, kernel in enumerate(graph.kernels):
             for number in kernel.touches:
@@ -56,7 +56,7 @@ class _Folder:
 
     def roots(self) -> list[int]:
         roots = list(range(len(self._graph.kernels)))
-        # From the end, so that the final target of a fused kernel is known.
+        # From the last kernel to the first, so that it is known what a kernel's consumer is fused into.
         for index in reversed(range(len(roots))):
             consumer = self._consumer(index)
             if consumer is not None and self._inputs_last(index, roots[consumer], roots):
@@ -91,7 +91,7 @@ class _Folder:
         return consumer if is_overwritten or self._ends_at(number, consumer) else None
 
     def _ends_at(self, number: int, index: int) -> bool:
-        """Whether kernel `index` is the last that needs a value."""
+        """Whether kernel `index` is the last that touches a value, which may be freed then."""
         value = self._graph.values.get(number)
         is_last = self._touches[number][-1] == index
         return is_last and value is not None and not value.is_kept and not value.escapes

@@ -27,7 +27,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Number of buffers that are placed by size: two million comparisons, a fifth of a second.
+# Number of buffers that are placed by size, which takes two million comparisons, or a fifth of a second.
 MAX_PLACED_BY_SIZE = 2000
 
 
@@ -96,8 +96,8 @@ def find_overlap(plan: MemoryPlan) -> tuple[int, int] | None:
         (i for i, each in enumerate(buffers) if each.num_bytes and each.start < each.stop),
         key=lambda i: buffers[i].start,
     )
-    living: list[tuple[int, int]] = []  # by offset, with indices
-    ends: list[tuple[int, int]] = []  # a heap of the times at which they end
+    living: list[tuple[int, int]] = []  # offset and index of the buffers that are alive, ascending
+    ends: list[tuple[int, int]] = []  # heap of end time and index of these buffers
     for index in order:
         buffer = buffers[index]
         while ends and ends[0][0] <= buffer.start:

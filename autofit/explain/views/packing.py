@@ -24,9 +24,8 @@ class Packed:
 def pack(graph: StepGraph) -> Packed:
     """Packs a step's values into buffers: each is freed after its last reader; in place where legal.
 
-    No more bytes live at once than in eager mode: a result takes the place of a value of its own size, or of
-        a
-    larger value that eager mode keeps for as long.
+    No more bytes live at once than in eager mode: a result reuses the memory of a value of its own size, or
+    of a larger value that eager mode keeps for as long.
     """
     known = uses(graph)
     place = _places(graph, known)
@@ -73,6 +72,6 @@ def _fits(graph: StepGraph, known: dict[int, Use], number: int, owner: int, resu
         and not value.escapes
         and value.element_bytes == taker.element_bytes > 0
         and value.num_bytes >= taker.num_bytes
-        # Else a small result that lives long would keep a large buffer.
+        # Otherwise a small result that lives long would keep a large buffer alive.
         and (first.num_bytes == taker.num_bytes or known[result].stop <= first.stop)
     )

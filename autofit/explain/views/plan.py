@@ -1,10 +1,9 @@
 """View `plan`: the memory that one step would need if its whole graph were known in advance.
 
-It answers the question of "Symbolic programs: more efficient, reuse intermediate memory, operation folding":
-an imperative program keeps values that have names, an executor that sees the graph need not. The view counts
-requested bytes of one step, the last by default. Memory that lives from before the step to after it
-(parameters, the optimizer's state) is part of every number, and every policy keeps the step's inputs
-for as long as eager PyTorch does. The policies:
+Eager PyTorch keeps a value as long as Python code has a name for it; an executor that knows the graph can
+free it, or reuse its memory, after its last use. The view counts requested bytes of one step, the last by
+default. Memory that lives from before the step to after it (parameters, the optimizer's state) is part of
+every number, and every policy keeps the step's inputs for as long as eager PyTorch does. The policies:
 
 - `everything`: no value is freed before the step ends.
 - `named`: values with a name in Python code are kept until the step ends, temporaries are freed
@@ -13,10 +12,9 @@ for as long as eager PyTorch does. The policies:
 - `in-place`: each value is freed after its last reader, and the result of an element-wise operator
   reuses the memory of an input that is at least as large, has elements of the same size and has no
   reader left. Views are assumed to keep the order of elements.
-- `planned`: the same in one arena, with a fixed offset for every value: see `memory_plan`. This policy and
-  the next one give what an executor would really reserve; the one before is their lower bound.
-- `folded`: chains of element-wise operators are merged into one kernel before memory is planned: see
-  `folding`.
+- `planned`: the lifetimes of `in-place`, in one arena with a fixed offset for every value: see `memory_plan`.
+  An executor would reserve this many bytes, of which those of `in-place` are a lower bound.
+- `folded`: as `planned`, with chains of element-wise operators merged into one kernel first: see `folding`.
 
 A kernel is an operator that computes, in one launch or several; views are no kernels. Workspaces count
 in every policy, while their operator runs.
@@ -141,8 +139,8 @@ class Place:
 
     Attributes:
         offset_bytes: bytes from the start of the arena.
-        start, stop: positions among the events between which the buffer lives.
-        holds: values that it holds, one after the other: module and operator.
+        start, stop: numbers of events before the buffer's lifetime begins, and before it ends.
+        holds: module and operator of each value that the buffer holds, one after the other.
     """
 
     offset_bytes: int

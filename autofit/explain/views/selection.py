@@ -28,13 +28,13 @@ from autofit.explain.views.filters import SECONDS, Filters, NothingMatchesError
 class Selection:
     """Allocations made in a step, plus earlier allocations that are alive at the step's peak.
 
-    So a view shows parameters and the optimizer's state beside the step's own allocations, and its
-    bytes at the peak add up to the allocated peak.
+    Views of a step thus show parameters and the optimizer's state beside the step's own allocations, and
+    their bytes at the peak add up to the allocated peak.
 
     Attributes:
         step: number of the step, 0 for building the model.
         position: number of events until the step first reached its peak.
-        peak_allocated_bytes: bytes of the blocks alive there, of all categories.
+        peak_allocated_bytes: bytes of the blocks alive at the peak, of all categories.
         numbers: numbers of the allocations, in their order.
         phases: phases of the whole profile.
         timing: timing of the last whole step, whose operators stand for those of every step; None if there
@@ -99,7 +99,7 @@ class Selection:
 def select(profile: Profile, filters: Filters) -> Selection:
     """Allocations and timed operators that the filters select; of the peak's step unless one is given.
 
-    Ordered by times, the selection is of the step that has times.
+    If the filters order by time, the step with predicted times is selected.
 
     Raises:
         UsageError: there is no such step or device, or the view is ordered by times that it does not have.

@@ -25,14 +25,14 @@ KEPT = frozenset({Category.PARAMETER, Category.OPTIMIZER_STATE, Category.INPUT})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """Value of a step graph: an allocation made or freed in the step; positions count events.
+    """Value of a step graph: an allocation made or freed in the step.
 
     Attributes:
-        start, stop: positions in the step at which eager mode makes and frees it.
+        start, stop: numbers of events before eager mode makes it, and before it frees it, within the step.
         num_bytes: requested bytes.
         element_bytes: bytes of one element; 0 if the memory is no tensor.
         is_kept: whether it must neither be freed early nor be overwritten.
-        escapes: whether it outlives the step, so that its last reader may be outside.
+        escapes: whether it outlives the step, so that a later step may read it.
         name: name that Python code bound it to; empty for a temporary.
     """
 
@@ -49,8 +49,8 @@ class Value:
 class Kernel:
     """Kernel of a step graph: an operator call that computes something, not a view.
 
-    start, stop: positions of its own events.
-        start, stop: the positions of its own events.
+    Attributes:
+        start, stop: numbers of events before this call, and before the next call.
         reads: numbers of the allocations that it reads.
         makes: numbers of the allocations that it makes for its results.
         overwrites: numbers of the allocations that it changes in place.
@@ -80,7 +80,7 @@ class StepGraph:
     """Graph of one step of a profile: its kernels, and the values that they read and write.
 
     Attributes:
-        start, stop: positions of its bounds among the events.
+        start, stop: numbers of events before the step's first event, and up to its last.
         resident_bytes: bytes of memory that lives from before the step to after it.
         values: all other values that live in it, by the number of the allocation.
         kernels: kernels of the step, in their order.
@@ -183,7 +183,7 @@ def _values(profile: Profile, start: int, stop: int) -> tuple[int, dict[int, Val
             num_bytes=num_bytes,
             element_bytes=element_bytes(allocation.dtype),
             is_kept=allocation.category in KEPT,
-            # A remaining gradient is freed before the next one is made.
+            # A gradient that outlives the step is freed before the next step makes one, so nothing reads it.
             escapes=death >= stop and allocation.category is not Category.GRADIENT,
         )
     return resident_bytes, values

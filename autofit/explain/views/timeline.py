@@ -1,7 +1,7 @@
 """View `timeline`: allocated memory by category, and reserved memory, of each device over the steps.
 
-A trace has the order of its events and no times, so the axis is the number of events. Ordered by
-seconds, the axis is the predicted time of the step that has one, as the device runs it.
+A trace has the order of its events and no times, so the axis of the view is the number of events. If the
+filters order by seconds, the axis is the predicted time of one step, as the device runs it.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class TimelineView:
 def timeline_view(profile: Profile, filters: Filters) -> TimelineView:
     """View `timeline` of a profile; it uses only the filters for step, device, categories and `top`.
 
-    Ordered by seconds, it shows the step that has times.
+    If the filters order by seconds, it shows the step with predicted times.
 
     Raises:
         UsageError: there is no such step, another filter is set, or there are no times to order by.

@@ -20,7 +20,7 @@ class TreeRow:
     """Row of a tree view: one node.
 
     Attributes:
-        depth: the number of nodes shown above it; 0 is the root.
+        depth: number of its ancestors that are shown; 0 for the root.
         own: sizes of the node's own allocations and operators.
         sizes: sizes of the node with its subtree.
     """

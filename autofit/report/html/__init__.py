@@ -5,5 +5,5 @@
     roofline.py   … of kernels under the card's limits
     page.py       sections ─▶ the file, with plotly.js, style.css and page.js inlined in page.html.j2
 
-Nothing of the page is loaded from elsewhere, so that it can be sent to somebody and kept.
+The page loads nothing from elsewhere, so that it can be sent and archived as one file.
 """

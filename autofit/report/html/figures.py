@@ -1,8 +1,8 @@
 """Builds the figures of a report as plotly.js data.
 
-Colours of the page, which has a light and a dark face, are written `var:NAME` and filled in by page.js.
-No figure says anything by colour alone: areas and bars have patterns, lines dashes and marks, and all have
-their names.
+Colours that depend on the page's light or dark theme are written `var:NAME`, and filled in by page.js. No
+figure distinguishes by colour alone: areas and bars also have patterns, lines have dashes and markers, and
+all have names.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _GIB = 1024**3
 _MIB = 1024**2
 _NUM_LAYERS = 24
 _ROW_PIXELS = 26
-_FAR_BUDGET = 2.5  # a budget so many times beyond the peak is told instead of drawn
-_NARROW_PHASE = 0.04  # of the width: its name would not fit
-# Okabe and Ito's colours, which people tell apart however they see colours, and a pattern for each.
+_FAR_BUDGET = 2.5  # ratio of budget to peak from which the budget is a note instead of a line
+_NARROW_PHASE = 0.04  # share of the width below which a phase's name would not fit
+# Okabe and Ito's colours, which people with any colour vision can tell apart, and a pattern for each.
 _CATEGORIES = {
     Category.PARAMETER: ("#0072B2", ""),
     Category.OPTIMIZER_STATE: ("#009E73", "/"),
@@ -177,7 +177,7 @@ def peak_by_size(found: SizeMap, budget_bytes: int | None) -> Figure:
     ]
     if budget_bytes is not None:
         level = round(budget_bytes / unit_bytes, 2)
-        # Beyond twice the budget all is one colour, so that those below it are told apart.
+        # Peaks beyond twice the budget have one colour, so that lower peaks use the whole range of colours.
         data[0] |= {"zmin": 0, "zmax": 2 * level}
         data[0]["contours"] |= {"start": level / 5, "end": 2 * level, "size": level / 5}
         data.append(
@@ -272,7 +272,7 @@ def _equal_products(found: SizeMap) -> list[Figure]:
                     "width": 1.5,
                     "color": "#000000",
                     "dash": "dot",
-                },  # on light colours, whatever the page's
+                },  # black, as the colours below it are light in both themes
                 "name": f"{product:,} a step",
                 "showlegend": False,
                 "hovertemplate": f"{product:,} a step<extra></extra>",
@@ -343,7 +343,7 @@ def _line(line: CurveLine, style: _Style, unit: str, unit_bytes: int) -> Figure:
         "mode": "lines",
         "x": list(line.batch_sizes),
         "y": [round(peak / unit_bytes, 4) for peak in line.peaks_bytes],
-        # Where lines coincide, the dashes of one are seen on the other.
+        # Solid lines are wider, so that a dashed line is seen on a solid one that it coincides with.
         "line": {"color": color, "dash": dash, "width": 4 if dash == "solid" else 2},
         "hovertemplate": f"{line.label}: batch %{{x}}, %{{y:.2f}} {unit}<extra></extra>",
     }

@@ -32,7 +32,7 @@ def time_by_module(times: Times) -> Figure:
         return f"{share:.1%}" if seconds is None else seconds_in_words(seconds)
 
     return _icicle(
-        # Whole numbers: what sums of parts exceed by a rounding, plotly.js does not draw.
+        # Whole numbers, as plotly.js draws nothing if the parts exceed their sum by a rounding error.
         [(each.path, round(_BILLION * each.own_share)) for each in times.modules],
         in_words=in_words,
         whole="the device's time",
@@ -43,9 +43,10 @@ def _icicle(modules: Sequence[tuple[str, int]], *, in_words: Callable[[int], str
     """Icicle plot of a tree of modules.
 
     Args:
-        modules: the path of each, after its parent's, with the size of its own; the model's path is empty.
-        in_words: writes a size as text.
-        whole: the name of the whole, in words.
+        modules: path of each module and its size without submodules, each parent before its children; the
+            model's path is empty.
+        in_words: returns a size as text.
+        whole: phrase for the total, such as `the peak`.
     """
     totals = _totals(modules)
     listed: list[tuple[str, str, str, int]] = []

@@ -24,7 +24,7 @@ from autofit.report.html.icicle import memory_by_module, time_by_module
 from autofit.report.html.roofline import roofline
 from autofit_workers.spec import shown as others
 
-# By the class of a figure's data: draws it.
+# Function that draws a figure, by the class of the figure's data.
 _DRAWN: dict[type, Callable[[Any], figures.Figure]] = {
     Curves: lambda of: figures.peak_against_batch(of.lines, of.measured, of.budget_bytes),
     SizeMap: lambda of: figures.peak_by_size(of, of.budget_bytes),
@@ -39,10 +39,10 @@ _DRAWN: dict[type, Callable[[Any], figures.Figure]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fact:
-    """Labelled number beside the answer of a report.
+    """Labelled number that a report shows above its sections.
 
     Attributes:
-        note: what the number is, or where it comes from.
+        note: meaning of the number, or its source.
     """
 
     name: str
@@ -55,8 +55,8 @@ class Page:
     """Content of an HTML report.
 
     Attributes:
-        answer: sentences, the answer first.
-        made: versions and the like, for the foot of the page.
+        answer: sentences, the main answer first.
+        made: text for the foot of the page, such as versions.
     """
 
     title: str
@@ -68,7 +68,7 @@ class Page:
 
 def render(page: Page) -> str:
     """HTML page as text, with plotly.js, styles and scripts inline; nothing is loaded from elsewhere."""
-    # Both cost a part of a second, and few commands end in a page.
+    # Imported here, as both take a part of a second and few commands write a page.
     import jinja2
     from plotly.offline import get_plotlyjs
 
@@ -81,7 +81,7 @@ def render(page: Page) -> str:
     template = environment.from_string(parts.joinpath("page.html.j2").read_text(encoding="utf-8"))
     return template.render(
         page=page,
-        # Within a script element nothing may look like its end.
+        # A `<` in the data could end the script element.
         figures=others.redacted(json.dumps(drawn(page), separators=(",", ":"))).replace("<", "\\u003c"),
         plotly=get_plotlyjs(),
         style=parts.joinpath("style.css").read_text(encoding="utf-8"),

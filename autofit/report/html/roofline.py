@@ -14,13 +14,13 @@ from autofit.explain.timing import Timing
 from autofit.explain.views.device_time import ClassTime
 from autofit.report.html.figures import LINES, Figure
 
-_LEAST_SHARE = 0.002  # of the step, from which on a class has a dot; the table has all
-_LARGEST_DOT = 46.0  # pixels across, of the class that takes most
-_SMALLEST_DOT = 8.0  # so that it is seen
-_NARROW = 260.0, 240.0  # pixels that a narrow figure has for its dots
+_LEAST_SHARE = 0.002  # share of the step from which a class has a dot; the table has all classes
+_LARGEST_DOT = 46.0  # diameter in pixels of the class that takes most time
+_SMALLEST_DOT = 8.0  # diameter in pixels of the smallest dot that is still seen
+_NARROW = 260.0, 240.0  # width and height in pixels that a narrow figure has for its dots
 _NUMBER_RADIUS = 7.0
 _LINE_RADIUS = 2.0
-_NUM_STEPS = 60  # of a line, which lie as near as numbers are large
+_NUM_STEPS = 60  # points along a line, as close together as labels are large
 _DIRECTIONS = {
     "top center": (0, 1),
     "bottom center": (0, -1),
@@ -31,13 +31,13 @@ _DIRECTIONS = {
     "top right": (1, 1),
     "bottom left": (-1, -1),
 }
-_MARGIN = 3.0  # times, around dots and ridges
+_MARGIN = 3.0  # factor by which the axes extend beyond dots and limits
 
 
 def roofline(times: Times) -> Figure:
     """Roofline plot of kernel classes: FLOP per byte against FLOP/s, under the card's limits.
 
-    Where no seconds are said, each class stands at its roof.
+    If the step's seconds are unknown, each class is drawn at its limit.
     """
     timing = times.timing
     dots = {n: each for n, each in enumerate(times.classes, 1) if each.share >= _LEAST_SHARE or n == 1}

@@ -3,12 +3,12 @@
 The command line, settings files, the environment, jobs and earlier answers read the table of options. An
 option that is a knob comes from the knob's own file in `autofit_workers/spec/knobs`.
 
-option          what an option is
-workload        what is run: a model, or a script
-card            which card is meant, and where to measure
-configuration   how it is run, knobs among them, and which of that is varied
-search          what is searched for, and how long
-places          where studies are kept and trials run
+    option          class of an option: reader, help and properties
+    workload        model or script that is run
+    card            card to predict for, and where to measure
+    configuration   how the workload is run, such as its knobs, and the knobs that are varied
+    search          goal of the search, and its limits
+    places          where studies are stored and trials run
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ __all__ = ["OPTIONS", "DeclaredSettings", "Option", "Topic"]
 class DeclaredSettings(PlaceSettings, SearchSettings, ConfigurationSettings, CardSettings, WorkloadSettings):
     """All settings of `autofit tune` as they are declared; `TuneSettings` checks them.
 
-    Fields of the base classes come in the order from the last to the first. None of these classes is made by
-    itself, so that `TuneSettings` alone has the methods of a dataclass, which take a millisecond a class.
+    Fields of the last base class come first. Only `TuneSettings` is ever instantiated, so only it gets the
+    methods of a dataclass, which take a millisecond a class to generate.
     """
 
 

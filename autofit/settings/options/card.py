@@ -17,7 +17,7 @@ _PROBES = ("auto", "predict", "measure")
 class CardSettings:
     """Settings of the card, and of where to measure; with neither `gpu` nor its memory, the local card.
 
-    With `device="cpu"`, `gpu_mem_bytes` is what the process may use.
+    With `device="cpu"`, `gpu_mem_bytes` is the memory that the process may use.
     """
 
     gpu_mem_bytes: int | None = Option(

@@ -89,15 +89,14 @@ class ConfigurationSettings:
     """Settings of how a workload is run: its knobs, and which knobs are varied.
 
     Attributes:
-        conv_algos: the convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None
-            for those that the device's backend has of itself.
-        knobs: the knobs that are not searched; the convolution algorithm is among `conv_algos`.
-        given_knobs: the names of the knobs that were given a value, be it the default.
-        searched: knobs, by their names in `Knobs`, with the values to choose from; every combination of
-            them and of the algorithms is a setting of its own.
-        setup: mode, kind of batches, ranks, and what is assumed of values that are not known.
-        parallels: the ways of training together that are compared, instead of the one of the setup; they
-            are those that `--search parallel=…` names.
+        conv_algos: convolution algorithms to choose from; `ALL_CONV_ALGOS` for all that apply, None for the
+            policies of the device's own backend, such as cuDNN.
+        knobs: values of the knobs that are not searched; the convolution algorithm comes from `conv_algos`.
+        given_knobs: names of the knobs that the user set, also if to the default.
+        searched: searched knobs by their names in `Knobs`, each with the values to choose from; every
+            combination of values and convolution algorithms is one knob setting.
+        setup: mode, kind of batches, ranks, and assumptions about values that no GPU has computed.
+        parallels: kinds of parallelism to compare, from `--search parallel=…`, in place of the setup's.
     """
 
     conv_algos: tuple[str, ...] | None = _setting(

@@ -14,15 +14,15 @@ from autofit_workers.spec.knobs import Knob
 from autofit_workers.spec.knobs.knob import Read
 
 _T = TypeVar("_T")
-_OPTIONS = "options"  # in a field's metadata: its options, by the path from it to what they set
+_OPTIONS = "options"  # key of a field's metadata; its options, by the path of the attribute that they set
 
 
 class Topic(Enum):
     """Subject of options that the help lists together: one of four groups, and a part of that group.
 
     Attributes:
-        group: the heading of the short help.
-        part: what tells the topic from others of its group, in the help with all options.
+        group: heading in the short help.
+        part: name of the topic within its group, in the help with all options.
     """
 
     MODEL = "What", "a model and its batch"
@@ -44,26 +44,27 @@ class Topic(Enum):
 class Option:
     """Option of `autofit tune`, with its reader, help and properties.
 
-    It declares a field of the settings: `task: str | None = Option(read, help, …).with_default(None)`.
+    An option declares a field of the settings: `task: str | None = Option(read, …).with_default(None)`.
 
     Attributes:
-        read: turns an option's text or a TOML value into the field's value; raises `ValueError`, saying
-            what was expected.
-        help: the purpose of the option, in one or two sentences.
-        name: the name as it is typed, without the dashes in front; by default that of the field.
-        field: the field of `TuneSettings` that holds it; `knobs.NAME` and `setup.NAME` are fields of those.
-        topic: the heading of the help that the option stands under.
+        read: turns an option's text or a TOML value into the field's value; raises `ValueError` with the
+            expected form.
+        help: purpose of the option, in one or two sentences.
+        name: name as it is typed, without the dashes in front; by default the field's name.
+        field: field of `TuneSettings` that holds the value; `knobs.NAME` for a field of its `knobs`.
+        topic: topic whose heading the help lists the option under.
         is_common: whether the short help shows the option too.
-        default: what holds without it, as the help shows it; by default that of the field.
-        metavar: what stands for the value in the help; None for the choices.
+        default: value without the option, as the help shows it; by default the field's default.
+        metavar: placeholder of the value in the help; None for the choices.
         choices: all values, or examples of them, which the shell completes.
         is_switch: whether it takes no value on the command line.
-        choice: options of one choice exclude each other: one given in a higher place puts the others aside.
-        of_scripts: whether the option says how a script is called.
-        of_cluster: whether the option means something to a Ray cluster alone.
-        of_search: whether a question about one configuration has no use for the option.
+        choice: name of a group of options that exclude each other; if the command line gives one of them, the
+            others are ignored in the environment and in settings files.
+        of_scripts: whether the option decides how a training script is called.
+        of_cluster: whether the option only has a meaning for a Ray cluster.
+        of_search: whether only a search has the option, not commands about one configuration.
         of_job: whether a job takes the option along; else the cluster decides it.
-        decides: whether the answer depends on the option; else it says where and for how long to look.
+        decides: whether the answer depends on the option; else it is about where or how long to search.
     """
 
     read: Read
@@ -96,17 +97,22 @@ class Option:
         return f"{self.help}  [default: {self.default}]" if self.default else self.help
 
     def with_default(self, default: _T) -> _T:
-        """Field of a dataclass that the option sets, with the value that holds without the option."""
+        """Dataclass field that the option sets, with its default value."""
         shown = replace(self, default=self.default or _shown(default))
         return declared(default=default, metadata={_OPTIONS: {"": shown}})
 
     def required(self) -> Any:
-        """Field of a dataclass that the option sets, which has no default."""
+        """Dataclass field that the option sets, without a default value."""
         return declared(metadata={_OPTIONS: {"": self}})
 
 
 def parts(kind: Callable[[], _T], options: Mapping[str, Option]) -> _T:
-    """Field of a dataclass that is a dataclass itself, `kind`, with options for fields of that by name."""
+    """Dataclass field whose value is another dataclass, with options that set fields of that dataclass.
+
+    Args:
+        kind: makes the default value of the field.
+        options: options by the name of the inner field that each sets.
+    """
     at = {f".{name}": option for name, option in options.items()}
     return declared(default_factory=kind, metadata={_OPTIONS: at})
 
@@ -120,7 +126,7 @@ def options_of(settings: type[Any]) -> Iterator[Option]:
 
 
 def _shown(default: object) -> str:
-    """Default as the help names it; empty for None, False, 0 and nothing."""
+    """Text of a default value in the help; empty for None, False, 0 and empty values."""
     if isinstance(default, Decimal):
         return f"{default:.0%}"
     return f"{default:g}" if isinstance(default, float) else str(default or "")

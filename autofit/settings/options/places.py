@@ -44,7 +44,7 @@ class PlaceSettings:
         default="ray; inline, with a note, where Ray cannot start",
         choices=DISPATCHES,
         of_job=False,
-        decides=False,  # wherever a trial runs, its process is fresh
+        decides=False,  # a trial runs in a fresh process either way
     ).with_default(RAY)
     address: str | None = _of_trials(
         values.text,
@@ -53,7 +53,7 @@ class PlaceSettings:
         metavar="ADDRESS",
         of_cluster=True,
         of_job=False,
-        decides=False,  # which devices it leads to decides
+        decides=False,  # the answer depends on the devices at the address, not on the address
     ).with_default(None)
     resources: tuple[tuple[str, float], ...] = _of_trials(
         values.resources,

@@ -30,7 +30,7 @@ class WorkloadSettings:
         is_common=True,
         metavar="MODEL",
         choice="workload",
-        decides=False,  # what it refers to decides
+        decides=False,  # the answer depends on the model's code, not on its name
     ).required()
     input_shape: tuple[int, ...] | None = Option(
         values.shape,
@@ -119,7 +119,7 @@ class WorkloadSettings:
 
     @property
     def num_ranks_of_script(self) -> int:
-        """Number of ranks given for a script; those that its own launcher starts show only in the run."""
+        """Number of ranks given for a script; its own launcher may start others, known only in the run."""
         return 1 if self.script is None else (self.num_processes or 1) * self.num_nodes
 
     @property
