@@ -1,8 +1,8 @@
 """Stand-ins for CUDA streams and events: each stream has a number, and one is current.
 
 The caching allocator keeps free blocks by stream. So a trace needs the stream of each allocation, the streams
-that `Tensor.record_stream` named, and the waits of the host. A fake GPU has no work in flight; the observer is
-told which work a real GPU might still have to do.
+that `Tensor.record_stream` named, and the waits of the host. A fake GPU has no work in flight; the observer
+is told which work a real GPU might still have to do.
 
 PyTorch has 32 streams of each priority on a device and hands them out in turn (`kStreamsPerPool`,
 c10/cuda/CUDAStream.cpp): the 33rd request gets the first stream again.
@@ -20,7 +20,8 @@ _STREAMS_OF_A_PRIORITY = 32
 _MOST_PRIORITIES = 4  # `max_compile_time_stream_priorities`, c10/cuda/CUDAStream.h
 _DEFAULT = (0, -1)
 
-# Work that is done once an event is over, in the observer's own form; None for an event that was not observed.
+# Work that is done once an event is over, in the observer's own form; None for an event that was not
+# observed.
 Progress = Any
 
 
@@ -98,9 +99,9 @@ class _OnDevice:
 class Event(_OnDevice):
     """Stand-in for `torch.cuda.Event`.
 
-    `query` first returns False, as if the GPU were behind: a program that then waits for the event, as DeepSpeed
-    does, shows the wait in the trace. If the program asks again and no event was recorded since, `query` counts
-    as a wait of the host and returns True.
+    `query` first returns False, as if the GPU were behind: a program that then waits for the event, as
+    DeepSpeed does, shows the wait in the trace. If the program asks again and no event was recorded since,
+    `query` counts as a wait of the host and returns True.
 
     Attributes:
         done: work that is done once the event is over, as the observer returned it; None if not observed.

@@ -1,17 +1,18 @@
 """Replaces launches of Triton kernels, which do nothing in a prediction.
 
-Libraries of Triton kernels (Liger, unsloth, flash-linear-attention, …) allocate the tensors that a kernel writes
-in Python, with PyTorch, before the launch. So their Python code is run and only the launch is skipped; nothing
-has to be known about the kernel. The values that it writes are unknown.
+Libraries of Triton kernels (Liger, unsloth, flash-linear-attention, …) allocate the tensors that a kernel
+writes in Python, with PyTorch, before the launch. So their Python code is run and only the launch is skipped;
+nothing has to be known about the kernel. The values that it writes are unknown.
 
     Triton installed        `install` replaces its launch, its timing of kernels, and its driver
     Triton not installed    `stand_ins/triton_*.py` is imported in its place, with the same replacements;
                             PyTorch's compiler, which would generate kernels, finds no Triton
 
-Autotuning a kernel takes memory at the first call: to empty the L2 cache, `do_bench` allocates a buffer of 256e6
-bytes (256 MiB since Triton 3.2), which stays reserved after it is freed. Sources: Triton 2.1 and 3.0 to 3.7,
-runtime/autotuner.py, testing.py and backends/nvidia/driver.py. Not predicted: scratch memory that a compiled
-kernel requests through `triton.set_allocator`, for example for tensor descriptors made on the device.
+Autotuning a kernel takes memory at the first call: to empty the L2 cache, `do_bench` allocates a buffer of
+256e6 bytes (256 MiB since Triton 3.2), which stays reserved after it is freed. Sources: Triton 2.1 and 3.0 to
+3.7, runtime/autotuner.py, testing.py and backends/nvidia/driver.py. Not predicted: scratch memory that a
+compiled kernel requests through `triton.set_allocator`, for example for tensor descriptors made on the
+device.
 """
 
 from __future__ import annotations

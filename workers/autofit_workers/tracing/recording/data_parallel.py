@@ -9,8 +9,8 @@
 
 Sources, in PyTorch 2.13: torch/nn/parallel/distributed.py (`_ddp_init_helper`, `_pre_forward`), and
 torch/csrc/distributed/c10d/reducer.cpp (`initialize_buckets`, `rebuild_buckets`, `mark_variable_ready_dense`,
-`finalize_backward`) and comm.cpp (`broadcast_coalesced`). Buckets take memory in addition to the gradients, as
-`gradient_as_bucket_view` is False.
+`finalize_backward`) and comm.cpp (`broadcast_coalesced`). Buckets take memory in addition to the gradients,
+as `gradient_as_bucket_view` is False.
 
 Not predicted because they are small: shapes and indices that ranks exchange, a few numbers per parameter; and
 exchanged sparse gradients. NCCL's own memory is outside the allocator: see `autofit.hardware.nccl`.

@@ -8,13 +8,13 @@
     19                                                                  run, to record its temporaries
     35, 51 … 131, 149 … 827, 944                                        run, when an eighth of all was skipped
 
-A pass that is run also allocates temporaries, which grow with the cache. Of that growth at most a ninth is not
-recorded at the end of a text. In later texts, up to the length of the longest earlier one, the passes that are
-run are the first three, then each pass that doubles the number of the last one run, and the last pass that was
-run in the longest text.
+A pass that is run also allocates temporaries, which grow with the cache. Of that growth at most a ninth is
+not recorded at the end of a text. In later texts, up to the length of the longest earlier one, the passes
+that are run are the first three, then each pass that doubles the number of the last one run, and the last
+pass that was run in the longest text.
 
-A pass is skipped only if all numbers in the model's inputs, cache and outputs, such as sizes, have grown by the
-same amounts from pass to pass. The cache is any object, of whatever class, that the model is called with.
+A pass is skipped only if all numbers in the model's inputs, cache and outputs, such as sizes, have grown by
+the same amounts from pass to pass. The cache is any object, of whatever class, that the model is called with.
 """
 
 from __future__ import annotations
