@@ -80,9 +80,8 @@ class FullyShardRanks(Strategy):
     def followed() -> Followed:
         """Methods of `FSDPParamGroup`, each with the category of the memory that it allocates.
 
-        Source: torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py. Gradients that stay get their
-            category
-        later, as all gradients do.
+        Gradients that outlive the step get their category later. Source:
+        torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py.
         """
         from autofit_workers.pytorch.shards import FSDPParamGroup
 

@@ -156,7 +156,7 @@ def _shown(result: Any) -> _Seen | None:
 
 
 def _needs_gradients(given: Any) -> bool:
-    """Whether one of a pass's inputs is a tensor that requires gradients."""
+    """Whether any input of a pass is a tensor that requires gradients."""
     return any(isinstance(leaf, Tensor) and leaf.requires_grad for leaf in tree_flatten(given)[0])
 
 
