@@ -28,7 +28,7 @@ from autofit_workers.spec.protocol import TrialSpec
 from autofit_workers.workload.libraries.importing import imported
 from autofit_workers.workload.workload import Workload
 
-_ROOM = 2**60  # bytes told to accelerate for each card, so that no layer goes to the host
+_ROOM = 2**60  # bytes stated for each card, so that no layer goes to the host
 _DEALT = "hf_device_map"  # attribute in which accelerate keeps the map
 
 

@@ -102,7 +102,7 @@ class FakeDeviceMode(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Whether PyTorch guards operators against its compiler: False, as nothing is compiled here."""
+        """Whether PyTorch keeps its compiler from tracing this mode: False, as nothing is compiled here."""
         return False
 
     def __enter__(self) -> Self:

@@ -1,6 +1,6 @@
 """Counts pinned host memory, which cannot be pinned without a GPU.
 
-The peak counts: PyTorch never unpins memory, as its `CachingHostAllocator` reuses it (ATen/core).
+Only the peak matters, because PyTorch's `CachingHostAllocator` (ATen/core) keeps memory that was pinned once.
 """
 
 from __future__ import annotations

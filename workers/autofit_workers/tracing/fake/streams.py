@@ -52,7 +52,7 @@ class Observer(Protocol):
     def release(self) -> None:
         """Notes that the host empties the allocator's cache (`torch.cuda.empty_cache`).
 
-        Unlike the other calls it is also made while the default stream is the only one.
+        It is called even while the default stream is the only one.
         """
 
 
@@ -227,7 +227,7 @@ def begin_program(observer: Observer) -> None:
     """Forgets the streams of an earlier program; the next starts with the default stream alone.
 
     Args:
-        observer: is notified of the program's calls on streams, once there is more than the default stream.
+        observer: is notified of the program's calls on streams; of most only once there is a second stream.
     """
     _devices[:] = [_Device(observer)]
 

@@ -17,7 +17,8 @@ from autofit_workers.spec.trace import Scratch
 Outputs = Callable[..., Any]
 ScratchOf = Callable[..., int | Sequence[int | Scratch]]
 
-# Namespaces of PyTorch's own operators, whose scratch memory `autofit_workers.tracing.recording.hidden` has.
+# Namespaces of PyTorch's own operators, whose scratch memory `autofit_workers.tracing.recording.hidden` has
+# or knowingly omits.
 _PYTORCHS = frozenset(
     {
         "_c10d_functional",

@@ -94,7 +94,7 @@ class WorkLog:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Context whose calls are not logged."""
+        """Context in which calls are not logged."""
         before, self.is_paused = self.is_paused, True
         try:
             yield

@@ -3,8 +3,8 @@
 Between its steps a script may evaluate its model on hundreds of batches. After two forward passes without
 gradients and with inputs of the same shapes, further such passes are skipped and only their outputs are made;
 `growing` handles passes whose cache grows. In a step that accumulates gradients of many batches, passes are
-skipped from the third on too, if the first two left no allocations behind: their outputs have no autograd
-graph. The same holds for an evaluation with gradients enabled but without backward.
+skipped from the third on too, if the first two left no allocations behind: their outputs lack the model's
+autograd graph. The same holds for an evaluation with gradients enabled but without backward.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class _Seen:
     structure: Any
 
     def made(self) -> Any:
-        """New outputs of these shapes and dtypes, without an autograd graph."""
+        """New outputs of these shapes and dtypes, without the model's autograd graph."""
         return tree_unflatten([_like(leaf) for leaf in self.leaves], self.structure)
 
 

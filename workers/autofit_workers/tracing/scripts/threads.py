@@ -17,7 +17,7 @@ _PATIENCE_SECONDS = 5.0
 
 @contextmanager
 def jobs_followed(mode: AbstractContextManager[Any]) -> Iterator[None]:
-    """Context in which jobs submitted to a `ThreadPoolExecutor` run under `mode`, one after the other."""
+    """Context in which jobs submitted to a `ThreadPoolExecutor` run under `mode`."""
     kind: Any = ThreadPoolExecutor
     submit = kind.submit
 
