@@ -1,9 +1,8 @@
 """Casts a model's base weights to another type, or quantizes them with bitsandbytes or torchao.
 
 Base weights are a model's own, which are frozen beside an adapter. As when transformers loads a quantized
-model,
-linear layers are quantized one after the other as they move to the device: a layer's weights are on the
-device in 16 bits only while it is quantized.
+model, linear layers are quantized one after the other as they move to the device: a layer's weights are on
+the device in 16 bits only while it is quantized.
 """
 
 from __future__ import annotations

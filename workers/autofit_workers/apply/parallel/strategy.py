@@ -1,9 +1,9 @@
-"""Base of the kinds of parallelism: the hooks by which a kind changes a trial, in the order of their use.
+"""Base of the kinds of parallelism: the hooks by which a kind changes a trial, from checks to a step.
 
     require_applicable      checks the trial before anything is built
     join, joined            prepares the process, until it ends or for one prediction
-    cut                     takes this rank's part of the model on the host, such as pipeline stages
     dealt                   assigns layers to several devices of one process
+    cut                     takes this rank's part of the model on the host, such as pipeline stages
     taken, spreading        shards the model as it moves to the device: as a whole, then part by part
     wrapped                 wraps the model on the device
     engine                  makes an engine that trains the model in place of its optimizers

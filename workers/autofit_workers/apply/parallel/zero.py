@@ -4,8 +4,7 @@
                     gradients
     zero3           `deepspeed.zero.Init` moves parameters one by one, and keeps this rank's shard
     +offload        optimizer states are on the host in pinned memory, where DeepSpeedCPUAdam steps; with
-    zero3
-                    parameters too
+                    zero3 parameters too
 
 Settings without a knob have DeepSpeed's defaults: the sizes of its buckets, whether communication overlaps.
 Sources are DeepSpeed 0.19's runtime/engine.py, runtime/config.py and runtime/zero/.

@@ -2,8 +2,7 @@
 
 Sources are backends/cuda/ops.py and backends/default/ops.py of release 0.50.2. Most operators need no scratch
 memory; that of the others is taken to be alive at the same time. Outlier columns of LLM.int8() are taken to
-be
-none: they are some thousandths of all columns (Dettmers et al., 2022), and their number depends on values.
+be none: they are some thousandths of all columns (Dettmers et al., 2022), and their number depends on values.
 """
 
 from __future__ import annotations
